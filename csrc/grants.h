@@ -37,6 +37,9 @@ int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uin
 /* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay. */
 void grants_void(struct grants *g);
 
+/* Rises with every change above: what was looked up under another number must be looked up again. */
+uint32_t grants_changes(struct grants *g);
+
 /* Reactors: the topic with one reference for the caller and the principal's rights (0: ask), or NULL. */
 struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name, uint32_t len, uint8_t *rights);
 struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t *rights);
