@@ -1,0 +1,1 @@
+"""Benches and the side-by-side runs against Apache Kafka (`python -m bench.vs`)."""

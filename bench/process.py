@@ -1,0 +1,179 @@
+"""A broker as a child process: spawn, readiness, CPU seconds, memory, end.
+
+Owns: the child's process handle and its output file.
+Called by: bench.kafka, bench.brokers, tests that need a second broker.
+Invariants: (1) a child never outlives the thread that started it (parent-death signal).
+Source: proc(5) for stat, smaps_rollup and clear_refs.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+class BrokerFailed(Exception):
+    """The broker ended, or did not answer in time; the message carries the end of its output."""
+
+
+def free_port() -> int:
+    """A loopback TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def cpu_seconds(pid: int) -> float:
+    """User plus system seconds of all threads of `pid`, living and ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident set of `pid` in bytes, file maps included."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident anonymous memory of `pid` in bytes: the part that the page cache does not own."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """Largest resident set of `pid` since its start, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(pid)
+
+
+def die_with_parent() -> None:
+    """Runs in the child between fork and exec. Keeps (1)."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def api_versions_answered(port: int, wait_s: float = 1.0) -> bool:
+    """Whether one ApiVersions v0 request to 127.0.0.1:`port` gets an answer within `wait_s`."""
+    request = struct.pack(">hhih", 18, 0, 7, -1)
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as stream:
+            stream.sendall(struct.pack(">i", len(request)) + request)
+            head = stream.recv(10)
+            return len(head) == 10 and struct.unpack(">iih", head)[1:] == (7, 0)
+    except OSError:
+        return False
+
+
+class BrokerProcess:
+    """What both brokers share: a context manager around one child process.
+
+    A subclass sets `name`, implements `_start()` and leaves `process`, `port` and `output` set.
+    """
+
+    name = "broker"
+
+    def __init__(self, data_dir, port: int = 0, overrides: dict | None = None):
+        self.data_dir = Path(data_dir)
+        self.wanted_port = port
+        self.port = port
+        self.overrides = dict(overrides or {})
+        self.process: subprocess.Popen | None = None
+        self.output = self.data_dir.parent / f"{self.data_dir.name}.{self.name}.out"
+        self.spawned_at_s = 0.0
+        self.answered_at_s = 0.0
+
+    def start(self) -> "BrokerProcess":
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        raise AssertionError(f"{type(self).__name__} does not start anything")
+
+    def __enter__(self) -> "BrokerProcess":
+        return self.start()
+
+    def __exit__(self, *exception) -> None:
+        self.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    @property
+    def start_s(self) -> float:
+        """Seconds from spawn to the first answered ApiVersions request."""
+        return self.answered_at_s - self.spawned_at_s
+
+    def spawn(self, command: list[str], **options) -> None:
+        """Start `command`, output appended to `self.output`."""
+        with open(self.output, "ab") as sink:
+            self.spawned_at_s = time.monotonic()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent, **options,
+            )
+
+    def wait_answer(self, wait_s: float, pause_s: float = 0.005) -> None:
+        """Block until the broker answers ApiVersions; BrokerFailed after `wait_s` or at its end."""
+        end_s = time.monotonic() + wait_s
+        while time.monotonic() < end_s:
+            if self.process.poll() is not None:
+                raise BrokerFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            if api_versions_answered(self.port):
+                self.answered_at_s = time.monotonic()
+                return
+            time.sleep(pause_s)
+        self.kill()
+        raise BrokerFailed(f"{self.name} gave no answer in {wait_s} s:\n{self.tail()}")
+
+    def tail(self, bytes_max: int = 4000) -> str:
+        """The end of the broker's output."""
+        data = self.output.read_bytes() if self.output.exists() else b""
+        return data[-bytes_max:].decode(errors="replace")
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid)
+
+    def rss_bytes(self) -> int:
+        return rss_bytes(self.pid)
+
+    def peak_rss_bytes(self) -> int:
+        return peak_rss_bytes(self.pid)
+
+    def stop(self, wait_s: float = 60.0) -> int | None:
+        """SIGTERM and wait; SIGKILL after `wait_s`. Returns the exit status, None if not started."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(wait_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL and wait."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()

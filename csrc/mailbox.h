@@ -1,0 +1,36 @@
+/* A bounded many-to-one queue of small fixed letters with an eventfd, read by one thread that sleeps in epoll.
+ * Writers pay for a system call only when the reader sleeps. */
+#ifndef PYLOG_MAILBOX_H
+#define PYLOG_MAILBOX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct letter {
+    uint32_t kind;    /* the reader's own enumeration, e.g. LETTER_WAKE */
+    int32_t status;
+    uint64_t token;   /* whom it is for */
+    void *data;       /* ownership passes with the letter */
+    uint64_t size;
+};
+
+/* Kinds that lower layers post: the one vocabulary that log, iopool and reactor share. */
+enum letter_kind { LETTER_WAKE = 1, LETTER_IO_DONE = 2, LETTER_FIRST_FREE = 16 };
+
+struct mailbox;
+struct mailbox *mailbox_new(uint32_t letters_max);
+void mailbox_free(struct mailbox *m);
+int mailbox_fd(const struct mailbox *m);
+
+/* Any thread. False when full (the limit is sized so that this is a bug or a flood; the poster decides). */
+bool mailbox_post(struct mailbox *m, const struct letter *l);
+
+/* Reader only: moves up to `max` letters out, in order. */
+uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max);
+
+/* Reader only, before it sleeps: true when it may sleep (empty, and the next post will write the eventfd). */
+bool mailbox_arm(struct mailbox *m);
+/* Reader only, after it woke: clears the eventfd. */
+void mailbox_disarm(struct mailbox *m);
+
+#endif
