@@ -36,8 +36,8 @@ struct fetch_part {
     int64_t diverging_end;
     int32_t diverging_epoch; /* -1: none */
     int16_t error;
-    bool denied; /* grant_error is this request's verdict */
-    bool answer; /* goes into this answer */
+    bool had_data; /* the answer carried records of it */
+    bool answer;   /* goes into this answer */
     struct log_waiter waiter;
     struct fetch_part *next, *prev; /* order of service */
     struct fetch_part *chain;       /* hash bucket */
