@@ -5,10 +5,14 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
 
-struct right { uint32_t principal, generation; uint8_t rights; };
+struct right {
+    uint32_t principal, generation;
+    uint8_t rights;
+};
 
 struct entry {
     struct entry *next_by_name, *next_by_id;
@@ -32,12 +36,16 @@ static uint32_t hash_bytes(const uint8_t *p, size_t n) {
     return h ^ (h >> 15);
 }
 
-struct topic *topic_new(const char *name, const uint8_t id[16], bool internal, struct log *const *partitions, int32_t count) {
+struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
+                        struct log *const *partitions, int32_t count) {
     size_t len = strlen(name);
     struct topic *t = len < sizeof t->name ? calloc(1, sizeof *t) : NULL;
     if (t == NULL) return NULL;
     t->partitions = calloc((size_t)count + 1, sizeof *t->partitions);
-    if (t->partitions == NULL) { free(t); return NULL; }
+    if (t->partitions == NULL) {
+        free(t);
+        return NULL;
+    }
     atomic_init(&t->references, 1);
     memcpy(t->id, id, 16);
     memcpy(t->name, name, len);
@@ -52,7 +60,9 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal, s
     return t;
 }
 
-void topic_retain(struct topic *t) { atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed); }
+void topic_retain(struct topic *t) {
+    atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
+}
 
 void topic_release(struct topic *t) {
     if (atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1) return;
@@ -97,16 +107,19 @@ void grants_free(struct grants *g) {
     free(g);
 }
 
-static struct entry *find_name(const struct grants *g, const uint8_t *name, uint32_t len, uint32_t hash) {
+static struct entry *find_name(const struct grants *g, const uint8_t *name, uint32_t len,
+                               uint32_t hash) {
     struct entry *e = g->by_name[hash & (g->bucket_count - 1)];
-    while (e != NULL && (e->name_hash != hash || e->topic->name_len != len || memcmp(e->topic->name, name, len) != 0))
+    while (e != NULL && (e->name_hash != hash || e->topic->name_len != len ||
+                         memcmp(e->topic->name, name, len) != 0))
         e = e->next_by_name;
     return e;
 }
 
 static struct entry *find_id(const struct grants *g, const uint8_t id[16], uint32_t hash) {
     struct entry *e = g->by_id[hash & (g->bucket_count - 1)];
-    while (e != NULL && (e->id_hash != hash || memcmp(e->topic->id, id, 16) != 0)) e = e->next_by_id;
+    while (e != NULL && (e->id_hash != hash || memcmp(e->topic->id, id, 16) != 0))
+        e = e->next_by_id;
     return e;
 }
 
@@ -133,7 +146,11 @@ static void grow(struct grants *g) {
     uint32_t old_count = g->bucket_count, count = old_count * 2;
     struct entry **old = g->by_name;
     struct entry **names = calloc(count, sizeof *names), **ids = calloc(count, sizeof *ids);
-    if (names == NULL || ids == NULL) { free(names); free(ids); return; } /* longer chains, still right */
+    if (names == NULL || ids == NULL) {
+        free(names);
+        free(ids);
+        return;
+    } /* longer chains, still right */
     free(g->by_id);
     g->by_name = names;
     g->by_id = ids;
@@ -183,7 +200,8 @@ static struct right *right_slot(struct entry *e, uint32_t principal) {
     for (uint32_t i = 0; i < e->right_count; i++)
         if (e->rights[i].principal == principal) return &e->rights[i];
     if (e->right_count < e->right_cap) return &e->rights[e->right_count++];
-    if (e->right_cap >= RIGHTS_PER_TOPIC_MAX) return &e->rights[e->right_next++ % RIGHTS_PER_TOPIC_MAX];
+    if (e->right_cap >= RIGHTS_PER_TOPIC_MAX)
+        return &e->rights[e->right_next++ % RIGHTS_PER_TOPIC_MAX];
     uint32_t cap = e->right_cap == 0 ? 2 : e->right_cap * 2;
     struct right *grown = realloc(e->rights, cap * sizeof *grown);
     if (grown == NULL) return NULL;
@@ -213,10 +231,13 @@ void grants_void(struct grants *g) {
     pthread_rwlock_unlock(&g->lock);
 }
 
-uint32_t grants_changes(struct grants *g) { return atomic_load_explicit(&g->changes, memory_order_acquire); }
+uint32_t grants_changes(struct grants *g) {
+    return atomic_load_explicit(&g->changes, memory_order_acquire);
+}
 
 /* Under the read lock. */
-static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal, uint8_t *rights) {
+static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal,
+                          uint8_t *rights) {
     *rights = 0;
     if (e == NULL) return NULL;
     for (uint32_t i = 0; i < e->right_count; i++)
@@ -228,7 +249,8 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
     return e->topic;
 }
 
-struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name, uint32_t len, uint8_t *rights) {
+struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
+                             uint32_t len, uint8_t *rights) {
     uint32_t hash = hash_bytes(name, len);
     pthread_rwlock_rdlock(&g->lock);
     struct topic *t = take(g, find_name(g, name, len, hash), principal, rights);
@@ -236,7 +258,8 @@ struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t
     return t;
 }
 
-struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t *rights) {
+struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
+                           uint8_t *rights) {
     uint32_t hash = hash_bytes(id, 16);
     pthread_rwlock_rdlock(&g->lock);
     struct topic *t = take(g, find_id(g, id, hash), principal, rights);

@@ -7,7 +7,10 @@
 
 enum { WIRE_TAGGED_FIELDS_MAX = 1000 };
 
-struct wire_string { const uint8_t *p; int32_t len; /* -1: null */ };
+struct wire_string {
+    const uint8_t *p;
+    int32_t len; /* -1: null */
+};
 
 static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
     struct wire_string s = {NULL, -1};
@@ -16,7 +19,10 @@ static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
         if (c->p != NULL && len != -1) c->p = NULL;
         return s;
     }
-    if (len > INT16_MAX || !cursor_take(c, (size_t)len, &s.p)) { c->p = NULL; return s; }
+    if (len > INT16_MAX || !cursor_take(c, (size_t)len, &s.p)) {
+        c->p = NULL;
+        return s;
+    }
     s.len = (int32_t)len;
     return s;
 }
@@ -25,7 +31,11 @@ static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
 static inline const uint8_t *wire_bytes(struct cursor *c, bool flexible, int64_t *len) {
     const uint8_t *p = NULL;
     *len = flexible ? (int64_t)cursor_uvarint(c) - 1 : (int64_t)cursor_i32(c);
-    if (c->p == NULL || *len < -1) { c->p = NULL; *len = -1; return NULL; }
+    if (c->p == NULL || *len < -1) {
+        c->p = NULL;
+        *len = -1;
+        return NULL;
+    }
     if (*len > 0 && !cursor_take(c, (size_t)*len, &p)) *len = -1;
     return *len == 0 ? c->p : p;
 }
@@ -55,19 +65,25 @@ static inline bool wire_tag(struct cursor *c, uint64_t *left, uint64_t *tag, str
 static inline void wire_skip_tags(struct cursor *c, bool flexible) {
     uint64_t left = wire_tags(c, flexible), tag;
     struct cursor value;
-    while (wire_tag(c, &left, &tag, &value)) { }
+    while (wire_tag(c, &left, &tag, &value)) {}
 }
 
 static inline void reply_count(struct reply *r, bool flexible, uint32_t n) {
-    if (flexible) reply_uvarint(r, (uint64_t)n + 1);
-    else reply_i32(r, (int32_t)n);
+    if (flexible)
+        reply_uvarint(r, (uint64_t)n + 1);
+    else
+        reply_i32(r, (int32_t)n);
 }
 static inline void reply_string(struct reply *r, bool flexible, const char *s, size_t n) {
-    if (flexible) reply_uvarint(r, s == NULL ? 0 : n + 1);
-    else reply_i16(r, s == NULL ? -1 : (int16_t)n);
+    if (flexible)
+        reply_uvarint(r, s == NULL ? 0 : n + 1);
+    else
+        reply_i16(r, s == NULL ? -1 : (int16_t)n);
     if (s != NULL) reply_bytes(r, s, n);
 }
-static inline void reply_no_tags(struct reply *r, bool flexible) { if (flexible) reply_i8(r, 0); }
+static inline void reply_no_tags(struct reply *r, bool flexible) {
+    if (flexible) reply_i8(r, 0);
+}
 /* The frame size (patched by reply_finish) and response header v0 or v1. */
 static inline void reply_header(struct reply *r, int32_t correlation_id, bool flexible) {
     reply_i32(r, 0);
