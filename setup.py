@@ -9,6 +9,7 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_clib import build_clib as _build_clib
+from setuptools.command.build_ext import build_ext as _build_ext
 
 SANITIZE = os.environ.get("PYLOG_SANITIZE", "")
 FLAGS = [
@@ -37,6 +38,14 @@ class build_clib(_build_clib):
         super().build_libraries(libraries)
 
 
+class build_ext(_build_ext):
+    """Builds csrc/ first, also when only the extensions are asked for."""
+
+    def run(self):
+        self.run_command("build_clib")
+        super().run()
+
+
 def extension(path: str) -> Extension:
     name = path[: -len(".pyx")].replace("/", ".")
     return Extension(
@@ -47,7 +56,7 @@ def extension(path: str) -> Extension:
 
 
 setup(
-    cmdclass={"build_clib": build_clib},
+    cmdclass={"build_clib": build_clib, "build_ext": build_ext},
     libraries=[("pylogcore", {
         "sources": CORE, "include_dirs": ["csrc"], "obj_deps": {"": HEADERS},
     })],
