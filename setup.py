@@ -46,7 +46,7 @@ DIRECTIVES = {
 
 
 class build_ext(_build_ext):
-    """Compiles by file and in parallel; the base class would redo every extension for any change."""
+    """Compiles by file and in parallel; the base class redoes every extension for any change."""
 
     def build_extensions(self):
         self.cc = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
@@ -90,8 +90,8 @@ class build_ext(_build_ext):
         made.parent.mkdir(parents=True, exist_ok=True)
         # Linked beside and renamed: a running broker keeps the file that it has mapped.
         fresh = made.with_suffix(".new")
-        _run([*self.cc, "-shared", "-pthread", "-Wl,--as-needed", *SANITIZE, str(compiled), str(archive),
-              *SYSTEM_LIBRARIES, "-o", str(fresh)])
+        _run([*self.cc, "-shared", "-pthread", "-Wl,--as-needed", *SANITIZE, str(compiled),
+              str(archive), *SYSTEM_LIBRARIES, "-o", str(fresh)])
         fresh.replace(made)
 
     def get_source_files(self):
