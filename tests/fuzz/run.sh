@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds every tests/fuzz/fuzz_*.c with clang's libFuzzer, ASan and UBSan, and runs each for SECONDS (default 60).
-# Usage: tests/fuzz/run.sh [SECONDS] [TARGET...]   PYTHON names the interpreter that has pylog built in place.
+# Builds every tests/fuzz/fuzz_*.c with clang's libFuzzer, ASan and UBSan, and runs each for SECONDS
+# (default 60). PYTHON names the interpreter that has pylog built in place, for the seeds.
+# Usage: tests/fuzz/run.sh [SECONDS] [TARGET...]
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-60}
@@ -21,15 +22,16 @@ ar rcs "$out/libcore.a" "$out"/objects/*.o
 targets=${*:-$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')}
 for target in $targets; do
     # shellcheck disable=SC2086
-    ${CLANG:-clang} $flags -fsanitize=fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" "$out/libcore.a" \
-        -lisal -llz4 -lzstd -lsnappy -lz -o "$out/fuzz_$target"
+    ${CLANG:-clang} $flags -fsanitize=fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" \
+        "$out/libcore.a" -lisal -llz4 -lzstd -lsnappy -lz -o "$out/fuzz_$target"
     mkdir -p "$out/corpus_$target"
     seeds="$out/seeds/$target"
     [ -d "$seeds" ] || seeds=
     echo "== $target: $seconds s"
     # shellcheck disable=SC2086
-    "$out/fuzz_$target" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 -malloc_limit_mb=300 \
-        -print_final_stats=1 -artifact_prefix="$out/${target}_" "$out/corpus_$target" $seeds >"$out/$target.log" 2>&1 || {
+    "$out/fuzz_$target" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=1024 \
+        -malloc_limit_mb=300 -print_final_stats=1 -artifact_prefix="$out/${target}_" \
+        "$out/corpus_$target" $seeds >"$out/$target.log" 2>&1 || {
         tail -40 "$out/$target.log"
         exit 1
     }

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
+from pylog._native.batch import BatchError, build, check, crc32c, header, records, walk
 
 from pylog._native import batch as native
-from pylog._native.batch import BatchError, build, check, crc32c, header, records, walk
 from pylog._native.compress import compress
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -23,7 +23,13 @@ RECORDS = [
 KEYED = [(b"k%d" % i, b"v" * 90, NOW + i, []) for i in range(50)]
 
 # Kafka's error codes
-CORRUPT_MESSAGE, TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION, INVALID_RECORD = 2, 10, 32, 76, 87
+CORRUPT_MESSAGE, TOO_LARGE, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION, INVALID_RECORD = (
+    2,
+    10,
+    32,
+    76,
+    87,
+)
 
 
 def patched(batch: bytes, position: int, data: bytes, mend_crc: bool = True) -> bytes:
@@ -50,8 +56,12 @@ def varint(value: int) -> bytes:
 
 
 def record(
-    offset_delta: int = 0, timestamp_delta: int = 0, key: bytes = varint(-1), value: bytes = varint(1) + b"v",
-    headers: bytes = varint(0), length: int | None = None,
+    offset_delta: int = 0,
+    timestamp_delta: int = 0,
+    key: bytes = varint(-1),
+    value: bytes = varint(1) + b"v",
+    headers: bytes = varint(0),
+    length: int | None = None,
 ) -> bytes:
     """The bytes of one record, each field as given, so that it can be wrong."""
     body = b"\x00" + varint(timestamp_delta) + varint(offset_delta) + key + value + headers
@@ -85,14 +95,37 @@ def test_records_come_back_as_they_were_given(codec):
 
 def test_every_header_field_is_where_kafka_has_it():
     batch = build(
-        RECORDS, base_offset=7, producer_id=11, producer_epoch=3, base_sequence=9,
-        attributes=native.TRANSACTIONAL, leader_epoch=5,
+        RECORDS,
+        base_offset=7,
+        producer_id=11,
+        producer_epoch=3,
+        base_sequence=9,
+        attributes=native.TRANSACTIONAL,
+        leader_epoch=5,
     )
     got = header(batch)
     assert got == (
-        7, len(batch) - 12, 5, 2, crc32c(batch[21:]), native.TRANSACTIONAL, 3, NOW, NOW + 5, 11, 3, 9, 4)
+        7,
+        len(batch) - 12,
+        5,
+        2,
+        crc32c(batch[21:]),
+        native.TRANSACTIONAL,
+        3,
+        NOW,
+        NOW + 5,
+        11,
+        3,
+        9,
+        4,
+    )
     kafka = DefaultRecordBatch(batch)
-    assert (kafka.base_offset, kafka.leader_epoch, kafka.producer_id, kafka.producer_epoch) == (7, 5, 11, 3)
+    assert (kafka.base_offset, kafka.leader_epoch, kafka.producer_id, kafka.producer_epoch) == (
+        7,
+        5,
+        11,
+        3,
+    )
     assert kafka.base_sequence == 9 and kafka.is_transactional and kafka.validate_crc()
 
 
@@ -117,8 +150,11 @@ def test_we_read_and_accept_what_kafka_python_builds(codec):
 names = st.text(max_size=8)
 blobs = st.none() | st.binary(max_size=40)
 record_lists = st.lists(
-    st.tuples(blobs, blobs, st.integers(-(2**62), 2**62), st.lists(st.tuples(names, blobs), max_size=3)),
-    min_size=1, max_size=20,
+    st.tuples(
+        blobs, blobs, st.integers(-(2**62), 2**62), st.lists(st.tuples(names, blobs), max_size=3)
+    ),
+    min_size=1,
+    max_size=20,
 )
 
 
@@ -177,7 +213,10 @@ FAULTS = {
     "cut to 11 bytes": (GOOD[:11], INVALID_RECORD),
     "batch length 10": (patched(GOOD, 8, struct.pack(">i", 10), mend_crc=False), CORRUPT_MESSAGE),
     "batch length -1": (patched(GOOD, 8, struct.pack(">i", -1), mend_crc=False), CORRUPT_MESSAGE),
-    "batch length below the header": (patched(GOOD, 8, struct.pack(">i", 48), mend_crc=False), CORRUPT_MESSAGE),
+    "batch length below the header": (
+        patched(GOOD, 8, struct.pack(">i", 48), mend_crc=False),
+        CORRUPT_MESSAGE,
+    ),
     "two batches": (GOOD + GOOD, INVALID_RECORD),
     "bytes behind": (GOOD + b"\0", INVALID_RECORD),
     "record length past the end": (raw(record(length=10_000)), INVALID_RECORD),
@@ -217,7 +256,10 @@ def test_a_faulty_batch_gets_kafkas_error(batch, code):
 def test_faults_inside_compressed_records_are_found(codec):
     assert check(raw(record(), record(1), codec=codec))[0] == 0
     for bodies in (
-        [record(), record(3)], [record(length=90)], [record(headers=varint(-1))], [record(), record(1)[:-1]],
+        [record(), record(3)],
+        [record(length=90)],
+        [record(headers=varint(-1))],
+        [record(), record(1)[:-1]],
     ):
         assert check(raw(*bodies, codec=codec))[1]["code"] == INVALID_RECORD
     assert check(raw(record(), record(1), count=1, codec=codec))[1]["code"] == INVALID_RECORD
@@ -272,7 +314,7 @@ def test_records_that_inflate_past_the_cap_are_too_large():
 def test_five_million_equal_records_are_refused_at_the_second():
     bomb = raw(record() * 5_000_000, count=5_000_000, codec=4)
     assert len(bomb) < 10_000
-    error, summary = check(bomb, inflated_bytes_max=100 << 20)
+    _, summary = check(bomb, inflated_bytes_max=100 << 20)
     assert summary["code"] == INVALID_RECORD
     assert summary["inflated_bytes"] <= 128 * 1024
 
@@ -280,7 +322,10 @@ def test_five_million_equal_records_are_refused_at_the_second():
 def test_without_the_walk_only_header_and_checksum_are_looked_at():
     broken = raw(record(length=-4))
     assert check(broken, walk_records=False)[0] == 0
-    assert check(patched(GOOD, 30, b"x", mend_crc=False), walk_records=False)[1]["code"] == CORRUPT_MESSAGE
+    assert (
+        check(patched(GOOD, 30, b"x", mend_crc=False), walk_records=False)[1]["code"]
+        == CORRUPT_MESSAGE
+    )
 
 
 @EACH_CODEC
@@ -297,15 +342,19 @@ def test_every_single_damaged_byte_is_noticed_or_lies_outside_the_checksum(codec
 def test_damage_under_a_right_checksum_never_crashes(codec, data):
     out = bytearray(build(RECORDS, codec=codec))
     for position, value in data.draw(
-        st.lists(st.tuples(st.integers(21, len(out) - 1), st.integers(0, 255)), min_size=1, max_size=5)
+        st.lists(
+            st.tuples(st.integers(21, len(out) - 1), st.integers(0, 255)), min_size=1, max_size=5
+        )
     ):
         out[position] = value
     batch = mended(out)
     error, summary = check(batch, inflated_bytes_max=1 << 20)
     assert summary["code"] in (0, 2, 10, 32, 76, 87)
     for read in (
-        lambda: records(batch, 1 << 20), lambda: native.find_timestamp(batch, NOW),
-        lambda: native.find_max_timestamp(batch), lambda: native.recompress(batch, 0),
+        lambda: records(batch, 1 << 20),
+        lambda: native.find_timestamp(batch, NOW),
+        lambda: native.find_max_timestamp(batch),
+        lambda: native.recompress(batch, 0),
     ):
         try:
             read()
@@ -324,7 +373,7 @@ def test_arbitrary_bytes_are_refused(data):
 def test_records_that_straddle_inflated_pieces_are_checked_alike(codec):
     """Large values, so that records cross the window of 128 KiB at every field."""
     given = [
-        (b"k" * (i * 37 % 900), b"v" * (i * 7919 % 90_000), NOW + i, [("h%d" % i, b"x" * (i % 300))])
+        (b"k" * (i * 37 % 900), b"v" * (i * 7919 % 90_000), NOW + i, [(f"h{i}", b"x" * (i % 300))])
         for i in range(120)
     ]
     batch = build(given, codec=codec)
@@ -395,7 +444,8 @@ def test_look_ups_accept_the_gaps_that_compaction_leaves():
 @pytest.mark.parametrize("target", CODECS.values(), ids=CODECS)
 def test_recompression_keeps_records_and_header(codec, target):
     batch = build(
-        RECORDS * 50, codec=codec, producer_id=4, producer_epoch=1, base_sequence=8, base_offset=70)
+        RECORDS * 50, codec=codec, producer_id=4, producer_epoch=1, base_sequence=8, base_offset=70
+    )
     again = native.recompress(batch, target)
     before, after = header(batch), header(again)
     assert after.attributes & 7 == target

@@ -12,7 +12,16 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pylog._native.compress import GZIP, LZ4, NONE, SNAPPY, ZSTD, CompressError, compress, decompress
+from pylog._native.compress import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    CompressError,
+    compress,
+    decompress,
+)
 
 CORRUPT, LIMIT, CODEC = -1, -2, -3
 CODECS = {"gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
@@ -98,7 +107,9 @@ def test_we_read_what_other_libraries_compress():
 
 def test_streams_one_behind_the_other_are_read_as_one():
     assert decompress(GZIP, gzip.compress(b"one") + gzip.compress(b"two"), MIB) == b"onetwo"
-    assert decompress(ZSTD, zstandard.compress(b"one") + zstandard.compress(b"two"), MIB) == b"onetwo"
+    assert (
+        decompress(ZSTD, zstandard.compress(b"one") + zstandard.compress(b"two"), MIB) == b"onetwo"
+    )
     twice = xerial(snappy.compress(b"one")) + xerial(snappy.compress(b"two"))
     assert decompress(SNAPPY, twice, MIB) == b"onetwo"
 
@@ -149,7 +160,10 @@ def test_junk_and_trailing_junk_are_refused(codec):
 
 
 @EACH_CODEC
-@given(data=st.binary(max_size=300), flips=st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=4))
+@given(
+    data=st.binary(max_size=300),
+    flips=st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=4),
+)
 @settings(max_examples=200)
 def test_damaged_streams_end_in_an_error_or_in_bounded_output(codec, data, flips):
     framed = bytearray(compress(codec, data * 5))
@@ -187,11 +201,19 @@ HOSTILE = {
     "xerial block length 2^31-1": (SNAPPY, XERIAL + b"\x7f\xff\xff\xff" + b"x" * 40),
     "xerial block length -1": (SNAPPY, XERIAL + b"\xff\xff\xff\xff" + b"x" * 40),
     "xerial block length 0": (SNAPPY, XERIAL + b"\x00\x00\x00\x00"),
-    "xerial inner block that claims 2 GiB": (SNAPPY, xerial(varint(2**31 - 1) + b"\xfe\x01\x00" * 25)),
+    "xerial inner block that claims 2 GiB": (
+        SNAPPY,
+        xerial(varint(2**31 - 1) + b"\xfe\x01\x00" * 25),
+    ),
     "lz4 content size 2^63": (
-        LZ4, b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 2**63) + LZ4_HUGE[14:]),
+        LZ4,
+        b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 2**63) + LZ4_HUGE[14:],
+    ),
     "zstd window 2^60": (ZSTD, b"\x28\xb5\x2f\xfd\x00\xff" + b"\x01\x00\x00"),
-    "zstd content size 2^60": (ZSTD, b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60) + b"\x01\x00\x00"),
+    "zstd content size 2^60": (
+        ZSTD,
+        b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**60) + b"\x01\x00\x00",
+    ),
 }
 
 
@@ -213,4 +235,6 @@ def test_a_bomb_is_stopped_at_the_cap_in_constant_memory():
         for codec, bomb in [*bombs.items(), (SNAPPY, bare)]:
             assert error_of(codec, bomb, 8 * MIB) == LIMIT
 
-    assert rss_peak_grows_kib(inflate_all) < 20 * 1024  # the 8 MiB that Python keeps, and their copy
+    assert (
+        rss_peak_grows_kib(inflate_all) < 20 * 1024
+    )  # the 8 MiB that Python keeps, and their copy

@@ -2,7 +2,6 @@ import crc32c as reference
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from pylog._native.batch import crc32c, crc32c_portable
 
 BOTH = pytest.mark.parametrize("compute", [crc32c, crc32c_portable], ids=["fast", "portable"])
