@@ -15,9 +15,9 @@ struct topic {
     uint8_t id[16];
     int32_t partition_count;
     uint16_t name_len;
-    bool internal;            /* Produce from clients is refused (17) */
+    bool internal; /* Produce from clients is refused (17) */
     char name[250];
-    struct log **partitions;  /* partition_count entries; NULL: this broker holds no replica of it */
+    struct log **partitions; /* partition_count entries; NULL: this broker holds no replica of it */
 };
 
 struct grants;
@@ -25,7 +25,8 @@ struct grants *grants_new(uint32_t topics_max);
 void grants_free(struct grants *g);
 
 /* A topic of `count` partitions; takes its own references on the logs (entries may be NULL). NULL when out of memory. */
-struct topic *topic_new(const char *name, const uint8_t id[16], bool internal, struct log *const *partitions, int32_t count);
+struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
+                        struct log *const *partitions, int32_t count);
 void topic_retain(struct topic *t);
 void topic_release(struct topic *t);
 
@@ -37,8 +38,13 @@ int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uin
 /* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay. */
 void grants_void(struct grants *g);
 
+/* Rises with every change above: what was looked up under another number must be looked up again. */
+uint32_t grants_changes(struct grants *g);
+
 /* Reactors: the topic with one reference for the caller and the principal's rights (0: ask), or NULL. */
-struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name, uint32_t len, uint8_t *rights);
-struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t *rights);
+struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
+                             uint32_t len, uint8_t *rights);
+struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
+                           uint8_t *rights);
 
 #endif

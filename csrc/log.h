@@ -91,6 +91,14 @@ bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 
+/* Why the log cannot serve as leader: 0, LOG_E_OFFLINE, LOG_E_DELETED or LOG_E_NOT_LEADER. A waiter that was woken although its
+ * end was not reached asks this. */
+int log_failed(const struct log *log);
+/* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica holds the records. */
+bool log_flush_before_ack(const struct log *log);
+/* In-sync replicas, this one included, for min.insync.replicas. */
+int32_t log_in_sync_count(const struct log *log);
+
 int64_t log_start_offset(const struct log *log);
 int64_t log_end_offset(const struct log *log);
 int64_t log_high_watermark(const struct log *log);

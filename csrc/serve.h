@@ -20,52 +20,62 @@ struct sessions; /* sessions.h: fetch sessions (KIP-227) */
 enum serve_status {
     SERVE_ANSWER = 0, /* reply is complete */
     SERVE_SILENT = 1, /* done, and nothing is to be sent (acks=0) */
-    SERVE_WAIT = 2,   /* resumed by LETTER_WAKE / LETTER_IO_DONE with the request's token, or at deadline_ms */
-    SERVE_MISS = 3,   /* missing[] names what the control plane must decide; resumed with SERVE_GRANTED */
-    SERVE_CLOSE = 4   /* not a legal request: close the connection without an answer */
+    SERVE_WAIT =
+        2, /* resumed by LETTER_WAKE / LETTER_IO_DONE with the request's token, or at deadline_ms */
+    SERVE_MISS =
+        3, /* missing[] names what the control plane must decide; resumed with SERVE_GRANTED */
+    SERVE_CLOSE = 4 /* not a legal request: close the connection without an answer */
 };
 enum serve_reason { SERVE_WOKEN = 1, SERVE_TIMEOUT = 2, SERVE_IO_DONE = 3, SERVE_GRANTED = 4 };
 
-struct serve_missing {      /* a topic that has no grant for this principal; names point into the body */
-    const uint8_t *name;    /* NULL when it was named by id */
+struct serve_missing { /* a topic that has no grant for this principal; names point into the body */
+    const uint8_t *name; /* NULL when it was named by id */
     int32_t name_len;
     uint8_t id[16];
-    int16_t error;          /* the control plane's verdict, 0: granted now (set before SERVE_GRANTED) */
+    int16_t error; /* the control plane's verdict, 0: granted now (set before SERVE_GRANTED) */
 };
 enum { SERVE_MISSING_MAX = 65536 };
 
 struct serve_request {
     /* set by the reactor */
-    const uint8_t *body;    /* the frame after its header; stays in place while body_needed */
+    const uint8_t *body; /* the frame after its header; stays in place while body_needed */
     size_t body_len;
-    uint64_t token;         /* names this request in letters */
-    int64_t received_ms;    /* CLOCK_MONOTONIC */
+    uint64_t token;      /* names this request in letters */
+    int64_t received_ms; /* CLOCK_MONOTONIC */
     int32_t correlation_id;
-    uint32_t principal;     /* index given by the control plane at authentication; 0 is anonymous */
+    uint32_t principal; /* index given by the control plane at authentication; 0 is anonymous */
     int16_t api_key, api_version;
     const uint8_t *client_id; /* borrowed; NULL when null */
     int32_t client_id_len;
     /* set by serve */
-    struct reply reply;     /* initialised by the reactor */
-    void *state;            /* serve's own; freed by serve_abandon or when the request is done */
-    int64_t deadline_ms;    /* CLOCK_MONOTONIC, with SERVE_WAIT; INT64_MAX: none */
+    struct reply reply;  /* initialised by the reactor */
+    void *state;         /* serve's own; freed by serve_abandon or when the request is done */
+    int64_t deadline_ms; /* CLOCK_MONOTONIC, with SERVE_WAIT; INT64_MAX: none */
     struct serve_missing *missing; /* with SERVE_MISS: missing_count entries, owned by state */
     uint32_t missing_count;
-    bool body_needed;       /* with WAIT or MISS: the body must not move or be reused yet */
-    bool exclusive;         /* with WAIT: no later request of this connection may start before this one is answered.
+    bool body_needed; /* with WAIT or MISS: the body must not move or be reused yet */
+    bool
+        exclusive; /* with WAIT: no later request of this connection may start before this one is answered.
                                False only for a Produce that is appended and waits for its acknowledgement. */
 };
 
 struct serve_limits {
-    int32_t fetch_bytes_max;        /* fetch.max.bytes of the broker */
-    int32_t sessions_max;           /* max.incremental.fetch.session.cache.slots */
-    int32_t inline_inflate_bytes;   /* compressed batches above this are checked on the io pool */
+    int32_t fetch_bytes_max;      /* fetch.max.bytes of the broker */
+    int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
+    int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
 };
 
 /* What all reactors share. */
 struct serve_shared;
-struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool, const struct serve_limits *limits);
+struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
+                                      const struct serve_limits *limits);
 void serve_shared_free(struct serve_shared *shared);
+/* Gauges for metrics: open fetch sessions. */
+void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
+
+/* The io pool's per-worker scratch that serve's jobs expect (iopool_new). */
+void *serve_scratch_new(void);
+void serve_scratch_free(void *worker_scratch);
 
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
 struct serve;

@@ -1,0 +1,425 @@
+/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up, take ranges, wait while
+ * there is less than min_bytes, warm what is cold on the io pool, answer with references to the log's files.
+ *
+ * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) -> answer (fetch_answer.c). */
+#include "fetch_state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wire.h"
+
+static void unwait_all(struct fetch *f) {
+    if (!f->waiting) return;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->waiter.mailbox != NULL) {
+            log_unwait(p->log, &p->waiter);
+            p->waiter.mailbox = NULL;
+        }
+    f->waiting = false;
+}
+
+static void release_ranges(struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) log_range_release(&p->range);
+}
+
+void fetch_free(struct serve *s, struct serve_request *r) {
+    struct fetch *f = r->state;
+    if (f == NULL) return;
+    unwait_all(f);
+    release_ranges(f);
+    if (f->session != NULL) sessions_return(s->shared->sessions, f->session, r->received_ms);
+    fetch_set_clear(&f->own);
+    free(f->missing);
+    free(f);
+    r->state = NULL;
+    r->missing = NULL;
+    r->missing_count = 0;
+}
+
+static bool parse_partition(struct fetch *f, struct cursor *c, struct wire_string name,
+                            const uint8_t *id) {
+    int32_t partition = cursor_i32(c);
+    int32_t leader_epoch = f->version >= 9 ? cursor_i32(c) : -1;
+    int64_t offset = cursor_i64(c);
+    int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
+    int64_t log_start = f->version >= 5 ? cursor_i64(c) : -1;
+    int32_t bytes_max = cursor_i32(c);
+    wire_skip_tags(c, f->flexible);
+    if (c->p == NULL) return false;
+    struct fetch_part *p =
+        fetch_set_part(&f->own, name.p, name.len < 0 ? 0 : (uint32_t)name.len, id, partition, true);
+    if (p == NULL) return false;
+    p->leader_epoch = leader_epoch;
+    p->offset = offset;
+    p->last_fetched_epoch = last_fetched_epoch;
+    p->log_start_offset = log_start;
+    p->bytes_max = bytes_max;
+    return true;
+}
+
+static bool parse_topic_key(struct fetch *f, struct cursor *c, struct wire_string *name,
+                            const uint8_t **id) {
+    *name = (struct wire_string){NULL, -1};
+    *id = NULL;
+    if (f->by_id) return cursor_take(c, 16, id);
+    *name = wire_string(c, f->flexible);
+    return c->p != NULL && name->len >= 0;
+}
+
+static bool parse_topics(struct fetch *f, struct cursor *c) {
+    int64_t topics = wire_count(c, f->flexible);
+    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
+        struct wire_string name;
+        const uint8_t *id;
+        if (!parse_topic_key(f, c, &name, &id)) return false;
+        int64_t count = wire_count(c, f->flexible);
+        if (count < 0) return false;
+        for (int64_t j = 0; j < count; j++)
+            if (!parse_partition(f, c, name, id)) return false;
+        wire_skip_tags(c, f->flexible);
+    }
+    return c->p != NULL && topics >= 0;
+}
+
+/* The forgotten topics stay in the body: they are applied once the session is known. */
+static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set *apply) {
+    int64_t topics = wire_count(c, f->flexible);
+    for (int64_t i = 0; i < topics && c->p != NULL; i++) {
+        struct wire_string name;
+        const uint8_t *id;
+        if (!parse_topic_key(f, c, &name, &id)) return false;
+        int64_t count = wire_count(c, f->flexible);
+        if (count < 0) return false;
+        for (int64_t j = 0; j < count && c->p != NULL; j++) {
+            int32_t partition = cursor_i32(c);
+            if (c->p == NULL || apply == NULL) continue;
+            struct fetch_part *p = fetch_set_part(
+                apply, name.p, name.len < 0 ? 0 : (uint32_t)name.len, id, partition, false);
+            if (p != NULL) fetch_set_remove(apply, p);
+        }
+        wire_skip_tags(c, f->flexible);
+    }
+    return c->p != NULL && topics >= 0;
+}
+
+static void parse_tail(struct fetch *f, struct cursor *c) {
+    if (f->version >= 11) (void)wire_string(c, f->flexible);
+    uint64_t left = wire_tags(c, f->flexible), tag;
+    struct cursor value;
+    while (wire_tag(c, &left, &tag, &value))
+        if (tag == 1 && f->version >= 15) f->replica_id = cursor_i32(&value);
+}
+
+static bool parse(struct fetch *f, const struct serve_request *r) {
+    struct cursor c = {r->body, r->body + r->body_len};
+    f->replica_id = f->version <= 14 ? cursor_i32(&c) : -1;
+    f->wait_ms = cursor_i32(&c);
+    f->bytes_min = cursor_i32(&c);
+    f->bytes_max = cursor_i32(&c);
+    f->read_committed = cursor_i8(&c) == 1;
+    f->session_epoch = -1;
+    if (f->version >= 7) {
+        f->session_id = cursor_i32(&c);
+        f->session_epoch = cursor_i32(&c);
+    }
+    if (!parse_topics(f, &c)) return false;
+    f->forgotten = c;
+    if (f->version >= 7 && !parse_forgotten(f, &c, NULL)) return false;
+    parse_tail(f, &c);
+    return c.p != NULL;
+}
+
+/* Takes over what an incremental request adds or changes. */
+static bool merge(struct fetch *f, struct session *session) {
+    struct fetch_set *set = &session->set;
+    for (struct fetch_part *p = f->own.first; p != NULL; p = p->next) {
+        struct fetch_part *kept =
+            fetch_set_part(set, (const uint8_t *)p->name, p->name_len, p->id, p->partition, true);
+        if (kept == NULL) return false;
+        kept->offset = p->offset;
+        kept->bytes_max = p->bytes_max;
+        kept->leader_epoch = p->leader_epoch;
+        kept->last_fetched_epoch = p->last_fetched_epoch;
+        kept->log_start_offset = p->log_start_offset;
+    }
+    return parse_forgotten(f, &f->forgotten, set);
+}
+
+/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a top-level error. */
+static int16_t open_context(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct sessions *sessions = s->shared->sessions;
+    f->set = &f->own;
+    if (f->session_epoch == 0 || f->session_epoch == -1) {
+        if (f->session_id != 0) sessions_close(sessions, f->session_id, r->principal);
+        f->session_id = 0;
+        f->full = true;
+        if (f->session_epoch == -1) return 0;
+        uint64_t random =
+            atomic_fetch_add(&s->shared->random, 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        f->session = sessions_create(sessions, &f->own, r->principal, random >> 16, r->received_ms);
+    } else {
+        int16_t error = sessions_acquire(sessions, f->session_id, f->session_epoch, f->by_id,
+                                         r->principal, &f->session);
+        if (error != 0) return error;
+        if (!merge(f, f->session)) return ERROR_STORAGE;
+        fetch_set_clear(&f->own);
+    }
+    if (f->session != NULL) {
+        f->set = &f->session->set;
+        f->session_id = f->session->id;
+    }
+    return 0;
+}
+
+static bool add_missing(struct fetch *f, struct serve_request *r, struct fetch_part *p) {
+    if (r->missing_count >= SERVE_MISSING_MAX) return false;
+    if (r->missing_count == f->missing_cap) {
+        uint32_t cap = f->missing_cap == 0 ? 4 : f->missing_cap * 2;
+        struct serve_missing *grown = realloc(f->missing, cap * sizeof *grown);
+        if (grown == NULL) return false;
+        f->missing = grown;
+        f->missing_cap = cap;
+    }
+    struct serve_missing *m = &f->missing[r->missing_count++];
+    memset(m, 0, sizeof *m);
+    if (f->by_id)
+        memcpy(m->id, p->id, 16);
+    else
+        m->name = (const uint8_t *)p->name;
+    m->name_len = f->by_id ? -1 : (int32_t)p->name_len;
+    r->missing = f->missing;
+    return true;
+}
+
+static int find_verdict(const struct fetch *f, const struct serve_request *r,
+                        const struct fetch_part *p) {
+    for (uint32_t i = 0; i < r->missing_count; i++) {
+        const struct serve_missing *m = &r->missing[i];
+        if (f->by_id
+                ? memcmp(m->id, p->id, 16) == 0
+                : m->name_len == (int32_t)p->name_len && memcmp(m->name, p->name, p->name_len) == 0)
+            return m->error;
+    }
+    return -1;
+}
+
+static void set_topic(struct fetch_part *p, struct topic *topic) {
+    if (p->topic != NULL) topic_release(p->topic);
+    p->topic = topic;
+    p->log = NULL;
+    if (topic == NULL) return;
+    if (p->partition < 0 || p->partition >= topic->partition_count)
+        p->grant_error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+    else if ((p->log = topic->partitions[p->partition]) == NULL)
+        p->grant_error = ERROR_NOT_LEADER;
+}
+
+/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to ask for. */
+static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
+    bool complete = true;
+    uint32_t changes = grants_changes(s->shared->grants);
+    struct fetch_part *last = NULL;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (p->topic != NULL && p->changes == changes) continue;
+        struct topic *topic = NULL;
+        p->grant_error = 0;
+        int found = serve_topic(s, r->principal, (const uint8_t *)p->name, (int32_t)p->name_len,
+                                f->by_id ? p->id : NULL, GRANT_READ, &topic);
+        if (found > 0) p->grant_error = (int16_t)found;
+        if (found < 0 && granted) {
+            int said = find_verdict(f, r, p);
+            p->grant_error = said > 0   ? (int16_t)said
+                             : f->by_id ? ERROR_UNKNOWN_TOPIC_ID
+                                        : ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+        } else if (found < 0) {
+            complete = false;
+            bool asked =
+                last != NULL && (f->by_id ? memcmp(last->id, p->id, 16) == 0
+                                          : last->name_len == p->name_len &&
+                                                memcmp(last->name, p->name, p->name_len) == 0);
+            if (!asked && !add_missing(f, r, p)) {
+                r->missing_count = 0;
+                return false;
+            }
+            last = p;
+        }
+        set_topic(p, topic);
+        p->changes = changes;
+    }
+    return complete;
+}
+
+static int16_t check_epochs(struct fetch_part *p) {
+    int32_t epoch = log_leader_epoch(p->log);
+    if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
+    if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
+    if (!log_is_leader(p->log)) return ERROR_NOT_LEADER;
+    if (p->last_fetched_epoch < 0) return 0;
+    int32_t found;
+    int64_t end;
+    log_end_for_epoch(p->log, p->last_fetched_epoch, &found, &end);
+    if (found < 0 || end < 0) return ERROR_OFFSET_OUT_OF_RANGE;
+    if (found < p->last_fetched_epoch || end < p->offset) {
+        p->diverging_epoch = found;
+        p->diverging_end = end;
+    }
+    return 0;
+}
+
+/* One partition's share of the answer. */
+static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
+                      bool at_least_one) {
+    log_range_release(&p->range);
+    memset(&p->range, 0, sizeof p->range);
+    p->diverging_epoch = -1;
+    p->error = p->grant_error;
+    if (p->error == 0 && f->replica_id >= 0)
+        p->error = ERROR_NOT_LEADER; /* followers come with clusters */
+    if (p->error == 0) p->error = check_epochs(p);
+    if (p->error != 0) return;
+    int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
+    enum log_bound bound = f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
+    if (p->diverging_epoch >= 0) bytes = 0, at_least_one = false;
+    int error = log_read(p->log, p->offset, bound, bytes < 0 ? 0 : bytes, at_least_one, &p->range);
+    /* Between the bound and the end nothing is visible yet, and nothing is wrong. */
+    if (error == LOG_E_RANGE && p->offset >= p->range.log_start_offset &&
+        p->offset <= p->range.log_end_offset)
+        error = 0;
+    if (error != 0) {
+        log_range_release(&p->range);
+        memset(&p->range, 0, sizeof p->range);
+        p->error = log_error_code(error);
+    }
+}
+
+/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for). */
+static bool evaluate(struct serve *s, struct fetch *f) {
+    int64_t limit = f->bytes_max < s->shared->limits.fetch_bytes_max
+                        ? f->bytes_max
+                        : s->shared->limits.fetch_bytes_max;
+    int64_t taken = 0;
+    bool ready = f->set->count == 0;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        int64_t left = limit - taken;
+        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0);
+        taken += p->range.length;
+        if (p->error != 0 || p->diverging_epoch >= 0) ready = true;
+    }
+    return ready || taken >= f->bytes_min;
+}
+
+/* Links a waiter to every partition. True: some end moved meanwhile, look again. */
+static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
+    f->waiting = true;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        p->waiter = (struct log_waiter){.mailbox = s->mailbox, .token = r->token};
+        p->waiter.wait_for = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
+        int64_t end = f->read_committed ? p->range.last_stable_offset : p->range.high_watermark;
+        p->waiter.offset = end > p->offset ? end : p->offset;
+        if (log_wait(p->log, &p->waiter)) {
+            p->waiter.mailbox = NULL;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int warm_job(struct iojob *job, void *worker_scratch) {
+    struct fetch *f = (struct fetch *)job;
+    struct serve_scratch *scratch = worker_scratch;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        int64_t position = p->range.position, end = position + p->range.length;
+        while (position < end) {
+            size_t want = end - position < SERVE_SCRATCH_BYTES ? (size_t)(end - position)
+                                                               : SERVE_SCRATCH_BYTES;
+            ssize_t got = pread(p->range.fd, scratch->buffer, want, position);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) break; /* the send will meet the same fault and close the connection */
+            position += got;
+        }
+    }
+    return 0;
+}
+
+static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (p->range.length == 0 || log_range_cached(&p->range)) continue;
+        f->job = (struct iojob){.run = warm_job, .mailbox = s->mailbox, .token = r->token};
+        f->job_running = true;
+        if (iopool_submit(s->shared->pool, &f->job)) {
+            r->deadline_ms = INT64_MAX;
+            return SERVE_WAIT;
+        }
+        f->job_running = false;
+        break;
+    }
+    return fetch_answer(s, r, f);
+}
+
+static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
+                             bool last_chance) {
+    unwait_all(f);
+    for (;;) {
+        if (evaluate(s, f) || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
+        release_ranges(f);
+        if (!wait_all(s, r, f)) break;
+        unwait_all(f);
+    }
+    r->deadline_ms = r->received_ms + f->wait_ms;
+    return SERVE_WAIT;
+}
+
+static enum serve_status refuse(struct serve *s, struct serve_request *r, struct fetch *f,
+                                int16_t error) {
+    fetch_set_clear(&f->own);
+    f->set = &f->own;
+    f->error = error;
+    f->session_id = 0;
+    return fetch_answer(s, r, f);
+}
+
+enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
+    struct fetch *f = calloc(1, sizeof *f);
+    if (f == NULL) return SERVE_CLOSE;
+    r->state = f;
+    f->version = r->api_version;
+    f->flexible = r->api_version >= 12;
+    f->by_id = r->api_version >= 13;
+    fetch_set_init(&f->own, f->by_id);
+    f->set = &f->own;
+    if (!parse(f, r)) {
+        fetch_free(s, r);
+        return SERVE_CLOSE;
+    }
+    int16_t error = open_context(s, r, f);
+    r->body_needed = false; /* all that matters was copied */
+    if (error != 0) return refuse(s, r, f, error);
+    if (look_up(s, r, f, false)) return run(s, r, f, false);
+    if (r->missing_count != 0) return SERVE_MISS;
+    fetch_free(s, r);
+    return SERVE_CLOSE;
+}
+
+enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
+    struct fetch *f = r->state;
+    if (reason == SERVE_IO_DONE) {
+        f->job_running = false;
+        return fetch_answer(s, r, f);
+    }
+    if (f->job_running) return SERVE_WAIT;
+    if (reason == SERVE_GRANTED) look_up(s, r, f, true);
+    return run(s, r, f, reason == SERVE_TIMEOUT);
+}
+
+bool fetch_abandon(struct serve *s, struct serve_request *r) {
+    struct fetch *f = r->state;
+    if (f->job_running) {
+        f->job_running = false;
+        return false;
+    }
+    fetch_free(s, r);
+    return true;
+}

@@ -1,0 +1,152 @@
+/* The Fetch answer: which partitions it names (all, or a session's news), and their records as ranges of files. */
+#include "fetch_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "wire.h"
+
+enum { ABORTED_MAX = 4096 };
+
+/* A session's answer names a partition only when it has something to tell. An error is told every time. */
+static bool has_news(const struct fetch *f, struct fetch_part *p) {
+    if (f->full || p->range.length > 0 || p->error != 0 || p->diverging_epoch >= 0) return true;
+    return p->told_high_watermark != p->range.high_watermark ||
+           p->told_log_start != p->range.log_start_offset;
+}
+
+static bool same_topic(const struct fetch *f, const struct fetch_part *a,
+                       const struct fetch_part *b) {
+    if (f->by_id) return memcmp(a->id, b->id, 16) == 0;
+    return a->name_len == b->name_len && memcmp(a->name, b->name, a->name_len) == 0;
+}
+
+static struct fetch_part *next_answered(struct fetch_part *p) {
+    while (p != NULL && !p->answer) p = p->next;
+    return p;
+}
+
+static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    if (!f->read_committed || p->error != 0) {
+        if (f->flexible)
+            reply_uvarint(a, 0);
+        else
+            reply_i32(a, -1);
+        return;
+    }
+    struct log_aborted *aborted = NULL;
+    uint32_t count = 0;
+    if (p->range.length > 0) {
+        aborted = malloc(ABORTED_MAX * sizeof *aborted);
+        if (aborted != NULL)
+            count =
+                log_aborted_between(p->log, p->offset, p->range.next_offset, aborted, ABORTED_MAX);
+        if (count > ABORTED_MAX)
+            a->failed = true; /* a cut list would show aborted records as committed */
+    }
+    reply_count(a, f->flexible, count);
+    for (uint32_t i = 0; i < count && !a->failed; i++) {
+        reply_i64(a, aborted[i].producer_id);
+        reply_i64(a, aborted[i].first_offset);
+        reply_no_tags(a, f->flexible);
+    }
+    free(aborted);
+}
+
+static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    bool known = p->error == 0;
+    p->had_data = p->range.length > 0;
+    reply_i32(a, p->partition);
+    reply_i16(a, p->error);
+    reply_i64(a, known ? p->range.high_watermark : -1);
+    reply_i64(a, known ? p->range.last_stable_offset : -1);
+    if (f->version >= 5) reply_i64(a, known ? p->range.log_start_offset : -1);
+    answer_aborted(a, f, p);
+    if (f->version >= 11) reply_i32(a, -1);
+    if (f->flexible)
+        reply_uvarint(a, (uint64_t)p->range.length + 1);
+    else
+        reply_i32(a, p->range.length);
+    if (p->range.length > 0) reply_range(a, &p->range);
+    if (!f->flexible) return;
+    if (p->diverging_epoch < 0) {
+        reply_i8(a, 0);
+        return;
+    }
+    reply_i8(a, 1); /* one tagged field: 0 DivergingEpoch, 13 bytes with its own empty tags */
+    reply_i8(a, 0);
+    reply_uvarint(a, 13);
+    reply_i32(a, p->diverging_epoch);
+    reply_i64(a, p->diverging_end);
+    reply_i8(a, 0);
+}
+
+static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
+                         uint32_t count) {
+    if (f->by_id)
+        reply_bytes(a, first->id, 16);
+    else
+        reply_string(a, f->flexible, first->name, first->name_len);
+    reply_count(a, f->flexible, count);
+    struct fetch_part *p = first;
+    for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
+        p->told_high_watermark = p->error != 0 ? -1 : p->range.high_watermark;
+        p->told_log_start = p->error != 0 ? -1 : p->range.log_start_offset;
+        answer_part(a, f, p);
+    }
+    reply_no_tags(a, f->flexible);
+}
+
+/* Consecutive partitions of a topic share its entry. */
+static uint32_t run_length(const struct fetch *f, struct fetch_part *first) {
+    uint32_t n = 1;
+    for (struct fetch_part *p = next_answered(first->next); p != NULL && same_topic(f, first, p);
+         p = next_answered(p->next))
+        n++;
+    return n;
+}
+
+static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
+    while (n-- != 0) p = next_answered(p->next);
+    return p;
+}
+
+static void answer_topics(struct reply *a, struct fetch *f) {
+    uint32_t topics = 0;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) p->answer = has_news(f, p);
+    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
+         p = skip(p, run_length(f, p)))
+        topics++;
+    reply_count(a, f->flexible, topics);
+    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;) {
+        uint32_t n = run_length(f, p);
+        answer_topic(a, f, p, n);
+        p = skip(p, n);
+    }
+}
+
+/* Who got data goes last next time, so that one full partition does not use up every answer. */
+static void rotate(struct fetch *f) {
+    if (f->session == NULL) return;
+    struct fetch_part *end = f->set->last;
+    for (struct fetch_part *p = f->set->first, *next; p != NULL; p = next) {
+        next = p == end ? NULL : p->next;
+        if (p->answer && p->had_data) fetch_set_move_to_end(f->set, p);
+    }
+}
+
+enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct reply *a = &r->reply;
+    reply_header(a, r->correlation_id, f->flexible);
+    reply_i32(a, 0);
+    if (f->version >= 7) {
+        reply_i16(a, f->error);
+        reply_i32(a, f->session != NULL ? f->session->id : 0);
+    }
+    answer_topics(a, f);
+    reply_no_tags(a, f->flexible);
+    reply_finish(a);
+    if (f->error == 0 && !f->full) rotate(f);
+    fetch_free(s, r);
+    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+}

@@ -1,0 +1,25 @@
+/* What fetch.c and fetch_answer.c share. */
+#ifndef PYLOG_FETCH_STATE_H
+#define PYLOG_FETCH_STATE_H
+
+#include "serve_state.h"
+#include "bytes.h"
+
+struct fetch {
+    struct iojob job;        /* first: the job is the fetch */
+    struct fetch_set own;    /* the request's; moves into a new session */
+    struct fetch_set *set;   /* own, or the session's */
+    struct session *session; /* busy while this request lives; NULL without one */
+    struct serve_missing *missing;
+    struct cursor forgotten;
+    uint32_t missing_cap;
+    int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
+    int16_t version, error;
+    bool flexible, by_id, read_committed, full, waiting, job_running;
+};
+
+void fetch_free(struct serve *s, struct serve_request *r);
+/* Builds the answer from the parts' ranges and frees the request's state. */
+enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f);
+
+#endif

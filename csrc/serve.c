@@ -1,0 +1,115 @@
+/* Routes the two data-plane requests and holds what they share. */
+#include "serve_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+int64_t serve_wall_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
+                                      const struct serve_limits *limits) {
+    struct serve_shared *shared = calloc(1, sizeof *shared);
+    if (shared == NULL) return NULL;
+    shared->grants = grants;
+    shared->pool = pool;
+    shared->limits = *limits;
+    shared->sessions = sessions_new((uint32_t)limits->sessions_max);
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    atomic_init(&shared->random, (uint64_t)t.tv_nsec * 0x9e3779b97f4a7c15u ^ (uint64_t)t.tv_sec);
+    if (shared->sessions == NULL) {
+        free(shared);
+        return NULL;
+    }
+    return shared;
+}
+
+void serve_shared_free(struct serve_shared *shared) {
+    sessions_free(shared->sessions);
+    free(shared);
+}
+
+void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions) {
+    *sessions = sessions_count(shared->sessions);
+}
+
+void *serve_scratch_new(void) {
+    struct serve_scratch *scratch = calloc(1, sizeof *scratch);
+    if (scratch == NULL) return NULL;
+    scratch->inflater = inflater_new();
+    scratch->buffer = malloc(SERVE_SCRATCH_BYTES);
+    return scratch;
+}
+
+void serve_scratch_free(void *worker_scratch) {
+    struct serve_scratch *scratch = worker_scratch;
+    if (scratch == NULL) return;
+    inflater_free(scratch->inflater);
+    free(scratch->buffer);
+    free(scratch);
+}
+
+struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
+    struct serve *s = calloc(1, sizeof *s);
+    if (s == NULL) return NULL;
+    s->shared = shared;
+    s->mailbox = mailbox;
+    s->inflater = inflater_new();
+    if (s->inflater == NULL) {
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void serve_free(struct serve *s) {
+    inflater_free(s->inflater);
+    free(s);
+}
+
+bool serve_id_is_zero(const uint8_t id[16]) {
+    static const uint8_t zero[16];
+    return memcmp(id, zero, 16) == 0;
+}
+
+int serve_topic(struct serve *s, uint32_t principal, const uint8_t *name, int32_t name_len,
+                const uint8_t *id, uint8_t right, struct topic **out) {
+    uint8_t rights = 0;
+    struct topic *t = id != NULL ? grants_by_id(s->shared->grants, principal, id, &rights)
+                                 : grants_by_name(s->shared->grants, principal, name,
+                                                  (uint32_t)name_len, &rights);
+    if (t == NULL) return -1;
+    if (!(rights & right)) {
+        topic_release(t);
+        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION : -1;
+    }
+    *out = t;
+    return 0;
+}
+
+bool serve_knows(int16_t api_key, int16_t api_version) {
+    if (api_key == API_PRODUCE) return api_version >= 3 && api_version <= 13;
+    return api_key == API_FETCH && api_version >= 4 && api_version <= 18;
+}
+
+enum serve_status serve_start(struct serve *s, struct serve_request *r) {
+    r->state = NULL;
+    r->missing_count = 0;
+    r->deadline_ms = INT64_MAX;
+    r->body_needed = r->exclusive = true;
+    return r->api_key == API_PRODUCE ? produce_start(s, r) : fetch_start(s, r);
+}
+
+enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
+    return r->api_key == API_PRODUCE ? produce_resume(s, r, reason) : fetch_resume(s, r, reason);
+}
+
+bool serve_abandon(struct serve *s, struct serve_request *r) {
+    if (r->state == NULL) return true;
+    return r->api_key == API_PRODUCE ? produce_abandon(r) : fetch_abandon(s, r);
+}

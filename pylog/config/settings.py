@@ -1,0 +1,237 @@
+"""The settings of one broker: read from a file and overrides, checked, typed, and explained.
+
+Owns: the values in force and where each came from.
+Called by: broker and everything it composes; cli for `config explain`.
+Invariants: (1) every value in force satisfies its row and the checks between rows;
+  (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
+  Settings.load reads a file.
+Source: KIP-631 (node.id, process.roles); Kafka's checks at start, as observed.
+"""
+
+import os
+
+from . import catalogue, listeners, properties, topics, values
+from .errors import ConfigError, nearest
+
+OVERRIDE = "--override"
+
+
+class Settings:
+    """Typed values by Kafka's names: `settings["log.segment.bytes"]`.
+
+    texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
+    the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
+    """
+
+    def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
+        self.warnings: list[str] = []
+        self._origins = origins or {}
+        self._values: dict[str, values.Value] = {}
+        self._defaults: dict[str, values.Value] = {}
+        self._topic_defaults: dict[str, values.Value] | None = None
+        for name, text in (texts or {}).items():
+            self._take(name, text)
+        self._settle_node_id()
+        self._check_roles()
+        self.listeners, self.advertised_listeners = self._parse_listeners()
+        self._check_together()
+
+    @classmethod
+    def load(cls, path: str | None = None, overrides=()) -> "Settings":
+        """From a .properties file (or none) and `key=value` strings, the last of which win.
+
+        Raises ConfigError; OSError when the file cannot be read.
+        """
+        texts, origins = {}, {}
+        if path is not None:
+            for name, (text, line) in properties.parse(_read(path)).items():
+                texts[name], origins[name] = text, f"{path}:{line}"
+        for override in overrides:
+            name, equals, text = override.partition("=")
+            if not equals or not name.strip():
+                raise ConfigError(f"{OVERRIDE} {override}: expected key=value")
+            texts[name.strip()], origins[name.strip()] = text, OVERRIDE
+        return cls(texts, origins)
+
+    def __getitem__(self, name: str) -> values.Value:
+        if name in self._values:
+            return self._values[name]
+        if name not in self._defaults:
+            self._defaults[name] = catalogue.broker(name).default
+        return self._defaults[name]
+
+    def origin(self, name: str) -> str:
+        """Where the value in force came from: "default", "file:line" or "--override"."""
+        return self._origins.get(name, "set") if name in self._values else "default"
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The data directories as absolute paths, in order."""
+        paths = self["log.dirs"] or self["log.dir"]
+        return tuple(os.path.abspath(os.path.expanduser(path)) for path in paths)
+
+    def topic_defaults(self) -> dict[str, values.Value]:
+        """Topic setting -> the typed value that this broker gives it; not to be changed."""
+        if self._topic_defaults is None:
+            self._topic_defaults = {name: topics.broker_default(name, self)
+                                    for name in catalogue.topic_names()}
+        return self._topic_defaults
+
+    def topic_config(self, configs: dict[str, str]) -> dict[str, values.Value]:
+        """All topic settings in effect for a topic with these own settings (valid ones)."""
+        return topics.topic_config(configs, self)
+
+    def validate_topic_configs(self, configs: dict) -> dict[str, values.Value]:
+        """The typed values of a topic's own settings; raises ConfigError (INVALID_CONFIG, 40)."""
+        return topics.validate_topic_configs(configs, self)
+
+    def explain(self, name: str) -> str:
+        """What there is to know of a setting, with the value in force; raises ConfigError."""
+        if not catalogue.is_broker(name) and catalogue.is_topic(name):
+            setting, value = catalogue.topic(name), self.topic_defaults()[name]
+            origin = next((self.origin(key) for key in setting.synonyms if self[key] is not None),
+                          "default")
+        elif catalogue.is_broker(name):
+            setting, value, origin = catalogue.broker(name), self[name], self.origin(name)
+        else:
+            raise _unknown(name, catalogue.broker_names() + catalogue.topic_names())
+        return "\n".join(_explanation(setting, value, origin))
+
+    def listing(self) -> list[str]:
+        """A line for each broker setting: name, value, origin, and whether it is without effect."""
+        lines = []
+        for name in catalogue.broker_names():
+            if name not in catalogue.INTERNAL:
+                setting = catalogue.broker(name)
+                inert = "" if setting.effect == "live" else "  (no effect in pylog yet)"
+                lines.append(f"{name}={_shown(setting, self[name])}  [{self.origin(name)}]{inert}")
+        return lines
+
+    def _take(self, name: str, text) -> None:
+        where = self._origins.get(name)
+        try:
+            value = self._typed(name, text)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({where})" if where else str(error)) from None
+        if catalogue.is_broker(name):
+            self._values[name] = value
+            if catalogue.broker(name).effect == "live":
+                return
+        place = f" ({where})" if where else ""
+        self.warnings.append(f"{name} has no effect in pylog yet{place}")
+
+    def _typed(self, name: str, text) -> values.Value:
+        if catalogue.is_broker(name):
+            setting = catalogue.broker(name)
+            if isinstance(text, str):
+                return values.parse(setting, text)
+            value = tuple(text) if isinstance(text, list) else text
+            values.check(setting, value)
+            return value
+        if name in catalogue.PLUGIN or name.startswith(catalogue.PLUGIN_PREFIXES):
+            return text
+        if name in catalogue.REMOVED:
+            raise ConfigError(f"{name} was removed in Kafka 4; instead: {catalogue.REMOVED[name]}")
+        raise _unknown(name, catalogue.broker_names())
+
+    def _settle_node_id(self) -> None:
+        # KIP-631: broker.id is the old name, and one of the two is enough.
+        old = self._values.get("broker.id", -1)
+        if old >= 0 and "node.id" not in self._values:
+            self._values["node.id"] = old
+            self._origins["node.id"] = self.origin("broker.id")
+        if old >= 0 and self["node.id"] != old:
+            raise ConfigError(f"broker.id {old} and node.id {self['node.id']} differ: "
+                              "set one, or both alike")
+
+    def _check_roles(self) -> None:
+        if set(self["process.roles"]) != {"broker", "controller"}:
+            raise ConfigError(
+                f"process.roles={values.format_value(self['process.roles'])}: pylog runs broker "
+                "and controller in one process, so it must be broker,controller or left out")
+
+    def _parse_listeners(self) -> tuple[tuple, tuple]:
+        controllers = tuple(name.upper() for name in self["controller.listener.names"])
+        protocols = listeners.parse_protocol_map(
+            self["listener.security.protocol.map"], controllers)
+        every = listeners.parse("listeners", self["listeners"], protocols)
+        listeners.check_ports("listeners", every)
+        bound = tuple(entry for entry in every if entry.name not in controllers)
+        if not bound:
+            raise ConfigError("listeners: at least one listener must serve clients")
+        for entry in bound:
+            if entry.protocol not in listeners.PROTOCOLS_SERVED:
+                raise ConfigError(f"listeners: {entry!r} has security protocol {entry.protocol}; "
+                                  f"served: {', '.join(listeners.PROTOCOLS_SERVED)}")
+        if len(bound) < len(every):
+            self.warnings.append("no controller listener is opened: the controller is in brokerd")
+        told = listeners.parse(
+            "advertised.listeners", self["advertised.listeners"] or (), protocols)
+        told = tuple(entry for entry in told if entry.name not in controllers)
+        self._check_advertised(told, {entry.name for entry in bound})
+        return bound, told
+
+    def _check_advertised(self, told: tuple, names: set[str]) -> None:
+        for entry in told:
+            if entry.name not in names:
+                raise ConfigError(f"advertised.listeners: {entry!r} has no listener of that name")
+            if entry.host in ("", "0.0.0.0", "::") or not entry.port:
+                raise ConfigError(f"advertised.listeners: {entry!r} is no address to connect to")
+        between = self["inter.broker.listener.name"]
+        if between is not None and between.upper() not in names:
+            raise ConfigError(f"inter.broker.listener.name={between}: no listener of that name")
+
+    def _check_together(self) -> None:
+        for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+            if self[name] == 0:
+                raise ConfigError(f"Invalid value 0 for configuration {name}: "
+                                  "expected -1 (no limit) or at least 1")
+        if self["log.roll.ms"] is not None and self["log.roll.ms"] < 1:
+            raise ConfigError(f"Invalid value {self['log.roll.ms']} for configuration log.roll.ms: "
+                              "expected at least 1")
+        if not self.log_dirs:
+            raise ConfigError("log.dirs: at least one directory is needed")
+        if len(set(self.log_dirs)) != len(self.log_dirs):
+            raise ConfigError("log.dirs: a directory appears twice")
+        if self["remote.log.storage.system.enable"]:
+            raise ConfigError("remote.log.storage.system.enable=true: pylog has no tiered storage")
+        topics.validate_topic_configs({}, self)
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        # Java reads properties files as Latin-1.
+        return data.decode("latin-1")
+
+
+def _unknown(name: str, known) -> ConfigError:
+    near = nearest(name, known)
+    hint = f"; nearest valid name: {near}" if near else ""
+    return ConfigError(f"unknown setting {name}{hint}")
+
+
+def _shown(setting, value) -> str:
+    return "[hidden]" if setting.type == "password" and value else values.format_value(value)
+
+
+def _explanation(setting, value, origin: str):
+    yield f"{setting.name} = {_shown(setting, value) or '(unset)'}"
+    yield f"  {setting.doc}"
+    yield f"  from: {origin}"
+    default = values.format_value(setting.default) or "(unset)"
+    kafka = values.format_value(setting.kafka_default) or "(unset)"
+    yield f"  default: {default}" + (f" (Kafka: {kafka})" if kafka != default else "")
+    unit = f", in {setting.unit}" if setting.unit else ""
+    limits = values.allowed(setting)
+    yield f"  type: {setting.type}{unit}" + (f", {limits}" if limits else "")
+    if setting.synonyms:
+        yield f"  broker default: {', '.join(setting.synonyms)}"
+    modes = {"": "at start only", "broker": "while running, per broker",
+             "cluster": "while running, per broker or cluster-wide"}
+    if not setting.synonyms:
+        yield f"  changes: {modes[setting.dynamic]} (Kafka)"
+    yield "  effect: " + ("yes" if setting.effect == "live" else "none in pylog yet")

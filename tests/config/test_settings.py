@@ -1,0 +1,183 @@
+import pytest
+
+from pylog.config import ConfigError, Settings, validate_topic_config
+
+
+def test_every_setting_has_its_default_without_any_configuration():
+    settings = Settings()
+    assert settings["node.id"] == 1
+    assert settings["log.segment.bytes"] == 1 << 30
+    assert settings["process.roles"] == ("broker", "controller")
+    assert [repr(entry) for entry in settings.listeners] == ["PLAINTEXT://:9092"]
+    assert settings.advertised_listeners == ()
+    assert settings.origin("node.id") == "default"
+    assert settings.warnings == []
+
+
+def test_a_file_is_read_and_an_override_wins_over_it(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=3\nlog.segment.bytes : 2097152\n# a comment\nlog.dirs=/a, /b\n")
+    settings = Settings.load(str(path), ["node.id=4"])
+    assert settings["node.id"] == 4
+    assert settings["log.segment.bytes"] == 2 << 20
+    assert settings.log_dirs == ("/a", "/b")
+    assert settings.origin("node.id") == "--override"
+    assert settings.origin("log.segment.bytes") == f"{path}:2"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_valid_name(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text("\nlog.segment.byte=1\n")
+    with pytest.raises(ConfigError, match=r"log\.segment\.byte; nearest valid name: "
+                       r"log\.segment\.bytes \(.*server\.properties:2\)"):
+        Settings.load(str(path))
+
+
+def test_a_removed_key_is_refused_with_what_took_its_place():
+    with pytest.raises(ConfigError, match=r"zookeeper\.connect was removed.*process\.roles"):
+        Settings({"zookeeper.connect": "localhost:2181"})
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("log.segment.bytes", "1048575", "1048575.*log.segment.bytes.*at least 1048576"),
+    ("log.segment.bytes", "2147483648", "32 bits"),
+    ("log.segment.bytes", "1_048_576", "a whole number"),
+    ("log.segment.bytes", "", "a whole number"),
+    ("log.preallocate", "yes", "true or false"),
+    ("log.cleanup.policy", "delete,shred", "compact or delete"),
+    ("log.cleanup.policy", "delete,delete", "twice"),
+    ("compression.type", "brotli", "one of uncompressed, zstd"),
+    ("compression.gzip.level", "0", "-1 or 1 to 9"),
+    ("log.cleaner.min.cleanable.ratio", "1.1", "0 to 1"),
+    ("log.retention.ms", "0", "no limit"),
+    ("log.roll.ms", "0", "at least 1"),
+    ("listeners", "PLAINTEXT:9092", "NAME://host:port"),
+    ("listeners", "PLAINTEXT://h:70000", "0 to 65535"),
+    ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
+    ("listeners", "SSL://h:1", "SSL"),
+    ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
+    ("listeners", "", "at least one"),
+    ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),
+    ("advertised.listeners", "PLAINTEXT://h:0", "no address to connect to"),
+    ("inter.broker.listener.name", "INSIDE", "no listener of that name"),
+    ("process.roles", "broker", "one process"),
+    ("log.dirs", "/a,/a/", "twice"),
+    ("remote.log.storage.system.enable", "true", "tiered"),
+])
+def test_a_wrong_value_is_refused_with_what_is_allowed(name, text, words):
+    with pytest.raises(ConfigError, match=words):
+        Settings({name: text})
+
+
+def test_a_setting_without_effect_is_taken_with_a_warning():
+    settings = Settings({"log.cleaner.threads": "2", "listener.name.inside.ssl.protocol": "TLSv1.3",
+                         "super.users": "User:a", "num.io.threads": "2"})
+    assert settings["log.cleaner.threads"] == 2
+    assert [warning.split()[0] for warning in settings.warnings] == [
+        "log.cleaner.threads", "listener.name.inside.ssl.protocol", "super.users"]
+
+
+def test_a_password_is_not_repeated_in_a_message():
+    text = Settings({"ssl.key.password": "s3cret"}).explain("ssl.key.password")
+    assert "s3cret" not in text
+
+
+def test_kafkas_stock_file_for_one_node_is_taken():
+    settings = Settings({
+        "process.roles": "broker,controller", "node.id": "1",
+        "controller.quorum.bootstrap.servers": "localhost:9093",
+        "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        "log.dirs": "/tmp/kraft-combined-logs", "num.partitions": "1"})
+    assert [repr(entry) for entry in settings.listeners] == ["PLAINTEXT://:9092"]
+    assert list(map(repr, settings.advertised_listeners)) == ["PLAINTEXT://localhost:9092"]
+    assert any("controller" in warning for warning in settings.warnings)
+
+
+def test_a_listener_may_be_ipv6_and_on_port_zero():
+    settings = Settings({"listeners": "plaintext://[::1]:0"})
+    entry = settings.listeners[0]
+    assert (entry.name, entry.host, entry.port, repr(entry)) == (
+        "PLAINTEXT", "::1", 0, "PLAINTEXT://[::1]:0")
+
+
+def test_two_listeners_do_not_share_a_port():
+    protocols = "A:PLAINTEXT,B:PLAINTEXT"
+    with pytest.raises(ConfigError, match="share a port"):
+        Settings({"listeners": "A://:1,B://h:1", "listener.security.protocol.map": protocols})
+    assert len(Settings({"listeners": "A://:0,B://h:0",
+                         "listener.security.protocol.map": protocols}).listeners) == 2
+
+
+def test_broker_id_is_the_old_name_of_node_id():
+    assert Settings({"broker.id": "7"})["node.id"] == 7
+    with pytest.raises(ConfigError, match="differ"):
+        Settings({"broker.id": "7", "node.id": "8"})
+
+
+@pytest.mark.parametrize(("texts", "ms"), [
+    ({}, 7 * 86_400_000),
+    ({"log.retention.hours": "2"}, 7_200_000),
+    ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+    ({"log.retention.ms": "5", "log.retention.minutes": "3"}, 5),
+    ({"log.retention.hours": "-1"}, -1),
+    ({"log.retention.minutes": "-5"}, -1),
+])
+def test_retention_takes_the_finest_unit_that_is_set(texts, ms):
+    assert Settings(texts).topic_defaults()["retention.ms"] == ms
+
+
+def test_topic_defaults_come_from_the_brokers_settings():
+    defaults = Settings({"log.roll.hours": "1", "log.roll.jitter.ms": "9",
+                         "message.max.bytes": "77", "log.flush.interval.ms": "5",
+                         "compression.type": "lz4"}).topic_defaults()
+    assert defaults["segment.ms"] == 3_600_000
+    assert defaults["segment.jitter.ms"] == 9
+    assert defaults["max.message.bytes"] == 77
+    assert defaults["flush.ms"] == 5
+    assert defaults["compression.type"] == "lz4"
+    assert defaults["flush.messages"] == 2**63 - 1
+
+
+def test_a_topics_own_settings_win_over_the_brokers():
+    effective = Settings().topic_config({"retention.ms": "5", "internal.segment.bytes": "1000"})
+    assert effective["retention.ms"] == 5
+    assert effective["segment.bytes"] == 1000
+    assert effective["max.message.bytes"] == 1048588
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("retention.hours", "1", "Unknown topic config name: retention.hours"),
+    ("segment.byte", "1", "nearest valid name: segment.bytes"),
+    ("segment.bytes", "1", "at least 1048576"),
+    ("retention.ms", None, "Null value"),
+    ("cleanup.policy", "shred", "compact or delete"),
+    ("leader.replication.throttled.replicas", "1-2", "partition:broker"),
+])
+def test_a_wrong_topic_setting_is_refused(name, text, words):
+    with pytest.raises(ConfigError, match=words):
+        validate_topic_config(name, text)
+
+
+def test_topic_settings_that_contradict_each_other_are_refused():
+    settings = Settings()
+    with pytest.raises(ConfigError, match="min.compaction.lag.ms 10 is above"):
+        settings.validate_topic_configs(
+            {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+    with pytest.raises(ConfigError, match="tiered"):
+        settings.validate_topic_configs({"remote.storage.enable": "true"})
+    assert settings.validate_topic_configs({"retention.bytes": "-1"}) == {"retention.bytes": -1}
+
+
+def test_explain_tells_value_origin_default_unit_and_effect():
+    text = Settings.load(None, ["num.network.threads=5"]).explain("num.network.threads")
+    assert "num.network.threads = 5" in text
+    assert "--override" in text
+    assert "(Kafka: 3)" in text
+    assert "effect: yes" in text
+    assert "broker default: log.retention.ms" in Settings().explain("retention.ms")
+    with pytest.raises(ConfigError, match="nearest"):
+        Settings().explain("num.network.thread")
