@@ -9,16 +9,15 @@ Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KI
 
 from pylog.metadata.controller import topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
-from pylog.protocol import messages
+from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-DESCRIBE_CLUSTER = 60
-DESCRIBE_TOPIC_PARTITIONS = 75
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 NOT_ASKED = -2**31
 # What a principal without restrictions may do with the cluster and with a topic (KIP-430).
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def addresses(broker, context):
@@ -110,7 +109,6 @@ def _unknown(name):
 
 
 def _topic(image, topic, first, room):
-    from pylog.api.metadata import TOPIC_OPERATIONS, offline_replicas
     new = messages.DescribeTopicPartitionsResponse
     entries = []
     for index in range(first, min(first + room, len(topic.partitions))):
@@ -128,5 +126,15 @@ def _topic(image, topic, first, room):
         partitions=entries, topic_authorized_operations=TOPIC_OPERATIONS)
 
 
-HANDLERS = {DESCRIBE_CLUSTER: describe_cluster,
-            DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions}
+def offline_replicas(image, state) -> tuple:
+    """The replicas of a partition whose broker is not serving."""
+    for broker_id in state.replicas:
+        broker = image.brokers.get(broker_id)
+        if broker is None or broker.fenced:
+            return tuple(id_ for id_ in state.replicas
+                         if id_ not in image.brokers or image.brokers[id_].fenced)
+    return ()
+
+
+HANDLERS = {api.DESCRIBE_CLUSTER: describe_cluster,
+            api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions}

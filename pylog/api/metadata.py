@@ -10,15 +10,12 @@ Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (t
 from pylog.api import cluster
 from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
-from pylog.protocol import messages
+from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-METADATA = 3
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
 NO_ID = bytes(16)
-# What a principal without restrictions may do with a topic, as a set of bits (KIP-430).
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 async def metadata(broker, context, request):
@@ -31,7 +28,7 @@ async def metadata(broker, context, request):
     if request.include_topic_authorized_operations and context.api_version >= 8:
         for entry in topics:
             if entry.error_code == ErrorCode.NONE:
-                entry.topic_authorized_operations = TOPIC_OPERATIONS
+                entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
     response = messages.MetadataResponse(
         brokers=_brokers(broker, context), cluster_id=broker.cluster_id,
         controller_id=broker.node_id, topics=topics)
@@ -127,19 +124,9 @@ def topic_entry(image, topic):
             error_code=ErrorCode.NONE if reachable else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index, leader_id=leader if reachable else NO_LEADER,
             leader_epoch=state.leader_epoch, replica_nodes=state.replicas, isr_nodes=state.isr,
-            offline_replicas=offline_replicas(image, state)))
+            offline_replicas=cluster.offline_replicas(image, state)))
     return messages.MetadataResponse.MetadataResponseTopic(
         name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name), partitions=entries)
 
 
-def offline_replicas(image, state) -> tuple:
-    """The replicas of a partition whose broker is not serving."""
-    for broker_id in state.replicas:
-        broker = image.brokers.get(broker_id)
-        if broker is None or broker.fenced:
-            return tuple(id_ for id_ in state.replicas
-                         if id_ not in image.brokers or image.brokers[id_].fenced)
-    return ()
-
-
-HANDLERS = {METADATA: metadata}
+HANDLERS = {api.METADATA: metadata}

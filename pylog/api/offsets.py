@@ -9,11 +9,8 @@ Source: KIP-79, KIP-98, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, K
 
 import asyncio
 
-from pylog.protocol import messages
+from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
-
-LIST_OFFSETS = 2
-OFFSET_FOR_LEADER_EPOCH = 23
 
 LATEST = -1
 EARLIEST = -2
@@ -122,4 +119,5 @@ def offset_for_leader_epoch(broker, context, request):
     return response(topics=topics)
 
 
-HANDLERS = {LIST_OFFSETS: list_offsets, OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}
+HANDLERS = {api.LIST_OFFSETS: list_offsets,
+            api.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch}

@@ -9,10 +9,8 @@ Source: KIP-98, KIP-360. A transactional id belongs to the broker that leads its
   is not advertised meanwhile, so that clients see at once that there are no transactions here.
 """
 
-from pylog.protocol import messages
+from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
-
-INIT_PRODUCER_ID = 22
 
 
 async def init_producer_id(broker, context, request):
@@ -33,4 +31,4 @@ def _transactional_fault(settings, request) -> int:
     return ErrorCode.NOT_COORDINATOR
 
 
-HANDLERS = {INIT_PRODUCER_ID: init_producer_id}
+HANDLERS = {api.INIT_PRODUCER_ID: init_producer_id}

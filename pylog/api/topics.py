@@ -7,12 +7,13 @@ Invariants: (1) one result per topic of the request; (2) when a result says that
 Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as Kafka 4.3's.
 """
 
-from pylog.metadata.controller import METADATA_TOPIC  # noqa: F401
-from pylog.protocol import messages
+from weakref import WeakKeyDictionary
+
+from pylog.config import catalogue
+from pylog.config.values import format_value
+from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
-CREATE_TOPICS = 19
-DELETE_TOPICS = 20
 NO_ID = bytes(16)
 SOURCE_TOPIC = 1
 SOURCE_STATIC_BROKER = 4
@@ -36,14 +37,35 @@ async def create_topics(broker, context, request):
 
 
 def _configs(broker, own: dict) -> list:
-    """All settings that the new topic has, as text, each with where it comes from."""
+    """All settings of a new topic as text, each with where it comes from."""
     new = messages.CreateTopicsResponse.CreatableTopicConfigs
-    entries = []
-    for name, text, is_default in broker.settings.topic_texts(own):
-        source = SOURCE_TOPIC if name in own else \
-            SOURCE_DEFAULT if is_default else SOURCE_STATIC_BROKER
-        entries.append(new(name=name, value=text, config_source=source))
-    return entries
+    entries = dict(_inherited(broker))
+    for name, text in own.items():
+        entries[name] = new(name=name, value=text, config_source=SOURCE_TOPIC)
+    return list(entries.values())
+
+
+def _inherited(broker) -> dict:
+    """The entries of a topic without settings of its own; made once, shared by all answers."""
+    settings = broker.settings
+    found = _inherited_of.get(settings)
+    if found is None:
+        new = messages.CreateTopicsResponse.CreatableTopicConfigs
+        found = {}
+        for name, value in sorted(settings.topic_defaults().items()):
+            # Kafka does not show the settings that it keeps for its own tests.
+            if name.startswith("internal."):
+                continue
+            setting = catalogue.topic(name)
+            set_here = any(settings.origin(synonym) != "default" for synonym in setting.synonyms)
+            found[name] = new(
+                name=name, value=format_value(value),
+                config_source=SOURCE_STATIC_BROKER if set_here else SOURCE_DEFAULT)
+        _inherited_of[settings] = found
+    return found
+
+
+_inherited_of = WeakKeyDictionary()
 
 
 async def delete_topics(broker, context, request):
@@ -70,4 +92,4 @@ def _known_error(context, error: int) -> int:
     return error
 
 
-HANDLERS = {CREATE_TOPICS: create_topics, DELETE_TOPICS: delete_topics}
+HANDLERS = {api.CREATE_TOPICS: create_topics, api.DELETE_TOPICS: delete_topics}
