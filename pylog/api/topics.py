@@ -30,7 +30,8 @@ async def create_topics(broker, context, request):
                                error_message=result.message))
             continue
         entries.append(new(
-            name=result.name, topic_id=result.topic_id, num_partitions=result.partition_count,
+            name=result.name, topic_id=result.topic_id, error_message=None,
+            num_partitions=result.partition_count,
             replication_factor=result.replication_factor,
             configs=_configs(broker, result.configs) if context.api_version >= 5 else None))
     return messages.CreateTopicsResponse(topics=entries)
