@@ -38,7 +38,7 @@ tsan: build $(VENV)/.tested
 	cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. \
 		TSAN_OPTIONS=halt_on_error=1 $(CURDIR)/$(PY) -m pytest $(SANITIZED)
 
-SANITIZED = -p no:cacheprovider -m "not kafka" $(or $(TESTS),tests/native)
+SANITIZED = -p no:cacheprovider -m "not kafka and not memory" $(or $(TESTS),tests/native)
 
 # A copy by time stamp: what is unchanged stays built, what is gone here goes there.
 define copied
