@@ -164,7 +164,7 @@ cdef class IoPool:
     def __cinit__(self, int threads=IO_THREADS_DEFAULT, uint32_t jobs_max=JOBS_MAX):
         if not 0 < threads <= 256 or jobs_max == 0:
             raise ValueError(f"{threads} threads, {jobs_max} jobs")
-        self.pool = csrc.iopool_new(threads, jobs_max, csrc.serve_scratch_new, csrc.serve_scratch_free)
+        self.pool = csrc.iopool_new(threads, jobs_max, NULL, NULL)
         if self.pool == NULL:
             raise MemoryError("no io pool thread could be started")
 
