@@ -61,6 +61,7 @@ tidy: build $(VENV)/.tested
 # The documents that are derived from tables.
 docs: build
 	$(PY) -m pylog.config.document docs/settings.md
+	$(PY) -m pylog.protocol.document docs/protocol.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)
