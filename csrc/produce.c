@@ -241,7 +241,13 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         p->error = batch_error_code(p->check);
         return;
     }
-    const struct batch_header *h = &p->summary->header;
+    struct batch_header *h = &p->summary->header;
+    /* What the header claims must be what the records say: the time index is built from it. */
+    if (!rules.log_append_time &&
+        batch_stamp_max_timestamp(p->records, p->len, p->summary->max_timestamp)) {
+        h->max_timestamp = p->summary->max_timestamp;
+        h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
+    }
     if (h->attributes & BATCH_TRANSACTIONAL)
         p->error =
             q->transactional ? ERROR_INVALID_TXN_STATE : ERROR_TRANSACTIONAL_ID_AUTHORIZATION;
