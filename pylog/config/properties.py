@@ -33,7 +33,8 @@ def _logical_lines(text: str):
             held, first = "", number
         backslashes = len(line) - len(line.rstrip("\\"))
         if backslashes % 2:
-            held += line[:-1]
+            # Nothing held yet: to Java the next line begins afresh, a comment perhaps.
+            held = held + line[:-1] or None
             continue
         yield first, held + line
         held = None
