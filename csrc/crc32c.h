@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Continues `crc` (0 to begin) over `n` bytes with the fastest instructions that this CPU has, chosen at run time. */
+/* Continues `crc` (0 to begin) over `n` bytes with the fastest instructions that this CPU has,
+ * chosen at run time. */
 uint32_t crc32c_extend(uint32_t crc, const void *data, size_t n);
 
 /* The portable fallback, exported so that tests hold it against the fast one. */

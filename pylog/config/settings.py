@@ -97,6 +97,16 @@ class Settings:
             raise _unknown(name, catalogue.broker_names() + catalogue.topic_names())
         return "\n".join(_explanation(setting, value, origin))
 
+    def listing(self) -> list[str]:
+        """A line for each broker setting: name, value, origin, and whether it is without effect."""
+        lines = []
+        for name in catalogue.broker_names():
+            if name not in catalogue.INTERNAL:
+                setting = catalogue.broker(name)
+                inert = "" if setting.effect == "live" else "  (no effect in pylog yet)"
+                lines.append(f"{name}={_shown(setting, self[name])}  [{self.origin(name)}]{inert}")
+        return lines
+
     def _take(self, name: str, text) -> None:
         where = self._origins.get(name)
         try:
@@ -204,9 +214,12 @@ def _unknown(name: str, known) -> ConfigError:
     return ConfigError(f"unknown setting {name}{hint}")
 
 
+def _shown(setting, value) -> str:
+    return "[hidden]" if setting.type == "password" and value else values.format_value(value)
+
+
 def _explanation(setting, value, origin: str):
-    shown = "[hidden]" if setting.type == "password" and value else values.format_value(value)
-    yield f"{setting.name} = {shown or '(unset)'}"
+    yield f"{setting.name} = {_shown(setting, value) or '(unset)'}"
     yield f"  {setting.doc}"
     yield f"  from: {origin}"
     default = values.format_value(setting.default) or "(unset)"

@@ -93,7 +93,7 @@ def test_kafkas_stock_file_for_one_node_is_taken():
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
         "log.dirs": "/tmp/kraft-combined-logs", "num.partitions": "1"})
     assert [repr(entry) for entry in settings.listeners] == ["PLAINTEXT://:9092"]
-    assert [repr(entry) for entry in settings.advertised_listeners] == ["PLAINTEXT://localhost:9092"]
+    assert list(map(repr, settings.advertised_listeners)) == ["PLAINTEXT://localhost:9092"]
     assert any("controller" in warning for warning in settings.warnings)
 
 
@@ -131,8 +131,9 @@ def test_retention_takes_the_finest_unit_that_is_set(texts, ms):
 
 
 def test_topic_defaults_come_from_the_brokers_settings():
-    defaults = Settings({"log.roll.hours": "1", "log.roll.jitter.ms": "9", "message.max.bytes": "77",
-                         "log.flush.interval.ms": "5", "compression.type": "lz4"}).topic_defaults()
+    defaults = Settings({"log.roll.hours": "1", "log.roll.jitter.ms": "9",
+                         "message.max.bytes": "77", "log.flush.interval.ms": "5",
+                         "compression.type": "lz4"}).topic_defaults()
     assert defaults["segment.ms"] == 3_600_000
     assert defaults["segment.jitter.ms"] == 9
     assert defaults["max.message.bytes"] == 77
@@ -164,7 +165,8 @@ def test_a_wrong_topic_setting_is_refused(name, text, words):
 def test_topic_settings_that_contradict_each_other_are_refused():
     settings = Settings()
     with pytest.raises(ConfigError, match="min.compaction.lag.ms 10 is above"):
-        settings.validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+        settings.validate_topic_configs(
+            {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
     with pytest.raises(ConfigError, match="tiered"):
         settings.validate_topic_configs({"remote.storage.enable": "true"})
     assert settings.validate_topic_configs({"retention.bytes": "-1"}) == {"retention.bytes": -1}

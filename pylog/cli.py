@@ -1,0 +1,160 @@
+"""The commands: brokerd, the server, and pylog, the tool.
+
+Owns: the arguments, the exit codes and the ready line.
+Called by: the installed scripts and __main__.
+Invariants: (1) an error is one line on stderr and a non-zero exit, never a traceback; (2) what a
+  start does not need is imported only where it is used.
+"""
+
+import sys
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BUG = 70
+
+
+def brokerd(argv: list[str] | None = None) -> int:
+    """Runs a broker until SIGTERM or SIGINT, or explains its settings. Returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["config"]:
+        return _guarded("brokerd", _config, argv[1:])
+    return _guarded("brokerd", _serve, argv)
+
+
+def pylog(argv: list[str] | None = None) -> int:
+    """The tool: settings and version. Returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["config"]:
+        return _guarded("pylog", _config, argv[1:])
+    return _guarded("pylog", _tool, argv)
+
+
+def _guarded(command: str, work, argv: list[str]) -> int:
+    """The exit code of work(argv), its expected errors told in one line."""
+    from .config import ConfigError
+
+    try:
+        return work(command, argv)
+    except ConfigError as error:
+        return _told(command, error, EXIT_USAGE)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain of it at exit either.
+        sys.stdout = None
+        return EXIT_FAILED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _told(command, f"{where}{error.strerror or error}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _told(command: str, error, code: int) -> int:
+    print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _serve(command: str, argv: list[str]) -> int:
+    """Loads the settings and gives the process to the broker."""
+    args = _serve_arguments().parse_args(argv)
+    if args.version:
+        return _version(command)
+    from .config import Settings
+
+    settings = Settings.load(args.properties, args.override)
+    from . import logs
+
+    logs.set_up()
+    import logging
+
+    log = logging.getLogger("pylog.cli")
+    for warning in settings.warnings:
+        log.warning(warning)
+    from . import broker
+
+    try:
+        return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses))
+    except broker.StartError as error:
+        return _told(command, error, EXIT_FAILED)
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        # Keeps (1): a bug's traceback is a field of one log line.
+        log.critical("brokerd failed", exc_info=True)
+        return EXIT_BUG
+
+
+def _serve_arguments():
+    import argparse
+
+    parser = argparse.ArgumentParser(
+        prog="brokerd", description="A commit-log broker that speaks Apache Kafka's protocol.",
+        epilog="brokerd config explain KEY and brokerd config list tell about settings.")
+    parser.add_argument("properties", nargs="?", metavar="server.properties",
+                        help="settings by Kafka's names; none is needed")
+    _add_override(parser)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    return parser
+
+
+def _add_override(parser) -> None:
+    parser.add_argument("--override", action="append", default=[], metavar="key=value",
+                        help="set one setting, stronger than the file; may be repeated")
+
+
+def _print_ready(settings, addresses) -> None:
+    """The ready line. addresses: the (host, port) pairs that are listened on."""
+    shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                     for host, port in addresses)
+    print(f"brokerd ready address={shown} node.id={settings['node.id']} "
+          f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}", flush=True)
+
+
+def _ms_since_spawn() -> int:
+    """Milliseconds since this process began, to the 10 ms that the kernel notes."""
+    import os
+    import time
+
+    with open("/proc/self/stat", "rb") as file:
+        # The second field may hold spaces and brackets; field 22 is the start in ticks since boot.
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round((since_boot - ticks / os.sysconf("SC_CLK_TCK")) * 1000)
+
+
+def _config(command: str, argv: list[str]) -> int:
+    """config explain KEY, config list: what settings there are and which values are in force."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog=f"{command} config", description="About settings.")
+    commands = parser.add_subparsers(dest="about", required=True, metavar="explain | list")
+    explain = commands.add_parser("explain", help="all there is to know of one setting")
+    explain.add_argument("key")
+    listed = commands.add_parser("list", help="every setting with its value")
+    for sub in (explain, listed):
+        sub.add_argument("properties", nargs="?", metavar="server.properties")
+        _add_override(sub)
+    args = parser.parse_args(argv)
+    from .config import Settings
+
+    settings = Settings.load(args.properties, args.override)
+    lines = [settings.explain(args.key)] if args.about == "explain" else settings.listing()
+    print("\n".join(lines), flush=True)
+    return 0
+
+
+def _tool(command: str, argv: list[str]) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="pylog", description="pylog's tool.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="config | version")
+    commands.add_parser("config", help="explain and list settings")
+    commands.add_parser("version", help="print the version")
+    parser.parse_args(argv)
+    return _version(command)
+
+
+def _version(command: str) -> int:
+    from . import __version__
+
+    print(f"{command} {__version__}", flush=True)
+    return 0

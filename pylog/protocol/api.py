@@ -1,0 +1,50 @@
+"""What brokerd serves: api keys and their versions. What is not listed is not advertised.
+
+Owns: the served set.
+Called by: api.metadata (ApiVersions derives its answer), dispatch, protocol.docs.
+Invariants: (1) every range lies within the message's versions in the tables, or below them where
+  ADVERTISED_LOWER says so; (2) unstable versions are not served.
+Source: Apache Kafka 4.3's broker listener; KAFKA-18659 for Produce.
+"""
+
+PRODUCE = 0
+FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
+API_VERSIONS = 18
+CREATE_TOPICS = 19
+DELETE_TOPICS = 20
+INIT_PRODUCER_ID = 22
+OFFSET_FOR_LEADER_EPOCH = 23
+DESCRIBE_CLUSTER = 60
+DESCRIBE_TOPIC_PARTITIONS = 75
+
+# Api key -> (lowest, highest version) that a request may have.
+SERVED: dict[int, tuple[int, int]] = {
+    PRODUCE: (3, 13),
+    FETCH: (4, 18),
+    LIST_OFFSETS: (1, 11),
+    METADATA: (0, 13),
+    API_VERSIONS: (0, 4),
+    CREATE_TOPICS: (2, 7),
+    DELETE_TOPICS: (1, 6),
+    INIT_PRODUCER_ID: (0, 5),
+    OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    DESCRIBE_CLUSTER: (0, 2),
+    DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+}
+
+# Old librdkafka takes a lowest Produce version above 0 for a broker without its features; 0-2 are refused all the same.
+ADVERTISED_LOWER: dict[int, int] = {PRODUCE: 0}
+
+
+def advertised() -> dict[int, tuple[int, int]]:
+    """Api key -> (lowest, highest version) as ApiVersions tells it."""
+    return {
+        key: (ADVERTISED_LOWER.get(key, low), high) for key, (low, high) in SERVED.items()
+    }
+
+
+def is_served(api_key: int, version: int) -> bool:
+    low, high = SERVED.get(api_key, (1, 0))
+    return low <= version <= high

@@ -1,0 +1,1 @@
+"""pylog's tests; sub-packages mirror the tree of pylog/ and csrc/."""

@@ -1,0 +1,1 @@
+"""Round trips through clients and tools that others wrote."""

@@ -1,0 +1,71 @@
+"""Fixtures for tests that need a running broker.
+
+`brokerd` is ours, `kafka` is Apache Kafka, `target` is the one named by --against: rows written
+for both are first proven on Kafka, the truth from outside, then required of ours.
+"""
+
+import pytest
+
+from tests.brokers import Brokerd, Kafka, answers
+
+SETTINGS = {"auto.create.topics.enable": "true"}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--against", choices=["pylog", "kafka"], default="pylog",
+                     help="which broker the wire, client and differential tests examine")
+    parser.addoption("--slow", action="store_true", help="run the long variants too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "kafka: needs Apache Kafka (Java and Maven)")
+    config.addinivalue_line("markers", "slow: a long variant of a test that also runs short")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--slow"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session")
+def against(request) -> str:
+    return request.config.getoption("--against")
+
+
+@pytest.fixture(scope="module")
+def brokerd(request, tmp_path_factory):
+    """A brokerd for one module; SETTINGS of the module override ours. Alive and quiet at the end."""
+    settings = {**SETTINGS, **getattr(request.module, "BROKER_SETTINGS", {})}
+    broker = Brokerd(tmp_path_factory.mktemp("brokerd"), settings).start()
+    try:
+        yield broker
+        assert broker.alive(), f"brokerd ended with {broker.process.poll()}:\n{broker.tail()}"
+        assert answers(broker.port), "brokerd no longer answers"
+        assert broker.alarms() == []
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """One Apache Kafka for the whole run."""
+    from bench.kafka import KafkaMissing
+
+    try:
+        broker = Kafka(tmp_path_factory.mktemp("kafka"), SETTINGS).start()
+    except KafkaMissing as missing:
+        pytest.fail(str(missing))
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(scope="module")
+def target(request, against):
+    """The broker under examination."""
+    return request.getfixturevalue("kafka" if against == "kafka" else "brokerd")

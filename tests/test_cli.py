@@ -1,0 +1,117 @@
+import logging
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+from pylog import cli
+
+
+class StartError(Exception):
+    pass
+
+
+def broker_that(run):
+    """A stand-in for the composition root: only what cli asks of it."""
+    module = types.ModuleType("pylog.broker")
+    module.run, module.StartError = run, StartError
+    return module
+
+
+@pytest.fixture
+def with_broker(monkeypatch):
+    import pylog
+
+    root = logging.getLogger()
+    kept = root.handlers[:], root.level, logging.raiseExceptions
+
+    def install(run):
+        module = broker_that(run)
+        monkeypatch.setitem(sys.modules, "pylog.broker", module)
+        monkeypatch.setattr(pylog, "broker", module, raising=False)
+
+    yield install
+    root.handlers[:], root.level, logging.raiseExceptions = kept
+
+
+def run(*args, **options):
+    return subprocess.run([sys.executable, "-m", "pylog", *args], capture_output=True, text=True,
+                          timeout=60, **options)
+
+
+@pytest.mark.parametrize(("args", "code", "words"), [
+    (["--override", "log.segment.byte=1"], 2, "nearest valid name: log.segment.bytes"),
+    (["--override", "log.segment.bytes=1"], 2, "at least 1048576"),
+    (["--override", "nothing"], 2, "key=value"),
+    (["absent.properties"], 1, "absent.properties: No such file"),
+    (["config", "explain", "log.dirz"], 2, "nearest valid name: log.dir"),
+])
+def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
+    assert cli.brokerd(args) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("brokerd: ") and words in err and err.count("\n") == 1
+
+
+def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsys, tmp_path):
+    def serve(settings, ready):
+        ready([("127.0.0.1", 40001), ("::1", 40002)])
+        return 0
+
+    with_broker(serve)
+    assert cli.brokerd(["--override", f"log.dirs={tmp_path}", "--override", "node.id=7"]) == 0
+    assert re.fullmatch(rf"brokerd ready address=127\.0\.0\.1:40001,\[::1\]:40002 node\.id=7 "
+                        rf"log\.dirs={re.escape(str(tmp_path))} ms=\d+\n", capsys.readouterr().out)
+
+
+def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
+    def fail(settings, ready):
+        raise StartError("127.0.0.1:9092 is in use")
+
+    with_broker(fail)
+    assert cli.brokerd([]) == 1
+    assert capsys.readouterr().err == "brokerd: 127.0.0.1:9092 is in use\n"
+
+
+def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):
+    def fail(settings, ready):
+        raise AssertionError("two\nlines")
+
+    with_broker(fail)
+    assert cli.brokerd([]) == cli.EXIT_BUG
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "level=critical" in err and "AssertionError" in err
+
+
+def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
+    with_broker(lambda settings, ready: 0)
+    assert cli.brokerd(["--override", "log.cleaner.threads=2"]) == 0
+    err = capsys.readouterr().err
+    assert "level=warning" in err and "log.cleaner.threads has no effect in pylog yet" in err
+
+
+def test_the_installed_commands_tell_version_help_and_settings():
+    assert re.fullmatch(r"brokerd \d+\.\d+\.\d+\n", run("brokerd", "--version").stdout)
+    assert "--override" in run("brokerd", "--help").stdout
+    explained = run("config", "explain", "num.network.threads").stdout
+    assert "(Kafka: 3)" in explained
+    listed = run("brokerd", "config", "list").stdout.splitlines()
+    assert any(line.startswith("log.segment.bytes=1073741824  [default]") for line in listed)
+    assert run("version").stdout.startswith("pylog ")
+
+
+def test_a_reader_that_leaves_early_gets_no_complaint():
+    command = f"{sys.executable} -m pylog config list | head -1"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.count("\n") == 1 and ended.stderr == ""
+
+
+def test_a_start_imports_nothing_heavy_before_the_broker():
+    program = ("import sys; from pylog import cli, logs; from pylog.config import Settings; "
+               "Settings.load(); print([m for m in ('asyncio', 'numpy', 'difflib', 'argparse', "
+               "'ssl', 'importlib.metadata') if m in sys.modules])")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                           timeout=60)
+    assert ended.stdout == "[]\n", ended.stderr
