@@ -1,7 +1,9 @@
-/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up, take ranges, wait while
- * there is less than min_bytes, warm what is cold on the io pool, answer with references to the log's files.
+/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up,
+ * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
+ * with references to the log's files.
  *
- * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) -> answer (fetch_answer.c). */
+ * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) ->
+ * answer (fetch_answer.c). */
 #include "fetch_state.h"
 
 #include <errno.h>
@@ -148,7 +150,8 @@ static bool merge(struct fetch *f, struct session *session) {
     return parse_forgotten(f, &f->forgotten, set);
 }
 
-/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a top-level error. */
+/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a
+ * top-level error. */
 static int16_t open_context(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct sessions *sessions = s->shared->sessions;
     f->set = &f->own;
@@ -217,7 +220,8 @@ static void set_topic(struct fetch_part *p, struct topic *topic) {
         p->grant_error = ERROR_NOT_LEADER;
 }
 
-/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to ask for. */
+/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to
+ * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true;
     uint32_t changes = grants_changes(s->shared->grants);

@@ -52,7 +52,8 @@ struct serve {
 
 int64_t serve_wall_ms(void);
 
-/* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1 for a miss. */
+/* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1
+ * for a miss. */
 int serve_topic(struct serve *s, uint32_t principal, const uint8_t *name, int32_t name_len,
                 const uint8_t *id, uint8_t right, struct topic **out);
 bool serve_id_is_zero(const uint8_t id[16]);
