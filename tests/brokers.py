@@ -21,7 +21,7 @@ START_WAIT_S = 30.0
 STOP_WAIT_S = 30.0
 ALARMS = ("Traceback (most recent call last)", "AddressSanitizer", "ThreadSanitizer",
           "runtime error:", "Assertion `", "assertion failed", "Fatal Python error")
-ALARM_LEVEL = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b")
+ALARM_LEVEL = re.compile(r"level=(error|critical)|\b(ERROR|FATAL)\b")
 REPOSITORY = Path(__file__).resolve().parent.parent
 _LIBC = ctypes.CDLL(None)
 

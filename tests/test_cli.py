@@ -57,7 +57,7 @@ def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
 
 def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsys, tmp_path):
     def serve(settings, ready):
-        ready([("127.0.0.1", 40001), ("::1", 40002)])
+        ready([("PLAINTEXT", "127.0.0.1", 40001), ("SECOND", "::1", 40002)])
         return 0
 
     with_broker(serve)
@@ -93,13 +93,19 @@ def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
 
 
 def test_the_installed_commands_tell_version_help_and_settings():
-    assert re.fullmatch(r"brokerd \d+\.\d+\.\d+\n", run("brokerd", "--version").stdout)
-    assert "--override" in run("brokerd", "--help").stdout
+    assert re.fullmatch(r"brokerd \d+\.\d+\.\d+\n", run("--version").stdout)
+    assert "--override" in run("--help").stdout
     explained = run("config", "explain", "num.network.threads").stdout
     assert "(Kafka: 3)" in explained
-    listed = run("brokerd", "config", "list").stdout.splitlines()
+    listed = run("config", "list").stdout.splitlines()
     assert any(line.startswith("log.segment.bytes=1073741824  [default]") for line in listed)
-    assert run("version").stdout.startswith("pylog ")
+
+
+def test_the_tool_tells_its_version_and_the_settings(capsys):
+    assert cli.pylog(["version"]) == 0
+    assert re.fullmatch(r"pylog \d+\.\d+\.\d+\n", capsys.readouterr().out)
+    assert cli.pylog(["config", "explain", "log.dir"]) == 0
+    assert "(Kafka: /tmp/kafka-logs)" in capsys.readouterr().out
 
 
 def test_a_reader_that_leaves_early_gets_no_complaint():

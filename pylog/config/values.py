@@ -94,6 +94,9 @@ def _whole(setting: Setting, text: str) -> int:
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits or not _DIGITS.issuperset(digits):
         raise _refused(setting, text, "expected a whole number")
+    if len(digits) > 40:
+        # Python refuses to convert very long numbers with an error of its own.
+        raise _refused(setting, f"{text[:40]}...", f"a number of {len(digits)} digits")
     value = int(text)
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise _refused(setting, text, f"expected a number of {bits} bits")

@@ -1,0 +1,96 @@
+# `make run` and `make test` each work alone on a clean clone of a new machine.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+ifeq ($(origin CC),default)
+CC := $(if $(shell command -v ccache),ccache gcc,gcc)
+endif
+export CC
+
+BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
+	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev
+PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
+TEST_NEEDS := kcat=kcat javac=openjdk-17-jdk-headless mvn=maven
+FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
+LIBRARIES := -lisal -llz4 -lzstd -lsnappy -lz
+FUZZ_SECONDS ?= 60
+
+.PHONY: run build test asan tsan fuzz tidy docs bench bench-vs clean
+
+run: build
+	exec $(VENV)/bin/brokerd $(ARGS)
+
+build: $(VENV)/.built
+	@$(PY) setup.py -q build_ext --inplace
+
+test: build $(VENV)/.tested
+	$(PY) -m pytest $(TESTS)
+
+# The sanitizers get a copy of the tree with build products of its own. LD_PRELOAD, because the
+# interpreter itself is not built with them; a sanitizer in a JVM is of no use, hence not kafka.
+asan: build $(VENV)/.tested
+	$(call copied,asan,address)
+	cd build/asan && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+		PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+		PYTHONPATH=. $(CURDIR)/$(PY) -m pytest $(SANITIZED)
+
+tsan: build $(VENV)/.tested
+	$(call copied,tsan,thread)
+	cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. \
+		TSAN_OPTIONS=halt_on_error=1 $(CURDIR)/$(PY) -m pytest $(SANITIZED)
+
+SANITIZED = -p no:cacheprovider -m "not kafka" $(or $(TESTS),tests/native)
+
+# A copy by time stamp: what is unchanged stays built, what is gone here goes there.
+define copied
+	@mkdir -p build/$(1)
+	@find build/$(1) -type f ! -path 'build/$(1)/build/*' ! -name '*.so' ! -path '*/_native/*.c' -delete
+	@git ls-files -coz --exclude-standard | xargs -0 sh -c 'for f; do [ -e "$$f" ] && echo "$$f"; done' - \
+		| xargs cp -p --parents -t build/$(1)
+	cd build/$(1) && PYLOG_SANITIZE=$(2) $(CURDIR)/$(PY) setup.py -q build_ext --inplace
+endef
+
+fuzz:
+	@.ci/packages $(BUILD_NEEDS) $(FUZZ_NEEDS)
+	@mkdir -p build/fuzz
+	@set -e; for source in tests/fuzz/*.c; do name=$$(basename $$source .c); \
+		clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -Icsrc -pthread \
+			$$source csrc/*.c $(LIBRARIES) -o build/fuzz/$$name; \
+		mkdir -p build/fuzz/$$name.corpus; \
+		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
+			-artifact_prefix=build/fuzz/$$name- build/fuzz/$$name.corpus; done
+
+tidy: build $(VENV)/.tested
+	$(PY) -m tests.tidy
+	$(VENV)/bin/ruff check .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pylog/_native
+
+# The documents that are derived from tables.
+docs: build
+	$(PY) -m pylog.config.document docs/settings.md
+
+bench: build $(VENV)/.tested
+	$(PY) -m pytest bench $(ARGS)
+
+bench-vs: build $(VENV)/.tested
+	$(PY) -m bench.vs $(ARGS)
+
+clean:
+	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info
+
+# An editable install by .pth: setuptools' import hooks would cost each start of brokerd 10 ms.
+$(VENV)/.built: pyproject.toml
+	@.ci/packages $(BUILD_NEEDS)
+	@.ci/python >/dev/null || .ci/packages $(PYTHON_NEEDS)
+	@python="$$(.ci/python)" || { echo "Python 3.11 or later with its headers is needed" >&2; exit 1; }; \
+		[ -x $(PY) ] || "$$python" -m venv $(VENV)
+	$(PY) -m pip install -q --disable-pip-version-check "setuptools>=77,<83" "Cython>=3.3,<4"
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
+		--config-settings editable_mode=compat -e .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.built
+	@.ci/packages $(TEST_NEEDS)
+	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation \
+		--config-settings editable_mode=compat -e '.[dev]'
+	@touch $@

@@ -1,0 +1,132 @@
+"""Metadata (3): brokers, topics and partitions as a client asks for them, with auto-creation.
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at most
+  AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
+Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
+"""
+
+from pylog.api import cluster
+from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
+from pylog.metadata.image import NO_LEADER, is_internal
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+AUTO_CREATE_TOPICS_MAX = 1000
+AUTO_CREATE_TIMEOUT_MS = 30_000
+NO_ID = bytes(16)
+
+
+async def metadata(broker, context, request):
+    if _wants_all(context, request):
+        image = broker.image
+        topics = [topic_entry(image, topic) for topic in image.topics.values()]
+    else:
+        topics = await _named(broker, context, request)
+        image = broker.image
+    if request.include_topic_authorized_operations and context.api_version >= 8:
+        for entry in topics:
+            if entry.error_code == ErrorCode.NONE:
+                entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    response = messages.MetadataResponse(
+        brokers=_brokers(broker, context), cluster_id=broker.cluster_id,
+        controller_id=broker.node_id, topics=topics)
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
+    return response
+
+
+def _wants_all(context, request) -> bool:
+    # Version 0 had no null: there an empty list asks for everything.
+    return request.topics is None or context.api_version == 0 and not request.topics
+
+
+def _brokers(broker, context) -> list:
+    new = messages.MetadataResponse.MetadataResponseBroker
+    return [new(node_id=id_, host=host, port=port, rack=rack)
+            for id_, host, port, rack, fenced in cluster.addresses(broker, context) if not fenced]
+
+
+async def _named(broker, context, request) -> list:
+    """One entry per topic of the request (1)."""
+    image = broker.image
+    wanted = {}
+    for topic in request.topics:
+        wanted[(topic.name, bytes(topic.topic_id))] = None
+    missing = [name for name, id_ in wanted
+               if name is not None and id_ == NO_ID and name not in image.topics]
+    refused = {}
+    if missing and _may_create(broker, context, request):
+        refused = await _create(broker, missing)
+        image = broker.image
+    return [_entry(image, context, name, id_, refused) for name, id_ in wanted]
+
+
+def _entry(image, context, name, id_, refused):
+    if id_ != NO_ID or name is None:
+        if context.api_version < 12 or id_ == NO_ID:
+            return _fault(ErrorCode.INVALID_REQUEST, name if context.api_version >= 12 else name or "",
+                          id_)
+        topic = image.topics_by_id.get(id_)
+        return _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_) if topic is None \
+            else topic_entry(image, topic)
+    topic = image.topics.get(name)
+    if topic is not None:
+        return topic_entry(image, topic)
+    error = refused.get(name)
+    if error is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
+            else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return _fault(error, name, NO_ID)
+
+
+def _fault(error, name, id_):
+    return messages.MetadataResponse.MetadataResponseTopic(
+        error_code=error, name=name, topic_id=id_,
+        is_internal=name is not None and is_internal(name))
+
+
+def _may_create(broker, context, request) -> bool:
+    # Before version 4 a request could not say no.
+    return broker.settings["auto.create.topics.enable"] and (
+        context.api_version < 4 or request.allow_auto_topic_creation)
+
+
+async def _create(broker, names) -> dict:
+    """Creates what may be created, with the broker's defaults. Returns the errors by name."""
+    request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
+    new = messages.CreateTopicsRequest.CreatableTopic
+    request.topics = [
+        new(name=name, num_partitions=-1, replication_factor=-1)
+        for name in names if topic_name_fault(name) is None and name not in COORDINATOR_TOPICS
+    ][:_creatable(broker.settings)]
+    if not request.topics:
+        return {}
+    results = await broker.controller.create_topics(request)
+    # Another request may have been faster.
+    done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    return {result.name: result.error for result in results if result.error not in done}
+
+
+def _creatable(settings) -> int:
+    return max(1, AUTO_CREATE_TOPICS_MAX // settings["num.partitions"])
+
+
+def topic_entry(image, topic):
+    """A topic's entry in a response, with all of its partitions."""
+    new = messages.MetadataResponse.MetadataResponsePartition
+    entries = []
+    for index, state in enumerate(topic.partitions):
+        leader = state.leader
+        reachable = leader != NO_LEADER and leader in image.brokers
+        entries.append(new(
+            error_code=ErrorCode.NONE if reachable else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index, leader_id=leader if reachable else NO_LEADER,
+            leader_epoch=state.leader_epoch, replica_nodes=state.replicas, isr_nodes=state.isr,
+            offline_replicas=cluster.offline_replicas(image, state)))
+    return messages.MetadataResponse.MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name), partitions=entries)
+
+
+HANDLERS = {api.METADATA: metadata}

@@ -1,0 +1,96 @@
+"""CreateTopics (19) and DeleteTopics (20).
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) one result per topic of the request; (2) when a result says that a topic was made or removed,
+  its record is on disk and its partitions are open or gone.
+Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as Kafka 4.3's.
+"""
+
+from weakref import WeakKeyDictionary
+
+from pylog.config import catalogue
+from pylog.config.values import format_value
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+NO_ID = bytes(16)
+SOURCE_TOPIC = 1
+SOURCE_STATIC_BROKER = 4
+SOURCE_DEFAULT = 5
+
+
+async def create_topics(broker, context, request):
+    results = await broker.controller.create_topics(request)
+    new = messages.CreateTopicsResponse.CreatableTopicResult
+    entries = []
+    for result in results:
+        if result.error != ErrorCode.NONE:
+            entries.append(new(name=result.name, error_code=result.error,
+                               error_message=result.message))
+            continue
+        entries.append(new(
+            name=result.name, topic_id=result.topic_id, error_message=None,
+            num_partitions=result.partition_count,
+            replication_factor=result.replication_factor,
+            configs=_configs(broker, result.configs) if context.api_version >= 5 else None))
+    return messages.CreateTopicsResponse(topics=entries)
+
+
+def _configs(broker, own: dict) -> list:
+    """All settings of a new topic as text, each with where it comes from."""
+    new = messages.CreateTopicsResponse.CreatableTopicConfigs
+    entries = dict(_inherited(broker))
+    for name, text in own.items():
+        entries[name] = new(name=name, value=text, config_source=SOURCE_TOPIC)
+    return list(entries.values())
+
+
+def _inherited(broker) -> dict:
+    """The entries of a topic without settings of its own; made once, shared by all answers."""
+    settings = broker.settings
+    found = _inherited_of.get(settings)
+    if found is None:
+        new = messages.CreateTopicsResponse.CreatableTopicConfigs
+        found = {}
+        for name, value in sorted(settings.topic_defaults().items()):
+            # Kafka does not show the settings that it keeps for its own tests.
+            if name.startswith("internal."):
+                continue
+            setting = catalogue.topic(name)
+            set_here = any(settings.origin(synonym) != "default" for synonym in setting.synonyms)
+            found[name] = new(
+                name=name, value=format_value(value),
+                config_source=SOURCE_STATIC_BROKER if set_here else SOURCE_DEFAULT)
+        _inherited_of[settings] = found
+    return found
+
+
+_inherited_of = WeakKeyDictionary()
+
+
+async def delete_topics(broker, context, request):
+    if context.api_version >= 6:
+        wanted = [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
+    else:
+        wanted = [(name, NO_ID) for name in request.topic_names]
+    results = await broker.controller.delete_topics(wanted)
+    new = messages.DeleteTopicsResponse.DeletableTopicResult
+    entries = []
+    for result in results:
+        if result.error == ErrorCode.NONE:
+            broker.topic_changed(result.name)
+        entries.append(new(
+            name=result.name, topic_id=result.topic_id, error_message=result.message,
+            error_code=_known_error(context, result.error)))
+    return messages.DeleteTopicsResponse(responses=entries)
+
+
+def _known_error(context, error: int) -> int:
+    # TOPIC_DELETION_DISABLED came with version 3.
+    if error == ErrorCode.TOPIC_DELETION_DISABLED and context.api_version < 3:
+        return ErrorCode.INVALID_REQUEST
+    return error
+
+
+HANDLERS = {api.CREATE_TOPICS: create_topics, api.DELETE_TOPICS: delete_topics}

@@ -1,0 +1,84 @@
+"""Kafka's small text files in a log directory: offset checkpoints and the clean-shutdown mark.
+
+Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
+  .kafka_cleanshutdown.
+Called by: log.manager, metadata.service; Kafka and its tools read them too.
+Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
+Source: Kafka's files as seen on disk: version, count, then a line per partition.
+"""
+
+import json
+import os
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_VERSION = "0"
+
+
+def write_offsets(path: str, offsets) -> None:
+    """Writes [(topic, partition, offset)] as a checkpoint file."""
+    lines = [f"{topic} {partition} {offset}\n" for topic, partition, offset in offsets]
+    write_whole(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}")
+
+
+def read_offsets(path: str) -> dict:
+    """(topic, partition) -> offset; empty when the file is missing or damaged, for it is only a hint."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        if lines[0] != _VERSION or int(lines[1]) != len(lines) - 2:
+            return {}
+        offsets = {}
+        for line in lines[2:]:
+            topic, partition, offset = line.split(" ")
+            offsets[(topic, int(partition))] = int(offset)
+        return offsets
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def write_clean_mark(directory: str, broker_epoch: int) -> tuple:
+    """Marks the directory as cleanly stopped. Returns what tells this mark from any other."""
+    path = os.path.join(directory, CLEAN_SHUTDOWN)
+    write_whole(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}))
+    return clean_mark(directory)
+
+
+def clean_mark(directory: str) -> tuple:
+    """(inode, modification time in ns) of the directory's mark; () when there is none."""
+    try:
+        state = os.stat(os.path.join(directory, CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return ()
+    return state.st_ino, state.st_mtime_ns
+
+
+def remove_clean_mark(directory: str) -> None:
+    """Must be on disk before anything is appended: else a crash would look like a clean stop."""
+    try:
+        os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
+    except FileNotFoundError:
+        return
+    sync_directory(directory)
+
+
+def write_whole(path: str, text: str) -> None:
+    """Puts a small text file in place so that it is there in full or not at all."""
+    scratch = path + ".tmp"
+    with open(scratch, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(scratch, path)
+    sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Brings a directory's entries to disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

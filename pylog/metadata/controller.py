@@ -1,0 +1,370 @@
+"""The controller's decisions: pure functions from an image and a request to records and answers.
+
+Owns: nothing; no clock, no disk, no randomness of its own.
+Called by: metadata.service, under its lock, so that the image is the newest one.
+Invariants: (1) the records of one decision fit the image they were made from;
+  (2) a topic is refused with the error that Kafka gives, and the other topics of its request go on.
+Source: KIP-4 (topics), KIP-516 (topic ids), KIP-599; error codes as seen on Kafka 4.3.
+"""
+
+import base64
+import re
+from collections import namedtuple
+
+from pylog.config import ConfigError
+from pylog.metadata.image import RESOURCE_TOPIC, Image
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+PRODUCER_IDS_PER_BLOCK = 1000
+PRODUCER_ID_MAX = 2**63 - 1
+TOPIC_NAME_CHARACTERS_MAX = 249
+METADATA_VERSION = 30   # 4.3-IV0
+METADATA_VERSION_MIN = 7
+METADATA_TOPIC = "__cluster_metadata"
+COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
+DIRECTORY_UNASSIGNED = bytes(16)
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+# Ids with a meaning of their own in Kafka: none, and the metadata topic (KIP-516).
+_RESERVED_IDS = frozenset(number.to_bytes(16, "big") for number in range(100))
+
+TopicResult = namedtuple(
+    "TopicResult", ("name", "error", "message", "topic_id", "partition_count", "replication_factor",
+                    "configs"), defaults=(None, bytes(16), -1, -1, None))
+TopicResult.__doc__ = """What became of one topic of a request; `configs` are its own settings."""
+
+ProducerIds = namedtuple("ProducerIds", ("first", "count"))
+
+
+class _Refusal(Exception):
+    """One topic's error; never leaves this module."""
+
+    def __init__(self, error: int, message: str):
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot name a topic, or None when it can."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return f"the topic name '{name}' is not allowed"
+    if len(name) > TOPIC_NAME_CHARACTERS_MAX:
+        return f"the topic name has {len(name)} characters, the limit is {TOPIC_NAME_CHARACTERS_MAX}"
+    if not _LEGAL_NAME.fullmatch(name):
+        return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def random_id(random) -> bytes:
+    """A fresh 16-byte id as Kafka makes them: a version 4 UUID whose base64 form starts with no '-'."""
+    while True:
+        raw = bytearray(random.randbytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        # 62 is '-' in URL-safe base64; a leading one would read as an option on a command line.
+        if raw[0] >> 2 != 62 and bytes(raw) not in _RESERVED_IDS:
+            return bytes(raw)
+
+
+def id_text(id_: bytes) -> str:
+    """Kafka's text form of a 16-byte id: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(id_).decode("ascii").rstrip("=")
+
+
+def id_from_text(text: str) -> bytes:
+    """The 16 bytes of an id's text form; raises ValueError when it is none."""
+    raw = base64.b64decode(text.strip() + "==", altchars=b"-_", validate=True)
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not an id of 16 bytes")
+    return raw
+
+
+# ---- topics -------------------------------------------------------------------------------------
+
+
+def create_topics(image: Image, request, settings, random):
+    """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
+
+    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no records.
+    """
+    if _asks_too_much(request.topics, settings):
+        text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
+        results = {topic.name: TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, text)
+                   for topic in request.topics}
+        return [], list(results.values())
+    counts = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    taken = _CollidingNames(image)
+    records, results = [], {}
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            if counts[topic.name] > 1:
+                raise _Refusal(ErrorCode.INVALID_REQUEST,
+                               "the topic appears more than once in the request")
+            made, result = _create_topic(image, topic, settings, random, taken)
+        except _Refusal as refusal:
+            results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
+            continue
+        records += made
+        results[topic.name] = result
+    return ([] if request.validate_only else records), list(results.values())
+
+
+def _asks_too_much(topics, settings) -> bool:
+    total = 0
+    for topic in topics:
+        if topic.assignments:
+            total += len(topic.assignments)
+        elif topic.num_partitions > 0:
+            total += topic.num_partitions
+        else:
+            total += settings["num.partitions"] if topic.num_partitions == -1 else 0
+        if total > PARTITIONS_PER_REQUEST_MAX:
+            return True
+    return len(topics) > PARTITIONS_PER_REQUEST_MAX
+
+
+class _CollidingNames:
+    """Names that differ only in '.' and '_', which would share metric names."""
+
+    def __init__(self, image: Image):
+        self.image = image
+        self.names = None
+
+    def claim(self, name: str) -> None:
+        """Refuses `name` when another one is too alike, else remembers it."""
+        if "." not in name and "_" not in name:
+            return
+        if self.names is None:
+            self.names = {other.replace(".", "_"): other for other in self.image.topics
+                          if "." in other or "_" in other}
+        other = self.names.setdefault(name.replace(".", "_"), name)
+        if other != name:
+            raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
+                           f"topic '{name}' collides with topic '{other}': names that differ only in "
+                           "'.' and '_' are taken for one")
+
+
+def _create_topic(image, topic, settings, random, taken):
+    if topic.name == METADATA_TOPIC:
+        raise _Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
+    fault = topic_name_fault(topic.name)
+    if fault is not None:
+        raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    if topic.name in COORDINATOR_TOPICS:
+        raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
+                       f"'{topic.name}' is the broker's own: it creates it when it needs it")
+    if topic.name in image.topics:
+        raise _Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' already exists")
+    configs = _topic_configs(topic, settings)
+    assignment = _assignment(image, topic, settings, random)
+    taken.claim(topic.name)
+    topic_id = random_id(random)
+    while topic_id in image.topics_by_id:
+        topic_id = random_id(random)
+    records = [messages.TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += [messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic.name,
+                                      name=name, value=value)
+                for name, value in configs.items()]
+    records += [_partition_record(image, topic_id, index, replicas)
+                for index, replicas in enumerate(assignment)]
+    return records, TopicResult(topic.name, ErrorCode.NONE, None, topic_id, len(assignment),
+                                len(assignment[0]), configs)
+
+
+def _topic_configs(topic, settings) -> dict:
+    configs = {config.name: config.value for config in topic.configs}
+    missing = [name for name, value in configs.items() if value is None]
+    if missing:
+        raise _Refusal(ErrorCode.INVALID_CONFIG,
+                       f"a topic setting needs a value: {', '.join(missing)}")
+    try:
+        settings.validate_topic_configs(configs)
+    except ConfigError as error:
+        raise _Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return configs
+
+
+def _assignment(image, topic, settings, random) -> list:
+    """Replica lists by partition: the request's own, or placed here."""
+    if topic.assignments:
+        return _manual_assignment(image, topic)
+    factor, count = topic.replication_factor, topic.num_partitions
+    if factor < -1 or factor == 0:
+        raise _Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                       "the replication factor must be above 0, or -1 for the default")
+    if count < -1 or count == 0:
+        raise _Refusal(ErrorCode.INVALID_PARTITIONS,
+                       "the number of partitions must be above 0, or -1 for the default")
+    count = settings["num.partitions"] if count == -1 else count
+    factor = settings["default.replication.factor"] if factor == -1 else factor
+    return place(image, count, factor, random)
+
+
+def place(image: Image, count: int, factor: int, random) -> list:
+    """Replica lists for `count` partitions, striped over the active brokers from a random start."""
+    active = sorted(id_ for id_ in image.brokers if image.broker_is_active(id_))
+    if factor > len(active):
+        raise _Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                       f"replication factor {factor} needs as many active brokers, "
+                       f"there are {len(active)}")
+    start = random.randrange(len(active))
+    return [tuple(active[(start + index + step) % len(active)] for step in range(factor))
+            for index in range(count)]
+
+
+def _manual_assignment(image, topic) -> list:
+    if topic.replication_factor != -1 or topic.num_partitions != -1:
+        raise _Refusal(ErrorCode.INVALID_REQUEST,
+                       "with an assignment, partition count and replication factor must both be -1")
+    replicas_of = {}
+    for entry in topic.assignments:
+        replicas = tuple(entry.broker_ids)
+        if entry.partition_index in replicas_of:
+            raise _bad_assignment(f"partition {entry.partition_index} appears twice")
+        if not replicas:
+            raise _bad_assignment(f"partition {entry.partition_index} has no replicas")
+        if len(set(replicas)) < len(replicas):
+            raise _bad_assignment(f"partition {entry.partition_index} names a broker twice")
+        for broker_id in replicas:
+            if broker_id not in image.brokers:
+                raise _bad_assignment(f"there is no broker {broker_id}")
+        if not any(image.broker_is_active(broker_id) for broker_id in replicas):
+            raise _bad_assignment(f"no broker of partition {entry.partition_index} is active")
+        replicas_of[entry.partition_index] = replicas
+    if sorted(replicas_of) != list(range(len(replicas_of))):
+        raise _bad_assignment("partition indexes must run from 0 without gaps")
+    if len({len(replicas) for replicas in replicas_of.values()}) > 1:
+        raise _bad_assignment("all partitions need the same number of replicas")
+    return [replicas_of[index] for index in range(len(replicas_of))]
+
+
+def _bad_assignment(message: str) -> _Refusal:
+    return _Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def _partition_record(image, topic_id, index, replicas):
+    in_sync = [broker_id for broker_id in replicas if image.broker_is_active(broker_id)]
+    return messages.PartitionRecord(
+        partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=in_sync,
+        removing_replicas=[], adding_replicas=[], leader=in_sync[0], leader_epoch=0,
+        partition_epoch=0,
+        directories=[_directory(image.brokers[broker_id]) for broker_id in replicas])
+
+
+def _directory(broker) -> bytes:
+    # With several directories the broker itself chooses (KIP-858).
+    return broker.directories[0] if len(broker.directories) == 1 else DIRECTORY_UNASSIGNED
+
+
+def delete_topics(image: Image, topics, settings):
+    """Decides which topics go. topics: [(name or None, 16-byte id)], one of the two given.
+
+    Returns (records, [TopicResult in order]); the result of a topic that goes carries name and id.
+    """
+    records, results, seen = [], [], {}
+    for name, topic_id in topics:
+        key = name if name is not None else topic_id
+        seen[key] = seen.get(key, 0) + 1
+    removed = set()
+    for name, topic_id in topics:
+        key = name if name is not None else topic_id
+        try:
+            if seen[key] == 0:
+                continue      # A repeated topic is answered once.
+            topic = _topic_to_delete(image, name, topic_id, seen[key], settings)
+            if topic.id in removed:
+                raise _Refusal(ErrorCode.INVALID_REQUEST,
+                               "the request names the topic both by name and by id")
+        except _Refusal as refusal:
+            results.append(TopicResult(name, refusal.error, refusal.message, topic_id))
+            seen[key] = 0
+            continue
+        removed.add(topic.id)
+        records.append(messages.RemoveTopicRecord(topic_id=topic.id))
+        results.append(TopicResult(topic.name, ErrorCode.NONE, None, topic.id,
+                                   len(topic.partitions)))
+    return records, results
+
+
+def _topic_to_delete(image, name, topic_id, times, settings):
+    if not settings["delete.topic.enable"]:
+        raise _Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+    if name is not None and topic_id != bytes(16):
+        raise _Refusal(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not both")
+    if name is None and topic_id == bytes(16):
+        raise _Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+    if times > 1:
+        raise _Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once in the request")
+    if name is not None:
+        topic, error = image.topics.get(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        topic, error = image.topics_by_id.get(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None:
+        raise _Refusal(error, "this cluster has no such topic")
+    return topic
+
+
+# ---- brokers, features, producer ids --------------------------------------------------------------
+
+
+def bootstrap(image: Image):
+    """The first records of an empty metadata log."""
+    assert image.offset == -1, image.offset
+    return [messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
+
+
+def register_broker(image: Image, broker_id, endpoints, rack, directories, random):
+    """A broker's start: registered under the offset of the record itself, fenced at first.
+
+    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the offset
+    at which the record will stand, since appends compare the log's end.
+    """
+    new = messages.RegisterBrokerRecord
+    return [new(
+        broker_id=broker_id, incarnation_id=random_id(random), broker_epoch=image.offset + 1,
+        end_points=[new.BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
+                    for name, host, port, protocol in endpoints],
+        features=[new.BrokerFeature(name="metadata.version",
+                                    min_supported_version=METADATA_VERSION_MIN,
+                                    max_supported_version=METADATA_VERSION)],
+        rack=rack, fenced=True, in_controlled_shutdown=False, log_dirs=sorted(directories))]
+
+
+def unfence_broker(image: Image, broker_id: int):
+    """Lets a registered broker lead partitions; nothing when it does already."""
+    broker = image.brokers[broker_id]
+    if not broker.fenced and not broker.in_controlled_shutdown:
+        return []
+    return [messages.BrokerRegistrationChangeRecord(
+        broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)]
+
+
+def raise_leader_epochs(image: Image, broker_id: int):
+    """New leader epochs for the partitions that a broker leads, after it stopped uncleanly.
+
+    What it had appended may have been lost with the power, so that the same offsets could be given out
+    twice: a new epoch lets consumers see where the histories part (KIP-101, KIP-320).
+    """
+    return [messages.PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
+            for topic in image.topics.values()
+            for index, partition in enumerate(topic.partitions) if partition.leader == broker_id]
+
+
+def allocate_producer_ids(image: Image, broker_id: int):
+    """A block of producer ids for a broker. Returns (records, ProducerIds)."""
+    first = image.next_producer_id
+    if first > PRODUCER_ID_MAX - PRODUCER_IDS_PER_BLOCK:
+        raise OverflowError("all producer ids are spent")
+    record = messages.ProducerIdsRecord(
+        broker_id=broker_id, broker_epoch=image.brokers[broker_id].epoch,
+        next_producer_id=first + PRODUCER_IDS_PER_BLOCK)
+    return [record], ProducerIds(first, PRODUCER_IDS_PER_BLOCK)

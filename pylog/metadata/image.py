@@ -1,0 +1,308 @@
+"""The cluster's state as an immutable value: what the metadata log's records add up to.
+
+Owns: nothing outside memory.
+Called by: metadata.controller (decisions), metadata.service (applies), api (reads), log placement.
+Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and shares the rest;
+  (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and `topics_by_id` hold the same Topic objects;
+  (4) equal partition states are one object, so that an idle partition costs a pointer.
+Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
+"""
+
+from collections import namedtuple
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+NO_LEADER = -1
+NO_LEADER_CHANGE = -2
+STATE_POOL_MAX = 4096
+
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+
+
+class MetadataError(Exception):
+    """A metadata record that does not fit the image, or one of a kind that this version does not keep."""
+
+
+Partition = namedtuple("Partition", (
+    "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "leader_recovery_state",
+    "removing_replicas", "adding_replicas", "eligible_leader_replicas", "last_known_elr",
+    "directories"))
+Partition.__doc__ = "One partition's state; replica lists are tuples of broker ids, directories of 16-byte ids."
+
+Topic = namedtuple("Topic", ("name", "id", "partitions"))
+Topic.__doc__ = "A topic: its name, its 16-byte id and its Partition states by partition index."
+
+Endpoint = namedtuple("Endpoint", ("name", "host", "port", "security_protocol"))
+
+Broker = namedtuple("Broker", (
+    "id", "epoch", "incarnation_id", "endpoints", "features", "rack", "fenced",
+    "in_controlled_shutdown", "directories"))
+Broker.__doc__ = "A registered broker; `epoch` is the offset of its registration."
+
+
+class Image:
+    """Cluster state after every record up to and including `offset`; see the module's invariants."""
+
+    __slots__ = ("topics", "topics_by_id", "configs", "brokers", "features", "next_producer_id",
+                 "offset", "epoch", "states")
+
+    def __init__(self, topics=None, topics_by_id=None, configs=None, brokers=None, features=None,
+                 next_producer_id=0, offset=-1, epoch=-1, states=None):
+        self.topics = topics if topics is not None else {}
+        self.topics_by_id = topics_by_id if topics_by_id is not None else {}
+        self.configs = configs if configs is not None else {}
+        self.brokers = brokers if brokers is not None else {}
+        self.features = features if features is not None else {}
+        self.next_producer_id = next_producer_id
+        self.offset = offset
+        self.epoch = epoch
+        # A cache of states handed from image to image (4); it carries no meaning of its own.
+        self.states = states if states is not None else {}
+
+    def topic_config(self, name: str) -> dict:
+        """The overrides of a topic: setting name -> text; empty when it has none."""
+        return self.configs.get((RESOURCE_TOPIC, name), {})
+
+    def partition(self, topic_name: str, index: int):
+        """The Partition, or None when topic or index does not exist."""
+        topic = self.topics.get(topic_name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def broker_is_active(self, broker_id: int) -> bool:
+        """True when partitions may be led by the broker: registered, unfenced, not leaving."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
+
+    def __eq__(self, other):
+        if not isinstance(other, Image):
+            return NotImplemented
+        return all(getattr(self, field) == getattr(other, field)
+                   for field in self.__slots__ if field != "states")
+
+    __hash__ = None
+
+
+def is_internal(topic_name: str) -> bool:
+    """True for the topics in which brokers keep their own state."""
+    return topic_name in INTERNAL_TOPICS
+
+
+def apply(image: Image, records, offset: int, epoch: int) -> Image:
+    """The image after one more stretch of records, the last of which stands at `offset`.
+
+    records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Returns a new
+    Image; raises MetadataError for a record that contradicts the image or is of a kind not kept.
+    """
+    fold = _Fold(image)
+    for record in records:
+        kind = type(record).__name__
+        step = _STEPS.get(kind)
+        if step is None:
+            raise MetadataError(f"metadata record {kind} is not kept by this version")
+        step(fold, record)
+    return fold.finish(offset, epoch)
+
+
+class _Fold:
+    """Working state of one `apply`: dictionaries are copied when first written."""
+
+    __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
+                 "next_producer_id", "states", "partitions")
+
+    def __init__(self, image: Image):
+        self.image = image
+        self.topics = image.topics
+        self.topics_by_id = image.topics_by_id
+        self.configs = image.configs
+        self.brokers = image.brokers
+        self.features = image.features
+        self.next_producer_id = image.next_producer_id
+        self.states = image.states
+        self.partitions = {}   # topic id -> list of Partition: topics under change
+
+    def own(self, field: str) -> dict:
+        """The named dictionary as this fold's own copy."""
+        current = getattr(self, field)
+        if current is getattr(self.image, field):
+            current = dict(current)
+            setattr(self, field, current)
+        return current
+
+    def partitions_of(self, topic_id: bytes) -> list:
+        """The partition states of a topic as a list that may be written."""
+        states = self.partitions.get(topic_id)
+        if states is None:
+            topic = self.topics_by_id.get(topic_id)
+            if topic is None:
+                raise MetadataError(f"a record names the unknown topic id {topic_id.hex()}")
+            states = self.partitions[topic_id] = list(topic.partitions)
+        return states
+
+    def shared(self, state: Partition) -> Partition:
+        """Keeps (4)."""
+        states = self.states
+        found = states.get(state)
+        if found is not None:
+            return found
+        if len(states) >= STATE_POOL_MAX:
+            states.clear()
+        states[state] = state
+        return state
+
+    def finish(self, offset: int, epoch: int) -> Image:
+        if self.partitions:
+            topics, topics_by_id = self.own("topics"), self.own("topics_by_id")
+            for topic_id, states in self.partitions.items():
+                topic = topics_by_id[topic_id]._replace(partitions=tuple(states))
+                topics[topic.name] = topics_by_id[topic_id] = topic
+        return Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
+                     self.next_producer_id, offset, epoch, self.states)
+
+
+def _topic(fold: _Fold, record) -> None:
+    if record.name in fold.topics:
+        raise MetadataError(f"topic {record.name!r} is created twice")
+    topic = Topic(record.name, bytes(record.topic_id), ())
+    fold.own("topics")[topic.name] = topic
+    fold.own("topics_by_id")[topic.id] = topic
+
+
+def _partition(fold: _Fold, record) -> None:
+    states = fold.partitions_of(bytes(record.topic_id))
+    state = fold.shared(Partition(
+        tuple(record.replicas), tuple(record.isr), record.leader, record.leader_epoch,
+        record.partition_epoch, record.leader_recovery_state, tuple(record.removing_replicas),
+        tuple(record.adding_replicas), tuple(record.eligible_leader_replicas or ()),
+        tuple(record.last_known_elr or ()), tuple(record.directories or ())))
+    index = record.partition_id
+    if not 0 <= index <= len(states):
+        raise MetadataError(f"partition {index} follows {len(states)} partitions")
+    if index == len(states):
+        states.append(state)
+    else:
+        states[index] = state
+
+
+def _partition_change(fold: _Fold, record) -> None:
+    states = fold.partitions_of(bytes(record.topic_id))
+    index = record.partition_id
+    if not 0 <= index < len(states):
+        raise MetadataError(f"a change names partition {index} of {len(states)}")
+    old = states[index]
+    change = {"partition_epoch": old.partition_epoch + 1}
+    for field in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories",
+                  "eligible_leader_replicas", "last_known_elr"):
+        value = getattr(record, field)
+        if value is not None:
+            change[field] = tuple(value)
+    if record.leader != NO_LEADER_CHANGE:
+        change["leader"] = record.leader
+        change["leader_epoch"] = old.leader_epoch + 1
+    if record.leader_recovery_state != -1:
+        change["leader_recovery_state"] = record.leader_recovery_state
+    states[index] = fold.shared(old._replace(**change))
+
+
+def _remove_topic(fold: _Fold, record) -> None:
+    topic = fold.own("topics_by_id").pop(bytes(record.topic_id), None)
+    if topic is None:
+        raise MetadataError(f"removal of the unknown topic id {bytes(record.topic_id).hex()}")
+    del fold.own("topics")[topic.name]
+    fold.partitions.pop(topic.id, None)
+    if (RESOURCE_TOPIC, topic.name) in fold.configs:
+        del fold.own("configs")[(RESOURCE_TOPIC, topic.name)]
+
+
+def _config(fold: _Fold, record) -> None:
+    key = (record.resource_type, record.resource_name)
+    values = dict(fold.configs.get(key, {}))
+    if record.value is None:
+        values.pop(record.name, None)
+    else:
+        values[record.name] = record.value
+    if values:
+        fold.own("configs")[key] = values
+    elif key in fold.configs:
+        del fold.own("configs")[key]
+
+
+def _register_broker(fold: _Fold, record) -> None:
+    fold.own("brokers")[record.broker_id] = Broker(
+        record.broker_id, record.broker_epoch, bytes(record.incarnation_id),
+        tuple(Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points),
+        tuple((f.name, f.min_supported_version, f.max_supported_version) for f in record.features),
+        record.rack, record.fenced, record.in_controlled_shutdown,
+        tuple(bytes(directory) for directory in record.log_dirs or ()))
+
+
+def _unregister_broker(fold: _Fold, record) -> None:
+    if fold.own("brokers").pop(record.broker_id, None) is None:
+        raise MetadataError(f"broker {record.broker_id} leaves but was never registered")
+
+
+def _broker_change(fold: _Fold, record) -> None:
+    broker = _known_broker(fold, record.broker_id, record.broker_epoch)
+    change = {}
+    if record.fenced:                     # -1 unfences, 1 fences, 0 leaves it
+        change["fenced"] = record.fenced > 0
+    if record.in_controlled_shutdown:
+        change["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
+    if record.log_dirs:
+        change["directories"] = tuple(bytes(directory) for directory in record.log_dirs)
+    fold.own("brokers")[broker.id] = broker._replace(**change)
+
+
+def _fence_broker(fold: _Fold, record) -> None:
+    broker = _known_broker(fold, record.id, record.epoch)
+    fold.own("brokers")[broker.id] = broker._replace(fenced=True)
+
+
+def _unfence_broker(fold: _Fold, record) -> None:
+    broker = _known_broker(fold, record.id, record.epoch)
+    fold.own("brokers")[broker.id] = broker._replace(fenced=False)
+
+
+def _known_broker(fold: _Fold, broker_id: int, broker_epoch: int) -> Broker:
+    broker = fold.brokers.get(broker_id)
+    if broker is None or broker.epoch != broker_epoch:
+        raise MetadataError(f"broker {broker_id} at epoch {broker_epoch} is not registered")
+    return broker
+
+
+def _feature(fold: _Fold, record) -> None:
+    features = fold.own("features")
+    if record.feature_level == 0:
+        features.pop(record.name, None)
+    else:
+        features[record.name] = record.feature_level
+
+
+def _producer_ids(fold: _Fold, record) -> None:
+    if record.next_producer_id < fold.next_producer_id:
+        raise MetadataError(f"producer ids go back from {fold.next_producer_id} to "
+                            f"{record.next_producer_id}")
+    fold.next_producer_id = record.next_producer_id
+
+
+def _nothing(fold: _Fold, record) -> None:
+    """Keeps no state: a no-op record, or a controller's registration, which only KRaft's own peers read."""
+
+
+_STEPS = {
+    "TopicRecord": _topic,
+    "PartitionRecord": _partition,
+    "PartitionChangeRecord": _partition_change,
+    "RemoveTopicRecord": _remove_topic,
+    "ConfigRecord": _config,
+    "RegisterBrokerRecord": _register_broker,
+    "UnregisterBrokerRecord": _unregister_broker,
+    "BrokerRegistrationChangeRecord": _broker_change,
+    "FenceBrokerRecord": _fence_broker,
+    "UnfenceBrokerRecord": _unfence_broker,
+    "FeatureLevelRecord": _feature,
+    "ProducerIdsRecord": _producer_ids,
+    "RegisterControllerRecord": _nothing,
+    "NoOpRecord": _nothing,
+}

@@ -1,0 +1,56 @@
+"""A broker for handlers: the real controller on a metadata log in memory, and logs of the test's choice."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+
+from pylog import api
+from pylog.config import Settings
+from pylog.metadata.image import Image
+from pylog.metadata.service import Controller
+from pylog.protocol import codec
+from tests.metadata.memory import MemoryLog, NoLogs
+
+ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
+
+
+class Broker:
+    """What a handler sees of the broker."""
+
+    def __init__(self, texts=None, logs=None):
+        self.settings = Settings(texts or {})
+        self.logs = logs or NoLogs()
+        self.node_id = 1
+        self.cluster_id = "abcdefghijklmnopqrstuv"
+        self.controller = Controller(
+            MemoryLog(), self.logs, self.settings, random.Random(3), self.node_id)
+        self.changed = []
+
+    async def start(self):
+        await self.controller.start(Image(), ENDPOINTS, [bytes(15) + b"\x05"], clean=True)
+        return self
+
+    @property
+    def image(self):
+        return self.controller.image
+
+    def topic_changed(self, name):
+        self.changed.append(name)
+
+    async def ask(self, key, version, request, **fields):
+        """The handler's answer after it went through the codec, both ways."""
+        request = codec.decode_request(key, version, codec.encode_request(key, version, request))
+        context = SimpleNamespace(
+            api_version=version, client_id="c", listener="PLAINTEXT", local_host="dialled.example",
+            local_port=1234, peer_host="p", principal=0, **fields)
+        answer = api.HANDLERS[key](self, context, request)
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        return codec.decode_response(key, version, codec.encode_response(key, version, answer))
+
+
+def with_broker(scenario, texts=None, logs=None):
+    """Runs `await scenario(broker)` to its end."""
+    async def run():
+        return await scenario(await Broker(texts, logs).start())
+    return asyncio.run(run())

@@ -1,0 +1,35 @@
+import pytest
+
+from pylog.protocol import api, messages
+from tests.api.support import with_broker
+
+NEW = messages.InitProducerIdRequest
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_each_producer_gets_an_id_of_its_own(version):
+    async def scenario(broker):
+        answers = [await broker.ask(api.INIT_PRODUCER_ID, version, NEW(transactional_id=None))
+                   for _ in range(3)]
+        assert [(a.error_code, a.producer_epoch) for a in answers] == [(0, 0)] * 3
+        assert len({a.producer_id for a in answers}) == 3
+    with_broker(scenario)
+
+
+def test_naming_the_old_id_gives_a_new_one():
+    async def scenario(broker):
+        first = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(transactional_id=None))
+        second = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(
+            transactional_id=None, producer_id=first.producer_id, producer_epoch=0))
+        assert second.producer_id > first.producer_id and second.producer_epoch == 0
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("transactional_id, timeout, error", [
+    ("", 60_000, 42), ("tx", 0, 50), ("tx", -1, 50), ("tx", 900_001, 50), ("tx", 60_000, 16)])
+def test_transactions_are_refused(transactional_id, timeout, error):
+    async def scenario(broker):
+        answer = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(
+            transactional_id=transactional_id, transaction_timeout_ms=timeout))
+        assert (answer.error_code, answer.producer_id) == (error, -1)
+    with_broker(scenario)

@@ -1,0 +1,52 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog import api as handlers
+from pylog.protocol import api, messages
+from tests.api.support import with_broker
+
+NEW = messages.ApiVersionsRequest
+
+
+def ask(version, **fields):
+    async def scenario(broker):
+        return await broker.ask(api.API_VERSIONS, version, NEW(**fields))
+    return with_broker(scenario)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_is_served_is_advertised_with_its_versions(version):
+    answer = ask(version, client_software_name="test", client_software_version="1.0")
+    ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+    assert answer.error_code == 0 and ranges == api.advertised()
+    assert ranges[0] == (0, 13) and ranges[22] == (0, 5)
+
+
+def test_every_handler_is_served_and_every_served_api_has_one():
+    assert set(handlers.HANDLERS) | {api.PRODUCE, api.FETCH} == set(api.SERVED)
+
+
+def test_features_are_told_with_the_epoch_of_the_image():
+    answer = ask(4, client_software_name="test", client_software_version="1.0")
+    assert [(f.name, f.max_version_level) for f in answer.finalized_features] \
+        == [("metadata.version", 30)]
+    assert answer.finalized_features_epoch >= 0
+    assert [(f.name, f.min_version, f.max_version) for f in answer.supported_features] \
+        == [("metadata.version", 7, 30)]
+
+
+@pytest.mark.parametrize("name, version", [
+    ("bad name", "1"), ("", "1"), ("x", ""), ("-x", "1"), ("x-", "1"), ("x", "1;2"), ("x\n", "1")])
+def test_software_names_with_other_characters_are_refused(name, version):
+    answer = ask(3, client_software_name=name, client_software_version=version)
+    assert answer.error_code == 42 and not answer.api_keys
+
+
+def test_an_unknown_version_gets_error_35_and_the_one_range_that_works():
+    context = SimpleNamespace(api_version=99)
+    answer = handlers.HANDLERS[api.API_VERSIONS](None, context, None)
+    assert not asyncio.iscoroutine(answer)
+    assert answer.error_code == 35
+    assert [(e.api_key, e.min_version, e.max_version) for e in answer.api_keys] == [(18, 0, 4)]

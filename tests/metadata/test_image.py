@@ -1,0 +1,130 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylog.metadata.image import Image, MetadataError, apply
+from pylog.protocol import messages, records
+
+TOPIC_ID = bytes(15) + b"\x09"
+
+
+def topic_records(name="t", topic_id=TOPIC_ID, partitions=2):
+    return [messages.TopicRecord(name=name, topic_id=topic_id)] + [
+        messages.PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1],
+                                 leader=1, leader_epoch=0, partition_epoch=0)
+        for index in range(partitions)]
+
+
+def test_a_topic_is_found_by_name_and_by_id_as_one_object():
+    image = apply(Image(), topic_records(), 2, 1)
+    assert image.topics["t"] is image.topics_by_id[TOPIC_ID]
+    assert [state.leader for state in image.topics["t"].partitions] == [1, 1]
+    assert (image.offset, image.epoch) == (2, 1)
+
+
+def test_an_older_image_does_not_see_later_records():
+    before = apply(Image(), topic_records(), 2, 1)
+    after = apply(before, topic_records("u", bytes(15) + b"\x0a"), 5, 1)
+    assert "u" not in before.topics and "u" in after.topics
+    assert after.topics["t"] is before.topics["t"]
+
+
+def test_equal_partition_states_are_one_object():
+    image = apply(Image(), topic_records(partitions=1000), 1000, 1)
+    image = apply(image, topic_records("u", bytes(15) + b"\x0a"), 1003, 1)
+    states = {id(state) for topic in image.topics.values() for state in topic.partitions}
+    assert len(states) == 1
+
+
+def test_a_change_of_leader_raises_both_epochs_and_an_isr_change_one():
+    image = apply(Image(), topic_records(), 2, 1)
+    image = apply(image, [
+        messages.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=1),
+        messages.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, isr=[])], 4, 1)
+    first, second = image.topics["t"].partitions
+    assert (first.leader_epoch, first.partition_epoch) == (1, 1)
+    assert (second.leader_epoch, second.partition_epoch, second.isr) == (0, 1, ())
+
+
+def test_removal_takes_the_topic_its_partitions_and_its_settings():
+    image = apply(Image(), [*topic_records(), messages.ConfigRecord(
+        resource_type=2, resource_name="t", name="retention.ms", value="1")], 3, 1)
+    assert image.topic_config("t") == {"retention.ms": "1"}
+    image = apply(image, [messages.RemoveTopicRecord(topic_id=TOPIC_ID)], 4, 1)
+    assert not image.topics and not image.topics_by_id and not image.configs
+
+
+def test_a_topic_may_be_removed_and_made_again_in_one_stretch():
+    image = apply(Image(), topic_records(), 2, 1)
+    again = bytes(15) + b"\x0b"
+    image = apply(image, [messages.RemoveTopicRecord(topic_id=TOPIC_ID),
+                          *topic_records(topic_id=again, partitions=1)], 5, 1)
+    assert image.topics["t"].id == again and len(image.topics["t"].partitions) == 1
+
+
+def test_a_setting_without_a_value_is_taken_back():
+    record = messages.ConfigRecord(resource_type=4, resource_name="1", name="x", value="1")
+    image = apply(Image(), [record], 0, 1)
+    record = messages.ConfigRecord(resource_type=4, resource_name="1", name="x", value=None)
+    assert apply(image, [record], 1, 1).configs == {}
+
+
+def test_records_that_contradict_the_image_are_refused():
+    image = apply(Image(), topic_records(), 2, 1)
+    for record in (
+            messages.TopicRecord(name="t", topic_id=bytes(16)),
+            messages.PartitionRecord(partition_id=7, topic_id=TOPIC_ID),
+            messages.PartitionChangeRecord(partition_id=2, topic_id=TOPIC_ID),
+            messages.PartitionChangeRecord(partition_id=0, topic_id=bytes(16)),
+            messages.RemoveTopicRecord(topic_id=bytes(16)),
+            messages.BrokerRegistrationChangeRecord(broker_id=3),
+            messages.AccessControlEntryRecord(resource_name="t")):
+        with pytest.raises(MetadataError):
+            apply(image, [record], 3, 1)
+
+
+def test_a_broker_is_fenced_until_its_registration_changes():
+    new = messages.RegisterBrokerRecord
+    image = apply(Image(), [new(broker_id=1, broker_epoch=0, end_points=[
+        new.BrokerEndpoint(name="PLAINTEXT", host="h", port=9092)], fenced=True)], 0, 1)
+    assert not image.broker_is_active(1)
+    image = apply(image, [messages.BrokerRegistrationChangeRecord(
+        broker_id=1, broker_epoch=0, fenced=-1)], 1, 1)
+    assert image.broker_is_active(1)
+    assert image.brokers[1].endpoints[0].host == "h"
+
+
+def test_producer_ids_never_go_back():
+    image = apply(Image(), [messages.ProducerIdsRecord(next_producer_id=1000)], 0, 1)
+    with pytest.raises(MetadataError):
+        apply(image, [messages.ProducerIdsRecord(next_producer_id=999)], 1, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40), st.data())
+def test_applying_in_any_stretches_gives_the_same_image(steps, data):
+    log = []
+    alive = {}
+    for number, count in steps:
+        topic_id = (number + 1).to_bytes(16, "big")
+        if number in alive:
+            log.append(messages.RemoveTopicRecord(topic_id=topic_id))
+            del alive[number]
+        else:
+            log += topic_records(f"t{number}", topic_id, count)
+            alive[number] = True
+    whole = apply(Image(), log, len(log) - 1, 1)
+    pieces = Image()
+    at = 0
+    while at < len(log):
+        end = data.draw(st.integers(at + 1, len(log)))
+        pieces = apply(pieces, log[at:end], end - 1, 1)
+        at = end
+    if log:
+        assert pieces == whole
+    assert set(whole.topics) == {f"t{number}" for number in alive}
+
+
+def test_every_kept_record_survives_its_encoding():
+    for record in topic_records():
+        version = 2 if type(record).__name__ == "PartitionRecord" else 0
+        assert records.decode_record(records.encode_record(version, record)) == (version, record)

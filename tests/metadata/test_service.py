@@ -1,0 +1,138 @@
+import asyncio
+import random
+
+import pytest
+
+from pylog.config import Settings
+from pylog.metadata.image import Image, apply
+from pylog.metadata.log import Conflict
+from pylog.metadata.service import Controller
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode as E
+from tests.metadata.memory import MemoryLog, NoLogs
+
+NEW = messages.CreateTopicsRequest
+ENDPOINTS = [("PLAINTEXT", "localhost", 9092, 0)]
+DIRECTORIES = [bytes(15) + b"\x05"]
+
+
+async def started(log, clean=True, image=None):
+    controller = Controller(log, NoLogs(), Settings(), random.Random(7), 1)
+    await controller.start(image or Image(), ENDPOINTS, DIRECTORIES, clean)
+    return controller
+
+
+def request(*names, partitions=1, **fields):
+    return NEW(topics=[NEW.CreatableTopic(name=name, num_partitions=partitions,
+                                          replication_factor=1) for name in names], **fields)
+
+
+def folded(log):
+    image = Image()
+    for batch in log.batches:
+        image = apply(image, batch.records, batch.last_offset, batch.epoch)
+    return image
+
+
+def test_a_first_start_formats_registers_and_unfences():
+    async def run():
+        controller = await started(MemoryLog())
+        assert controller.image.features == {"metadata.version": 30}
+        broker = controller.image.brokers[1]
+        assert not broker.fenced and broker.epoch == 1
+    asyncio.run(run())
+
+
+def test_the_image_is_the_fold_of_the_log_also_after_a_restart():
+    async def run():
+        log = MemoryLog()
+        first = await started(log)
+        await first.create_topics(request("a", "b", partitions=3))
+        await first.delete_topics([("a", bytes(16))])
+        await first.next_producer_id()
+        assert first.image == folded(log)
+        second = await started(log)
+        assert second.image == folded(log)
+        assert set(second.image.topics) == {"b"}
+        assert second.image.epoch == first.image.epoch + 1
+    asyncio.run(run())
+
+
+def test_a_start_behind_a_stored_image_reads_only_the_tail():
+    async def run():
+        log = MemoryLog()
+        first = await started(log)
+        stored = first.image
+        await first.create_topics(request("a"))
+        del log.batches[:2]       # What the stored image covers.
+        second = await started(log, image=stored)
+        assert "a" in second.image.topics
+    asyncio.run(run())
+
+
+def test_partitions_open_before_the_answer_and_close_with_the_topic():
+    async def run():
+        controller = await started(MemoryLog())
+        results = await controller.create_topics(request("a", partitions=2))
+        topic_id, roles, overrides = controller._logs.topics["a"]
+        assert topic_id == results[0].topic_id
+        assert roles == [(True, 0, True)] * 2 and overrides == {}
+        await controller.delete_topics([("a", bytes(16))])
+        assert controller._logs.topics == {}
+    asyncio.run(run())
+
+
+def test_producer_ids_differ_over_restarts_and_concurrent_callers():
+    async def run():
+        log = MemoryLog()
+        seen = []
+        for _ in range(3):
+            controller = await started(log)
+            seen += await asyncio.gather(*[controller.next_producer_id() for _ in range(1500)])
+        assert len(set(seen)) == len(seen) == 4500
+    asyncio.run(run())
+
+
+def test_creations_at_the_same_time_do_not_both_win():
+    async def run():
+        controller = await started(MemoryLog())
+        answers = await asyncio.gather(*[controller.create_topics(request("a")) for _ in range(5)])
+        errors = sorted(int(answer[0].error) for answer in answers)
+        assert errors == [E.NONE] + [E.TOPIC_ALREADY_EXISTS] * 4
+    asyncio.run(run())
+
+
+def test_an_older_controller_cannot_append():
+    async def run():
+        log = MemoryLog()
+        old = await started(log)
+        await started(log)
+        before = old.image
+        with pytest.raises(Conflict):
+            await old.create_topics(request("a"))
+        assert old.image is before
+    asyncio.run(run())
+
+
+def test_after_an_unclean_stop_leader_epochs_are_higher():
+    async def run():
+        log = MemoryLog()
+        first = await started(log)
+        await first.create_topics(request("a", partitions=2))
+        clean = await started(log)
+        assert clean.image.partition("a", 1).leader_epoch == 0
+        unclean = await started(log, clean=False)
+        assert unclean.image.partition("a", 1).leader_epoch == 1
+    asyncio.run(run())
+
+
+def test_a_topic_is_never_appended_without_all_of_its_partitions():
+    async def run():
+        log = MemoryLog()
+        controller = await started(log)
+        await controller.create_topics(request(*[f"t{n}" for n in range(9)], partitions=1111))
+        assert len(controller.image.topics) == 9
+        for batch in log.batches[3:]:
+            assert type(batch.records[0]).__name__ == "TopicRecord"
+        assert len(log.batches) == 4
+    asyncio.run(run())
