@@ -137,8 +137,7 @@ cdef bint same(uint8_t default_kind, PyObject *default, PyObject *value) noexcep
     if value == default:
         return True
     if default == Py_None:
-        # Kafka's own classes never write an empty array in place of a null one.
-        return (PyList_Check(value) or PyTuple_Check(value)) and Py_SIZE(value) == 0
+        return False
     if PyLong_Check(default):
         if not PyLong_Check(value):
             return False

@@ -121,6 +121,7 @@ def test_levels_trade_time_for_size():
     assert compress(LZ4, TEXT, 9) == compress(LZ4, TEXT), "Kafka's default level 9 is the fast mode"
 
 
+@pytest.mark.memory
 def test_a_zstd_stream_of_the_highest_level_is_read():
     compressor = zstandard.ZstdCompressor(level=22).compressobj()  # declares a window of 128 MiB
     framed = compressor.compress(TEXT) + compressor.flush()
@@ -225,6 +226,7 @@ def test_a_claim_of_size_takes_no_memory(codec, data):
     assert grown < 4 * 1024
 
 
+@pytest.mark.memory
 def test_a_bomb_is_stopped_at_the_cap_in_constant_memory():
     zeros = bytes(64 * MIB)
     bombs = {codec: compress(codec, zeros) for codec in (GZIP, LZ4, ZSTD, SNAPPY)}
