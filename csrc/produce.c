@@ -400,10 +400,11 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
 
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
-    struct serve_scratch *scratch = worker_scratch;
+    struct scratch *scratch = worker_scratch;
     int64_t now_ms = serve_wall_ms();
     for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0) check_part(q, &q->parts[i], scratch->inflater, now_ms);
+        if (q->parts[i].error == 0)
+            check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
     return 0;
 }
 

@@ -67,17 +67,13 @@ struct serve_limits {
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
 };
 
-/* What all reactors share. */
+/* What all reactors share. The pool's workers have a scratch (scratch.h). */
 struct serve_shared;
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
                                       const struct serve_limits *limits);
 void serve_shared_free(struct serve_shared *shared);
 /* Gauges for metrics: open fetch sessions. */
 void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
-
-/* The io pool's per-worker scratch that serve's jobs expect (iopool_new). */
-void *serve_scratch_new(void);
-void serve_scratch_free(void *worker_scratch);
 
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
 struct serve;

@@ -4,6 +4,7 @@
 
 #include "batch.h"
 #include "grants.h"
+#include "scratch.h"
 #include "serve.h"
 #include "sessions.h"
 
@@ -36,13 +37,6 @@ struct serve_shared {
     struct serve_limits limits;
     atomic_uint_fast64_t random; /* session ids */
 };
-
-/* A worker's scratch, made by serve_scratch_new for the io pool. */
-struct serve_scratch {
-    struct inflater *inflater;
-    uint8_t *buffer;
-};
-enum { SERVE_SCRATCH_BYTES = 256 * 1024 };
 
 struct serve {
     struct serve_shared *shared;

@@ -10,6 +10,7 @@
 #include "iopool.h"
 #include "log.h"
 #include "mailbox.h"
+#include "scratch.h"
 #include "serve.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -49,7 +50,7 @@ static struct log *open_log(struct iopool *pool) {
 }
 
 static void set_up(void) {
-    struct iopool *pool = iopool_new(1, 64, serve_scratch_new, serve_scratch_free);
+    struct iopool *pool = iopool_new(1, 64, scratch_new, scratch_free);
     struct log *log = open_log(pool);
     struct grants *grants = grants_new(16);
     struct topic *topic = topic_new("t", topic_id, false, &log, 1);
