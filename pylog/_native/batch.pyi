@@ -8,7 +8,6 @@ LOG_APPEND_TIME: int
 TRANSACTIONAL: int
 CONTROL: int
 INFLATED_BYTES_MAX: int
-NO_GIL_BYTES_MIN: int
 
 class Header(NamedTuple):
     base_offset: int

@@ -14,14 +14,14 @@ _INTRODUCTION = """\
 
 Generated from `pylog/config/catalogue.py` by `make docs`; do not edit.
 
-brokerd takes a Kafka `server.properties` with Kafka's names and units, and `--override key=value` on
-top of it. It needs neither. `brokerd config explain KEY` tells about one setting and the value in
-force, `brokerd config list` about all of them. An unknown key stops the start with the nearest valid
-name; a known one without effect in pylog is taken with a warning.
+brokerd takes a Kafka `server.properties` with Kafka's names and units, and `--override key=value`
+on top of it. It needs neither. `brokerd config explain KEY` tells about one setting and the value
+in force, `brokerd config list` about all of them. An unknown key stops the start with the nearest
+valid name; a known one without effect in pylog is taken with a warning.
 
 - `listeners=PLAINTEXT://:9092`, the default, listens on every interface, as Kafka's does, without
-  authentication. `PLAINTEXT://127.0.0.1:9092` keeps a broker to its own machine; port 0 takes a free
-  one, and the ready line tells which.
+  authentication. `PLAINTEXT://127.0.0.1:9092` keeps a broker to its own machine; port 0 takes a
+  free one, and the ready line tells which.
 - `advertised.listeners` may be left out: each client is then told the address that it dialled.
 - `process.roles` is `broker,controller` or unset: both run in one process. Listeners named in
   `controller.listener.names` are not opened.
