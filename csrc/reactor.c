@@ -88,6 +88,14 @@ static void on_letter(struct reactor *r, const struct letter *l) {
     }
 }
 
+/* Wakes were lost in a flood: every request that waits looks again. */
+static void wake_all(struct reactor *r) {
+    for (uint32_t i = 0; i < slab_room(&r->slots); i++) {
+        struct slot *s = slab_at(&r->slots, i);
+        if (s != NULL && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
+    }
+}
+
 /* A request with many waiters gets many letters at once: it looks again once for all of them. */
 static void take_letters(struct reactor *r) {
     struct letter letters[LETTERS_TURN];
@@ -108,6 +116,8 @@ static void take_letters(struct reactor *r) {
         struct slot *s = find_slot(r, woken[i]);
         if (s != NULL && s->woken && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
     }
+    /* Asked for only when there was a flood of letters: the half that wakes may fill is far more than a turn. */
+    if (count == LETTERS_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
 }
 
 static void on_tick(struct reactor *r) {
@@ -169,6 +179,7 @@ void *reactor_main(void *argument) {
         int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, sleep_ms(r));
         r->now_ms = monotonic_ms();
         STAT_ADD(r, wakeups, 1);
+        take_letters(r); /* also: from here on posts need not wake this thread */
         for (int i = 0; i < count; i++) on_event(r, &events[i]);
         take_letters(r);
         expire_timers(r);
