@@ -27,7 +27,7 @@ CLOCK_PACKAGE = "pylog/client/"
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}
 HEAD = ("Owns:", "Called by:", "Invariants:")
-UNFINISHED = re.compile("TO" "DO|FIX" "ME|XX" r"X\b|NotImplemented" "Error")
+UNFINISHED = re.compile(r"\b(TO" "DO|FIX" "ME|XX" r"X|NotImplemented" r"Error)\b")
 CYTHON_RULES = (
     (re.compile(r"^\s*include\s+[\"']"), "include: declare in a .pxd instead"),
     (re.compile(r"^\s*(DEF|IF|ELIF|ELSE)\b"), "DEF and IF are deprecated"),
