@@ -12,7 +12,6 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=openjdk-17-jdk-headless mvn=maven
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
-LIBRARIES := -lisal -llz4 -lzstd -lsnappy -lz
 FUZZ_SECONDS ?= 60
 
 .PHONY: run build test asan tsan fuzz tidy docs bench bench-vs clean
@@ -39,7 +38,7 @@ tsan: build $(VENV)/.tested
 	cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. \
 		TSAN_OPTIONS=halt_on_error=1 $(CURDIR)/$(PY) -m pytest $(SANITIZED)
 
-SANITIZED = -p no:cacheprovider -m "not kafka" $(or $(TESTS),tests/native)
+SANITIZED = -p no:cacheprovider -m "not kafka and not memory" $(or $(TESTS),tests/native)
 
 # A copy by time stamp: what is unchanged stays built, what is gone here goes there.
 define copied
@@ -50,15 +49,9 @@ define copied
 	cd build/$(1) && PYLOG_SANITIZE=$(2) $(CURDIR)/$(PY) setup.py -q build_ext --inplace
 endef
 
-fuzz:
-	@.ci/packages $(BUILD_NEEDS) $(FUZZ_NEEDS)
-	@mkdir -p build/fuzz
-	@set -e; for source in tests/fuzz/*.c; do name=$$(basename $$source .c); \
-		clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -Icsrc -pthread \
-			$$source csrc/*.c $(LIBRARIES) -o build/fuzz/$$name; \
-		mkdir -p build/fuzz/$$name.corpus; \
-		build/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 \
-			-artifact_prefix=build/fuzz/$$name- build/fuzz/$$name.corpus; done
+fuzz: build
+	@.ci/packages $(FUZZ_NEEDS)
+	PYTHON=$(PY) tests/fuzz/run.sh $(FUZZ_SECONDS)
 
 tidy: build $(VENV)/.tested
 	$(PY) -m tests.tidy

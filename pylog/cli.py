@@ -102,9 +102,9 @@ def _add_override(parser) -> None:
 
 
 def _print_ready(settings, addresses) -> None:
-    """The ready line. addresses: the (host, port) pairs that are listened on."""
+    """The ready line. addresses: (listener name, host, port) of what is listened on."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                     for host, port in addresses)
+                     for _, host, port in addresses)
     print(f"brokerd ready address={shown} node.id={settings['node.id']} "
           f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}", flush=True)
 

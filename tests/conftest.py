@@ -14,6 +14,7 @@ SETTINGS = {"auto.create.topics.enable": "true"}
 def pytest_addoption(parser):
     parser.addoption("--against", choices=["pylog", "kafka"], default="pylog",
                      help="which broker the wire, client and differential tests examine")
+    parser.addoption("--seed", type=int, default=None, help="of the random tests")
     parser.addoption("--slow", action="store_true", help="run the long variants too")
 
 
@@ -69,3 +70,14 @@ def kafka(tmp_path_factory):
 def target(request, against):
     """The broker under examination."""
     return request.getfixturevalue("kafka" if against == "kafka" else "brokerd")
+
+
+@pytest.fixture
+def random_source(request):
+    """A random.Random whose seed is printed on failure and taken back from --seed."""
+    import random
+
+    seed = request.config.getoption("--seed")
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    print(f"--seed {seed}")
+    return random.Random(seed)

@@ -57,7 +57,7 @@ def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
 
 def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsys, tmp_path):
     def serve(settings, ready):
-        ready([("127.0.0.1", 40001), ("::1", 40002)])
+        ready([("PLAINTEXT", "127.0.0.1", 40001), ("SECOND", "::1", 40002)])
         return 0
 
     with_broker(serve)

@@ -1,8 +1,9 @@
 """Kafka's codecs over whole blocks of records, for Python callers.
 
 Owns: one inflater per Inflater.
-Called by: log (recompression, tools), tests and benches; native threads use csrc/compress.h directly.
-Invariants: (1) output never passes the caller's cap; (2) memory follows the output, never a size that the input declares.
+Called by: log (recompression, tools), tests and benches; native threads use csrc/compress.h.
+Invariants: (1) output never passes the caller's cap; (2) memory follows the output,
+  never a size that the input declares.
 Source: KIP-110 (zstd), KIP-390 (levels).
 """
 
@@ -49,7 +50,7 @@ cdef class Inflater:
 
 
 def compress(int codec, const uint8_t[::1] data not None, level: int | None = None) -> bytes:
-    """`data` deflated with `codec` at `level` (the codec's default when None). Raises CompressError."""
+    """`data` deflated with `codec` at `level` (None: its default). Raises CompressError."""
     cdef int wanted = INT32_MIN if level is None else level
     cdef const uint8_t *src = &data[0] if data.shape[0] else NULL
     cdef size_t size = data.shape[0]
@@ -67,7 +68,7 @@ def compress(int codec, const uint8_t[::1] data not None, level: int | None = No
 
 
 def decompress(int codec, const uint8_t[::1] data not None, max_bytes: int) -> bytes:
-    """`data` inflated. Raises CompressError when it is broken or gives more than `max_bytes` bytes."""
+    """`data` inflated. Raises CompressError when it is broken or gives more than `max_bytes`."""
     cdef Inflater owner = Inflater()
     cdef const uint8_t *src = &data[0] if data.shape[0] else NULL
     cdef size_t size = data.shape[0]

@@ -28,9 +28,11 @@ cdef extern from "compress.h" nogil:
         pass
     inflater *inflater_new()
     void inflater_free(inflater *inflater)
-    int inflater_begin(inflater *inflater, int codec, const uint8_t *src, size_t len, uint64_t out_max)
+    int inflater_begin(inflater *inflater, int codec, const uint8_t *src, size_t len,
+                       uint64_t out_max)
     int inflater_next(inflater *inflater, const uint8_t **chunk, size_t *len)
-    int compress_block(int codec, int level, const uint8_t *src, size_t len, uint8_t **out, size_t *out_len)
+    int compress_block(int codec, int level, const uint8_t *src, size_t len, uint8_t **out,
+                       size_t *out_len)
 
 # ---- batch.h
 cdef extern from "batch.h" nogil:

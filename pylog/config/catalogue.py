@@ -5,12 +5,12 @@ Called by: config.values and config.settings; docs/settings.md is generated from
 Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
   limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
   with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.
-Source: the ConfigDef tables inside Kafka 4.3.0's jars; PROTOCOL.md section 3.
+Source: the ConfigDef tables inside Kafka 4.3.1's jars; PROTOCOL.md section 3.
 
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
   type: boolean, string, class, password, short, int, long, double, list (words between commas).
   default: None means unset. limits: "" none; alternatives between `|`, each a word or `low..high`
-  with either end left open; `~` first: words in any case; a list holds each word at most once.
+  with either end left open, or non-empty; `~` first: words in any case; no word twice in a list.
   dynamic mode: "" only at start, "broker" per broker, "cluster" for one broker or all of them.
 """
 
@@ -500,23 +500,26 @@ BROKER = (
      "Largest custom metadata of a tiered segment."),
     ("remote.log.metadata.manager.class.name", "string",
      "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
-     "", "medium", "", "inert",
+     "non-empty", "medium", "", "inert",
      "Java class that keeps tier metadata."),
     ("remote.log.metadata.manager.class.path", "string", None, "", "medium", "", "inert",
      "Class path of that class."),
-    ("remote.log.metadata.manager.impl.prefix", "string", "rlmm.config.", "", "medium", "", "inert",
+    ("remote.log.metadata.manager.impl.prefix", "string", "rlmm.config.",
+     "non-empty", "medium", "", "inert",
      "Prefix of that class's own settings."),
-    ("remote.log.metadata.manager.listener.name", "string", None, "", "medium", "", "inert",
+    ("remote.log.metadata.manager.listener.name", "string", None,
+     "non-empty", "medium", "", "inert",
      "Listener that class connects to."),
     ("remote.log.reader.max.pending.tasks", "int", 100, "1..", "medium", "", "inert",
      "Most waiting reads from the tier."),
     ("remote.log.reader.threads", "int", 10, "1..", "medium", "cluster", "inert",
      "Threads that read from the tier."),
-    ("remote.log.storage.manager.class.name", "string", None, "", "medium", "", "inert",
+    ("remote.log.storage.manager.class.name", "string", None, "non-empty", "medium", "", "inert",
      "Java class that stores tiered segments."),
     ("remote.log.storage.manager.class.path", "string", None, "", "medium", "", "inert",
      "Class path of that class."),
-    ("remote.log.storage.manager.impl.prefix", "string", "rsm.config.", "", "medium", "", "inert",
+    ("remote.log.storage.manager.impl.prefix", "string", "rsm.config.",
+     "non-empty", "medium", "", "inert",
      "Prefix of that class's own settings."),
     ("remote.log.storage.system.enable", "boolean", False, "", "medium", "", "live",
      "Tiered storage; pylog refuses true."),
@@ -623,9 +626,9 @@ BROKER = (
      "Client secret at the identity provider."),
     ("sasl.oauthbearer.clock.skew.seconds", "int", 30, "", "low", "", "inert",
      "Clock difference allowed to the identity provider."),
-    ("sasl.oauthbearer.expected.audience", "list", (), "", "low", "", "inert",
+    ("sasl.oauthbearer.expected.audience", "list", (), "", "high", "", "inert",
      "Audiences accepted in tokens."),
-    ("sasl.oauthbearer.expected.issuer", "string", None, "", "low", "", "inert",
+    ("sasl.oauthbearer.expected.issuer", "string", None, "", "high", "", "inert",
      "Issuer accepted in tokens."),
     ("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", 3600000, "", "low", "", "inert",
      "Pause between loads of the provider's keys."),
@@ -793,11 +796,11 @@ BROKER = (
 # pylog's own. The flush: Kafka's answer means page cache only, and a power cut then loses
 # acknowledged records (FAULTS.md). The walk and the size limit: bench/ shows what each costs.
 OWN = (
-    ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "cluster", "live",
+    ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),
-    ("log.flush.acks.all.enable", "boolean", True, "", "high", "cluster", "live",
+    ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",
      "An acks=all answer waits for the flush here when no other in-sync replica holds the batch."),
-    ("records.validate.enable", "boolean", True, "", "high", "cluster", "live",
+    ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
 )
 

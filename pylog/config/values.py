@@ -12,6 +12,7 @@ from .errors import ConfigError
 
 _BITS = {"short": 16, "int": 32, "long": 64}
 _DIGITS = frozenset("0123456789")
+_HUGE = float("inf")
 Value = bool | int | float | str | tuple | None
 
 
@@ -71,9 +72,18 @@ def format_value(value: Value) -> str:
     if isinstance(value, tuple):
         return ",".join(str(word) for word in value)
     if isinstance(value, float):
-        # Java writes 1.7976931348623157E308 and 0.5.
-        return repr(value).upper().replace("E+", "E")
+        return _java_double(value)
     return str(value)
+
+
+def _java_double(value: float) -> str:
+    """As Java writes it: 0.5, but 1.0E7 and 1.7976931348623157E308."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7 or value != value or value in (_HUGE, -_HUGE):
+        return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
+    digits = next(text for text in (f"{value:.{count}e}" for count in range(1, 18))
+                  if float(text) == value)
+    mantissa, _, exponent = digits.partition("e")
+    return f"{mantissa}E{int(exponent)}"
 
 
 def _alternatives(setting: Setting) -> list[str]:
@@ -83,7 +93,7 @@ def _alternatives(setting: Setting) -> list[str]:
 def _admits(limit: str, word) -> bool:
     low, dots, high = limit.partition("..")
     if isinstance(word, str):
-        return word == limit
+        return word == limit or limit == "non-empty" and word != ""
     if not dots:
         return word == float(limit)
     return (not low or word >= float(low)) and (not high or word <= float(high))

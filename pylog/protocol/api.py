@@ -34,7 +34,8 @@ SERVED: dict[int, tuple[int, int]] = {
     DESCRIBE_TOPIC_PARTITIONS: (0, 0),
 }
 
-# Old librdkafka takes a lowest Produce version above 0 for a broker without its features; 0-2 are refused all the same.
+# Old librdkafka takes a lowest Produce version above 0 for a broker without its features; 0-2 are
+# refused all the same.
 ADVERTISED_LOWER: dict[int, int] = {PRODUCE: 0}
 
 

@@ -1,23 +1,18 @@
 """The codec's face: bytes to message objects and back, compiled from the tables on first use.
 
 Owns: the message classes and the compiled programs, both for the life of the process.
-Called by: protocol.messages, protocol.records, dispatch, api, peer, client; one thread at a time (the GIL).
-Invariants: (1) a class or program is made once; (2) versions outside a message's range are refused before
-  any byte is read or written.
-Source: Kafka's message schemas (protocol/schemas); KIP-482, KIP-511 (ApiVersions answers with header v0).
+Called by: protocol.messages, protocol.records, dispatch, api, peer, client; one thread at a
+  time (the GIL).
+Invariants: (1) a class or program is made once; (2) versions outside a message's range are
+  refused before any byte is read or written.
+Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersions answers with
+  header v0).
 """
 
 from __future__ import annotations
 
-from pylog._native.codec import (
-    DECODED_BYTES_MAX,
-    KINDS,
-    ZERO_UUID,
-    Layout,
-    Program,
-    Struct,
-    request_header,
-)
+from pylog._native.codec import DECODED_BYTES_MAX, KINDS, Program, request_header
+from pylog._native.message import Layout, Struct
 from pylog.protocol import tables
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 from pylog.protocol.tables import Field, Message, contains
@@ -29,6 +24,7 @@ if TYPE_CHECKING:
 Bytes = bytes | bytearray | memoryview
 
 API_VERSIONS = 18
+ZERO_UUID = bytes(16)  # A uuid that is not set.
 _STRUCT = max(KINDS.values()) + 1
 _SHARED, _LIST, _STRUCT_DEFAULT = range(3)
 
@@ -91,10 +87,10 @@ def encode_response(api_key: int, version: int, message: Struct) -> bytes:
 
 
 def decode_request_header(frame: Bytes) -> tuple[int, int, int, str | None, int]:
-    """(api key, version, correlation id, client id, offset of the body) of a frame without its size.
+    """(api key, version, correlation id, client id, offset of the body) of a sizeless frame.
 
-    Raises ProtocolError, for an api key without a request in Kafka 4.3 too. The version is not checked:
-    ApiVersions must be answered in any.
+    Raises ProtocolError, for an api key without a request in Kafka 4.3 too. The version is not
+    checked: ApiVersions must be answered in any.
     """
     return request_header(frame, _flexible_from or _read_flexible())
 
@@ -206,14 +202,14 @@ def _layout_row(field: Field, made: dict[str, type[Struct]]) -> tuple[str, Any, 
 
 
 def _default(field: Field, cls: type[Struct] | None) -> tuple[int, Any]:
-    """(how a default is made, the value or the class)."""
+    """(how a default is made, the value or a struct's layout)."""
     text = field.default
     if text == "null":
         return _SHARED, None
     if field.array:
         return _LIST, None
     if cls is not None:
-        return _STRUCT_DEFAULT, cls
+        return _STRUCT_DEFAULT, cls.__layout__
     kind = field.type
     if kind == "string":
         return _SHARED, text or ""

@@ -1,12 +1,19 @@
 """Kafka's error codes, and the exceptions of the protocol layer.
 
-Owns: the error table. A code is an int that knows its name, whether a client may retry, and what it means.
+Owns: the error table. A code is an int that knows its name, whether a client may retry, and what
+  it means.
 Called by: everything that answers a request; protocol.docs.
 Invariants: (1) codes are Kafka 4.3's, each once; (2) `ErrorCode.X == n` for the bare number n.
 Source: the error table of Apache Kafka 4.3.0 (codes, names, what is retriable; the words are ours).
 """
 
-from pylog._native.codec import EncodeError, ProtocolError
+from __future__ import annotations
+
+from pylog._native.message import EncodeError, ProtocolError
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Self
 
 __all__ = ["EncodeError", "Error", "ErrorCode", "ProtocolError", "UnsupportedVersion"]
 
@@ -22,7 +29,7 @@ class Error(int):
     retriable: bool
     message: str
 
-    def __new__(cls, code: int, message: str, retriable: bool = False) -> "Error":
+    def __new__(cls, code: int, message: str, retriable: bool = False) -> Self:
         self = super().__new__(cls, code)
         self.message = message
         self.retriable = retriable
@@ -84,7 +91,9 @@ class ErrorCode:
     UNSUPPORTED_VERSION = Error(35, "The broker does not serve this version.")
     TOPIC_ALREADY_EXISTS = Error(36, "A topic of this name exists.")
     INVALID_PARTITIONS = Error(37, "The number of partitions is not allowed.")
-    INVALID_REPLICATION_FACTOR = Error(38, "The replication factor is below 1 or above the brokers.")
+    INVALID_REPLICATION_FACTOR = Error(
+        38, "The replication factor is below 1 or above the number of brokers."
+    )
     INVALID_REPLICA_ASSIGNMENT = Error(39, "The assignment of replicas is not allowed.")
     INVALID_CONFIG = Error(40, "A setting or its value is not allowed.")
     NOT_CONTROLLER = Error(41, "This broker is not the controller.", RETRY)

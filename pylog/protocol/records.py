@@ -1,15 +1,16 @@
-"""Records of the internal logs: metadata records in KRaft's frame, coordinator records with their version.
+"""Records of the internal logs: of metadata in KRaft's frame, of coordinators with a version.
 
 Owns: nothing.
 Called by: metadata.log, coordinator.store, tools that print a log.
-Invariants: (1) a metadata record is frame version 1, its number and version as unsigned varints, then its
-  body; (2) a coordinator's key is the record's number, a value the value's version, as int16 before the body.
+Invariants: (1) a metadata record is frame version 1, its number and version as unsigned varints,
+  then its body; (2) a coordinator's key is the record's number, a value the value's version, as
+  int16 before the body.
 Source: KIP-631 (metadata records); Kafka's coordinator schemas.
 """
 
 from __future__ import annotations
 
-from pylog._native.codec import Struct
+from pylog._native.message import Struct
 from pylog.protocol import codec, tables
 from pylog.protocol.codec import Bytes
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
@@ -22,7 +23,7 @@ FRAME_VERSION = 1
 
 
 def encode_record(version: int, record: Struct) -> bytes:
-    """The value of a metadata record, e.g. a `TopicRecord`. Raises EncodeError, UnsupportedVersion."""
+    """The value of a metadata record, e.g. a `TopicRecord`. Raises ProtocolError."""
     name = type(record).__name__
     number = tables.message(name).id
     assert number is not None and number < 128 > version >= 0, (name, number, version)
@@ -82,7 +83,7 @@ _numbers: dict[str, dict[tuple[str, int], str]] = {}
 
 
 def _numbered(stem: str, kind: str, number: int) -> str:
-    """The name of a coordinator's key or value. Number 0 of the group coordinator is the offset key's first form."""
+    """The name of a coordinator's key or value. Raises UnsupportedVersion."""
     found = _numbers.get(stem)
     if found is None:
         found = {}

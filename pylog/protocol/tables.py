@@ -18,15 +18,15 @@ fields, one a line; a line's indentation (two blanks a level) says what it belon
     type    = primitive | STRUCT, either with "[]" before it for an array
     range   = "none" | N | N "-" N | N "+"
 
-`id` is the api key, or the number of a metadata or coordinator record. `record` is a metadata record,
-`key` and `value` the two halves of a coordinator's record. `flexible` are the versions with compact
-lengths and tagged fields. `unstable`: the latest version is not to be served. A range that is left out
-is that of the message, or of the field around it. `null` lists the versions in which a field may be null, `tag`
-its tag and the versions in which it is tagged. `plain` keeps the non-compact form in flexible versions.
-`ignorable`: a value is dropped without complaint in a version that lacks the field. The default is
-zero, empty or false when none is given, for `records` null.
-A field of type STRUCT is followed by that struct's fields, one level deeper, unless a `struct` at the end of
-the message defines it for several fields.
+`id` is the api key, or the number of a metadata or coordinator record. `record` is a metadata
+record, `key` and `value` the two halves of a coordinator's record. `flexible` are the versions with
+compact lengths and tagged fields. `unstable`: the latest version is not to be served. A range that
+is left out is that of the message, or of the field around it. `null` lists the versions in which a
+field may be null, `tag` its tag and the versions in which it is tagged. `plain` keeps the
+non-compact form in flexible versions. `ignorable`: a value is dropped without complaint in a
+version that lacks the field. The default is zero, empty or false when none is given, for `records`
+null. A field of type STRUCT is followed by that struct's fields, one level deeper, unless a
+`struct` at the end of the message defines it for several fields.
 """
 
 import os
@@ -34,7 +34,10 @@ import os
 OPEN = 32767  # The end of an open range: versions are int16.
 NONE = (1, 0)
 PRIMITIVES = frozenset(
-    "bool int8 int16 int32 int64 uint16 uint32 float64 string bytes records uuid".split()
+    [
+        "bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "string",
+        "bytes", "records", "uuid",
+    ]
 )
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas")
 
@@ -42,11 +45,11 @@ Range = tuple[int, int]
 
 
 class Field:
-    """One field: `fields` names nothing itself, a struct's fields are in its message's `structs`."""
+    """One field; the fields of a struct are in its message's `structs`."""
 
     __slots__ = (
-        "name", "type", "array", "versions", "nullable", "tag", "tagged", "plain", "ignorable",
-        "default",
+        "array", "default", "ignorable", "name", "nullable", "plain", "tag", "tagged", "type",
+        "versions",
     )
 
     def __init__(self, name: str, type_: str) -> None:
@@ -67,11 +70,11 @@ class Field:
 
 
 class Message:
-    """A parsed message. `structs` maps a struct's name to its fields; the message's own are `fields`."""
+    """A parsed message. `structs` maps a struct's name to its fields."""
 
     __slots__ = (
-        "kind", "name", "stem", "id", "versions", "flexible", "listeners", "unstable", "fields",
-        "structs",
+        "fields", "flexible", "id", "kind", "listeners", "name", "stem", "structs", "unstable",
+        "versions",
     )
 
     def __init__(self, kind: str, name: str, stem: str) -> None:
@@ -138,13 +141,11 @@ def flexible_from() -> dict[int, int]:
     Read off the head lines, so that a start does not parse what it does not use.
     """
     found = {}
-    for kind, number in list(_names) if _texts else list(_read() and _names):
-        if kind == "request":
-            head = _texts[_names[kind, number]][1].partition("\n")[0]
-            parsed = _parse_head("", head)
-            if parsed.versions != NONE:
-                first = parsed.flexible[0] if parsed.flexible != NONE else OPEN + 1
-                found[number] = first
+    for number in ids("request"):
+        stem, text = _texts[_names["request", number]]
+        parsed = _parse_head(stem, text.partition("\n")[0])
+        if parsed.versions != NONE:
+            found[number] = parsed.flexible[0] if parsed.flexible != NONE else OPEN + 1
     return found
 
 

@@ -9,8 +9,9 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
- * Reads (class name, version, bytes) from stdin and answers each with the bytes that Kafka's own class
- * writes after it read them; without bytes (-1), with what a new object writes. -1 stands for a refusal.
+ * Reads (class name, version, bytes) from stdin and answers each with the bytes that Kafka's own
+ * class writes after it read them; without bytes (-1), with what a new object writes. -1 stands for
+ * a refusal.
  */
 public class MessageEcho {
     public static void main(String[] args) throws Exception {

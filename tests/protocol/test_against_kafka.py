@@ -38,8 +38,9 @@ def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
     for name, version, data in cases:
         cls = java_class(name).encode()
         size = -1 if data is None else len(data)
-        sent += struct.pack(">H", len(cls)) + cls + struct.pack(">hi", version, size) + (data or b"")
-    done = subprocess.run(command, input=bytes(sent), capture_output=True, timeout=110)
+        sent += struct.pack(">H", len(cls)) + cls
+        sent += struct.pack(">hi", version, size) + (data or b"")
+    done = subprocess.run(command, input=bytes(sent), capture_output=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr.decode()
     answers: list[bytes | None] = []
     place = 0
@@ -52,6 +53,23 @@ def echo(cases: list[tuple[str, int, bytes | None]]) -> list[bytes | None]:
     return answers
 
 
+def mind_the_gap(value, name: str, struct: str | None = None) -> None:
+    """Sets to null what Kafka's own classes drop though it was set, and ours write.
+
+    An empty array or a struct full of defaults, in a tagged field whose default is null.
+    """
+    table = tables.message(name)
+    for field in table.fields if struct is None else table.structs[struct]:
+        inner = getattr(value, field.name)
+        if field.tag >= 0 and field.default == "null":
+            cls = getattr(codec.message_class(name), field.type) if field.is_struct else None
+            if inner == [] or (cls is not None and inner == cls()):
+                setattr(value, field.name, None)
+        if field.is_struct and inner is not None:
+            for element in inner if field.array else [inner]:
+                mind_the_gap(element, name, field.type)
+
+
 def test_random_messages_come_back_byte_for_byte():
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -60,6 +78,7 @@ def test_random_messages_come_back_byte_for_byte():
     for name, version in every_version():
         for _ in range(SAMPLES):
             message = random_message(rng, name, version)
+            mind_the_gap(message, name)
             messages.append(message)
             cases.append((name, version, codec.program(name, version).encode(message)))
     wrong = set()

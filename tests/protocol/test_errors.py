@@ -27,7 +27,7 @@ def test_codes_names_and_what_is_retriable_are_kafkas(tmp_path):
         command = java_command(str(source))
     except KafkaMissing as missing:
         pytest.skip(str(missing))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     theirs = [line.split() for line in done.stdout.splitlines()]
     ours = [[str(int(row)), row.name, str(row.retriable).lower()] for row in TABLE.values()]

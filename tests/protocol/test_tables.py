@@ -38,8 +38,8 @@ def schemas(kafka_jars) -> dict[str, dict]:
         with zipfile.ZipFile(jar) as archive:
             for path in archive.namelist():
                 if re.search(r"common/(message|metadata)/\w+\.json$", path):
-                    text = re.sub(r"^\s*//.*$", "", archive.read(path).decode(), flags=re.M)
-                    schema = json.loads(re.sub(r'//[^"\n]*$', "", text, flags=re.M))
+                    text = re.sub(r'(?m)^\s*//.*$|//[^"\n]*$', "", archive.read(path).decode())
+                    schema = json.loads(text)
                     assert schema["name"] not in found
                     found[schema["name"]] = schema
     assert len(found) > 250
@@ -65,9 +65,10 @@ def expected_fields(fields: list[dict], around, valid, structs: dict) -> list[tu
         versions = field.get("versions") or field["taggedVersions"]
         present = span(versions, around)
         rows.append((
-            snake(field["name"]), field["type"], present, span(field.get("nullableVersions"), present),
-            field.get("tag", -1), span(field.get("taggedVersions"), present),
-            field.get("flexibleVersions") == "none", bool(field.get("ignorable")), default_of(field),
+            snake(field["name"]), field["type"], present,
+            span(field.get("nullableVersions"), present), field.get("tag", -1),
+            span(field.get("taggedVersions"), present), field.get("flexibleVersions") == "none",
+            bool(field.get("ignorable")), default_of(field),
         ))
         if field.get("fields"):
             name = field["type"].removeprefix("[]")

@@ -28,8 +28,7 @@ def _random_field(rng, table, field, version, integer):
         return None
     if not field.array:
         return _random_value(rng, table, field, version, integer)
-    # A tagged array whose default is null is not written when it is empty: it would come back as null.
-    count = rng.choice([1, 2, 3] if field.default == "null" and field.tag >= 0 else [0, 1, 2, 3])
+    count = rng.choice([0, 1, 2, 3])
     return [_random_value(rng, table, field, version, integer) for _ in range(count)]
 
 

@@ -26,14 +26,19 @@ def create_topic(port: int, name: str, partitions: int = 1, **configs) -> str:
         assert answer["topics"][0]["error_code"] == 0, answer
         end_s = time.monotonic() + 10
         while time.monotonic() < end_s:
-            row = ask(connection, raw.METADATA, 12, topics=[{"name": name, "topic_id": None}],
-                      allow_auto_topic_creation=False)["topics"][0]
-            if row["error_code"] == 0 and len(row["partitions"]) == partitions and all(
-                    cell["error_code"] == 0 and cell["leader_id"] >= 0
-                    for cell in row["partitions"]):
-                return row["topic_id"]
+            # Kafka's metadata names a leader before that leader knows its role: ask the leader.
+            row = ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[{
+                "name": name, "partitions": [{"partition_index": index, "timestamp": -1}
+                                             for index in range(partitions)]}])["topics"][0]
+            if all(cell["error_code"] == 0 for cell in row["partitions"]):
+                break
             time.sleep(0.01)
-    raise AssertionError(f"{name} has no leader: {row}")
+        else:
+            raise AssertionError(f"{name} has no leader: {row}")
+        row = ask(connection, raw.METADATA, 12, topics=[{"name": name, "topic_id": None}],
+                  allow_auto_topic_creation=False)["topics"][0]
+        assert row["error_code"] == 0 and len(row["partitions"]) == partitions, row
+        return row["topic_id"]
 
 
 def produce(connection: Connection, topic: str, records: bytes | None, *, partition: int = 0,

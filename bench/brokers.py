@@ -1,0 +1,44 @@
+"""pylog's brokerd as a child process, with the interface of bench.kafka.KafkaBroker.
+
+Called by: bench.vs, bench.loads.
+Invariants: (1) the broker runs from this checkout, by this interpreter; (2) loopback only.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from bench.process import BrokerProcess, free_port
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+READY = re.compile(rb"brokerd ready .*\bms=(\d+)")
+START_WAIT_S = 60.0
+RELAXED = {"log.flush.acks.all.enable": "false"}
+KAFKA_FLUSH_EACH = {"log.flush.interval.messages": "1"}
+
+
+class PylogBroker(BrokerProcess):
+    """A single brokerd on loopback. data_dir: its log.dirs; overrides: settings by Kafka's names."""
+
+    name = "pylog"
+
+    def _start(self) -> None:
+        self.port = self.wanted_port or free_port()
+        settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": self.data_dir,
+            **self.overrides,
+        }
+        command = [sys.executable, "-m", "pylog"]
+        for key, value in settings.items():
+            command += ["--override", f"{key}={value}"]
+        path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+        self.spawn(command, env={**os.environ, "PYTHONPATH": path})
+        self.wait_answer(START_WAIT_S, pause_s=0.001)
+
+    @property
+    def ready_ms(self) -> int | None:
+        """The milliseconds that brokerd itself prints in its ready line."""
+        lines = READY.findall(self.output.read_bytes())
+        return int(lines[-1]) if lines else None

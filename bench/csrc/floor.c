@@ -1,0 +1,144 @@
+/* The least that a broker must do, as bare loops: the floor under the table of bench.vs.
+ *
+ * usage: floor recv REQUEST_BYTES TOTAL_BYTES FILE [preallocate]
+ *        floor sendfile RANGE_BYTES TOTAL_BYTES FILE
+ * recv: read frames from a loopback socket, checksum them (CRC-32C), pwrite them to a growing file.
+ * sendfile: send ranges of a cached file into a loopback socket, one small request before each.
+ * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, as JSON.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/wait.h>
+
+#include "wire.h"
+
+static double cpu_s(void)
+{
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
+}
+
+/* Two ends of a loopback TCP connection; forks, returns the parent's end, runs `peer` on the
+ * child's. */
+static int with_peer(void (*peer)(int, size_t, int64_t), size_t unit, int64_t total, pid_t *child)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (struct sockaddr *)&address, size) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&address, &size)) {
+        wire_die("listen: %s", strerror(errno));
+    }
+    *child = fork();
+    if (*child == 0) {
+        close(listener);
+        peer(wire_connect(ntohs(address.sin_port)), unit, total);
+        _exit(0);
+    }
+    int stream = accept(listener, NULL, NULL);
+    int one = 1;
+    setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    close(listener);
+    return stream;
+}
+
+static void feed(int stream, size_t unit, int64_t total)
+{
+    uint8_t *frame = calloc(1, unit);
+    if (!frame) {
+        wire_die("no memory");
+    }
+    for (int64_t sent = 0; sent < total; sent += (int64_t)unit) {
+        wire_send_all(stream, frame, unit);
+    }
+    recv(stream, frame, 1, 0); /* wait until the other end has everything */
+}
+
+static void drain(int stream, size_t unit, int64_t total)
+{
+    uint8_t *buffer = malloc(unit);
+    if (!buffer) {
+        wire_die("no memory");
+    }
+    for (int64_t got = 0; got < total; got += (int64_t)unit) {
+        wire_send_all(stream, (const uint8_t *)"next", 4);
+        wire_recv_all(stream, buffer, unit);
+    }
+}
+
+static double take(int file, size_t unit, int64_t total, int preallocate)
+{
+    pid_t child;
+    uint8_t *frame = malloc(unit);
+    if (!frame || (preallocate && posix_fallocate(file, 0, total + (int64_t)unit))) {
+        wire_die("no memory or disk");
+    }
+    int stream = with_peer(feed, unit, total, &child);
+    volatile uint32_t sum = 0;
+    double before = cpu_s();
+    for (int64_t at = 0; at < total; at += (int64_t)unit) {
+        wire_recv_all(stream, frame, unit);
+        sum ^= wire_crc32c(frame, unit);
+        if (pwrite(file, frame, unit, at) != (ssize_t)unit) {
+            wire_die("pwrite: %s", strerror(errno));
+        }
+    }
+    double took = cpu_s() - before;
+    wire_send_all(stream, (const uint8_t *)"!", 1);
+    waitpid(child, NULL, 0);
+    return took;
+}
+
+static double give(int file, size_t unit, int64_t total)
+{
+    pid_t child;
+    uint8_t *block = calloc(1, 1 << 20);
+    int64_t length = 256 << 20;
+    for (int64_t at = 0; at < length; at += 1 << 20) {
+        if (!block || pwrite(file, block, 1 << 20, at) != 1 << 20) {
+            wire_die("pwrite: %s", strerror(errno));
+        }
+    }
+    int stream = with_peer(drain, unit, total, &child);
+    double before = cpu_s();
+    for (int64_t done = 0; done < total; done += (int64_t)unit) {
+        uint8_t request[4];
+        wire_recv_all(stream, request, 4);
+        off_t at = done % (length - (int64_t)unit);
+        for (size_t left = unit; left;) {
+            ssize_t sent = sendfile(stream, file, &at, left);
+            if (sent <= 0) {
+                wire_die("sendfile: %s", strerror(errno));
+            }
+            left -= (size_t)sent;
+        }
+    }
+    double took = cpu_s() - before;
+    waitpid(child, NULL, 0);
+    return took;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 5) {
+        wire_die("usage: floor recv|sendfile UNIT_BYTES TOTAL_BYTES FILE [preallocate]");
+    }
+    size_t unit = (size_t)atoll(argv[2]);
+    int64_t total = atoll(argv[3]);
+    int file = open(argv[4], O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || unit < 1 || unit > 128u << 20) {
+        wire_die("%s: %s", argv[4], strerror(errno));
+    }
+    int taking = !strcmp(argv[1], "recv");
+    double took = taking ? take(file, unit, total, argc > 5) : give(file, unit, total);
+    close(file);
+    unlink(argv[4]);
+    printf("{\"unit_bytes\": %zu, \"cpu_s_per_gb\": %.4f}\n", unit,
+           took / ((double)total / 1e9));
+    return 0;
+}

@@ -1,0 +1,163 @@
+/* End-to-end latency at a fixed rate: from before a record's send to after its receipt.
+ *
+ * usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS
+ * One thread sends single-record requests on schedule and never waits for an answer, so a stall of
+ * the broker shows as latency of every record behind it; another long-polls partition 0. The first
+ * second is left out. Prints one line of JSON. TOPIC must be fresh.
+ */
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include "wire.h"
+
+enum { REPLY_ROOM = 8 << 20 };
+
+typedef struct {
+    int port;
+    const char *topic;
+    int64_t wanted;
+    int64_t skipped;
+    int64_t seen;
+    int64_t *samples_ns;
+} poll_side;
+
+/* A batch of ours carries its send time in the first value: header, then record head of known
+ * length, found by walking the varints. */
+static int64_t sent_at_ns(const uint8_t *batch)
+{
+    const uint8_t *at = batch + WIRE_BATCH_HEADER_BYTES;
+    while (*at++ & 0x80) {
+    }
+    at += 3; /* attributes, timestamp delta, offset delta: one byte each for a first record */
+    at += 1; /* null key */
+    while (*at++ & 0x80) {
+    }
+    return wire_get64(at);
+}
+
+static size_t ask(uint8_t *frame, const char *topic, int64_t offset, int32_t number)
+{
+    uint8_t *at = wire_header(frame, WIRE_FETCH, 11, number);
+    at = wire_put32(at, -1);
+    at = wire_put32(at, 500);
+    at = wire_put32(at, 1);
+    at = wire_put32(at, 4 << 20);
+    *at++ = 0;
+    at = wire_put32(at, 0);
+    at = wire_put32(at, -1);
+    at = wire_put32(at, 1);
+    at = wire_put_text(at, topic);
+    at = wire_put32(at, 1);
+    at = wire_put32(at, 0);
+    at = wire_put32(at, -1);
+    at = wire_put64(at, offset);
+    at = wire_put64(at, -1);
+    at = wire_put32(at, 1 << 20);
+    at = wire_put32(at, 0);
+    at = wire_put_text(at, "");
+    return wire_finish(frame, at);
+}
+
+static void take(poll_side *side, const uint8_t *batch, int64_t length, int64_t *offset)
+{
+    int64_t now_ns = wire_now_ns();
+    while (length >= WIRE_BATCH_HEADER_BYTES) {
+        int64_t whole = 12 + (int64_t)wire_get32(batch + 8);
+        if (whole > length) {
+            return;
+        }
+        *offset = wire_get64(batch) + wire_get32(batch + 23) + 1;
+        if (side->seen >= side->skipped && side->seen < side->wanted) {
+            side->samples_ns[side->seen - side->skipped] = now_ns - sent_at_ns(batch);
+        }
+        side->seen++;
+        batch += whole;
+        length -= whole;
+    }
+}
+
+static void *receive(void *argument)
+{
+    poll_side *side = argument;
+    uint8_t frame[1024];
+    uint8_t *reply = malloc(REPLY_ROOM);
+    int stream = wire_connect(side->port);
+    int64_t offset = 0;
+    for (int32_t number = 0; side->seen < side->wanted; number++) {
+        wire_send_all(stream, frame, ask(frame, side->topic, offset, number));
+        uint8_t head[4];
+        wire_recv_all(stream, head, 4);
+        size_t length = (size_t)wire_get32(head);
+        if (!reply || length > REPLY_ROOM) {
+            wire_die("a reply of %zu bytes", length);
+        }
+        wire_recv_all(stream, reply, length);
+        if (wire_get32(reply + 14) != 1) {
+            continue; /* an empty answer of a long poll that timed out */
+        }
+        const uint8_t *at = reply + 18;
+        at += 2 + wire_get16(at) + 4;
+        if (wire_get16(at + 4)) {
+            wire_die("fetch error %d", wire_get16(at + 4));
+        }
+        at += 4 + 2 + 8 + 8 + 8;
+        int aborted = wire_get32(at);
+        at += 4 + (aborted > 0 ? aborted * 16 : 0) + 4;
+        if (wire_get32(at) > 0) {
+            take(side, at + 4, wire_get32(at), &offset);
+        }
+    }
+    close(stream);
+    free(reply);
+    return NULL;
+}
+
+static void drain(int stream)
+{
+    uint8_t replies[4096];
+    while (recv(stream, replies, sizeof replies, MSG_DONTWAIT) > 0) {
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 7) {
+        wire_die("usage: latency PORT TOPIC RATE_PER_S SECONDS RECORD_BYTES ACKS");
+    }
+    int rate = atoi(argv[3]);
+    int record_bytes = atoi(argv[5]);
+    poll_side side = {.port = atoi(argv[1]), .topic = argv[2], .skipped = rate};
+    side.wanted = (int64_t)(rate * atof(argv[4])) + rate;
+    side.samples_ns = calloc((size_t)side.wanted, sizeof *side.samples_ns);
+    uint8_t *batch = malloc((size_t)record_bytes + 4096);
+    uint8_t *frame = malloc((size_t)record_bytes + 8192);
+    if (!batch || !frame || !side.samples_ns || record_bytes < 8) {
+        wire_die("no memory, or records below 8 bytes");
+    }
+    prctl(PR_SET_TIMERSLACK, 1000);
+    uint8_t *value;
+    size_t length = wire_batch(batch, 1, record_bytes, &value);
+    uint8_t *at = wire_produce(frame, atoi(argv[6]), side.topic, 0, length, NULL);
+    size_t frame_length = wire_finish(frame, at + length);
+    int stream = wire_connect(side.port);
+    pthread_t receiver;
+    if (pthread_create(&receiver, NULL, receive, &side)) {
+        wire_die("no thread");
+    }
+    int64_t begin_ns = wire_now_ns() + 200000000;
+    for (int64_t number = 0; number < side.wanted; number++) {
+        int64_t due_ns = begin_ns + number * 1000000000 / rate;
+        struct timespec due = {due_ns / 1000000000, due_ns % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL);
+        wire_put64(value, wire_now_ns());
+        wire_batch_seal(batch, length);
+        memcpy(at, batch, length);
+        wire_send_all(stream, frame, frame_length);
+        drain(stream);
+    }
+    pthread_join(receiver, NULL);
+    printf("{\"requests\": %lld, ", (long long)side.wanted);
+    wire_print_percentiles(side.samples_ns, (size_t)(side.wanted - side.skipped));
+    printf("}\n");
+    return 0;
+}

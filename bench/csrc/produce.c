@@ -1,0 +1,195 @@
+/* Produce requests of one shape over many connections from one thread.
+ *
+ * usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS RECORD_BYTES ACKS \
+ *                SECONDS REQUESTS
+ * Runs until SECONDS have passed or REQUESTS were answered (0: no such limit) and prints one line
+ * of JSON. Every connection keeps IN_FLIGHT requests under way; requests go round the partitions.
+ * The batch is built once, so that the client costs little beside the broker.
+ */
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "wire.h"
+
+enum { CONNECTIONS_MAX = 1024, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096 };
+
+typedef struct {
+    int stream;
+    int in_flight;
+    int head; /* index of the oldest send time */
+    size_t sent; /* bytes of the current frame already sent; 0: between frames */
+    size_t held; /* reply bytes read so far */
+    int64_t sent_at_ns[IN_FLIGHT_MAX];
+    uint8_t reply[REPLY_BYTES_MAX];
+} connection;
+
+typedef struct {
+    uint8_t *frame;
+    uint8_t *partition_at;
+    size_t frame_length;
+    int partitions;
+    int in_flight_max;
+    int64_t started;
+    int64_t requests_max;
+    int64_t answered;
+    int64_t errors;
+    int first_error;
+    int64_t *samples_ns;
+    size_t samples_max;
+} load;
+
+static void watch(int poller, connection *peer, int operation, int writable)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = peer};
+    if (writable) {
+        event.events |= EPOLLOUT;
+    }
+    if (epoll_ctl(poller, operation, peer->stream, &event)) {
+        wire_die("epoll_ctl: %s", strerror(errno));
+    }
+}
+
+/* A frame that went out in part is always finished from the same bytes: the template is shared,
+ * so its partition field is written anew whenever a connection goes on sending. */
+static void push(load *run, int poller, connection *peer, int64_t number[])
+{
+    for (;;) {
+        if (!peer->sent) {
+            int full = peer->in_flight >= run->in_flight_max;
+            if (full || (run->requests_max && run->started >= run->requests_max)) {
+                watch(poller, peer, EPOLL_CTL_MOD, 0);
+                return;
+            }
+            *number = run->started++;
+            int slot = (peer->head + peer->in_flight) % IN_FLIGHT_MAX;
+            peer->sent_at_ns[slot] = wire_now_ns();
+            peer->in_flight++;
+        }
+        wire_put32(run->partition_at, *number % run->partitions);
+        ssize_t got = send(peer->stream, run->frame + peer->sent, run->frame_length - peer->sent,
+                           MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (got < 0 && errno == EAGAIN) {
+            watch(poller, peer, EPOLL_CTL_MOD, 1);
+            return;
+        }
+        if (got < 0) {
+            wire_die("send: %s", strerror(errno));
+        }
+        peer->sent += (size_t)got;
+        if (peer->sent == run->frame_length) {
+            peer->sent = 0;
+        }
+    }
+}
+
+static void answered(load *run, connection *peer, const uint8_t *reply)
+{
+    int error = wire_produce_error(reply + 4);
+    if (error) {
+        run->errors++;
+        run->first_error = run->first_error ? run->first_error : error;
+    }
+    if ((size_t)run->answered < run->samples_max) {
+        run->samples_ns[run->answered] = wire_now_ns() - peer->sent_at_ns[peer->head];
+    }
+    peer->head = (peer->head + 1) % IN_FLIGHT_MAX;
+    peer->in_flight--;
+    run->answered++;
+}
+
+static void pull(load *run, connection *peer)
+{
+    ssize_t got = recv(peer->stream, peer->reply + peer->held, REPLY_BYTES_MAX - peer->held,
+                       MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
+        wire_die("recv: %s", got ? strerror(errno) : "closed by the broker");
+    }
+    if (got < 0) {
+        return;
+    }
+    peer->held += (size_t)got;
+    size_t at = 0;
+    while (peer->held - at >= 4) {
+        size_t whole = 4 + (size_t)wire_get32(peer->reply + at);
+        if (whole > REPLY_BYTES_MAX) {
+            wire_die("a reply of %zu bytes", whole);
+        }
+        if (peer->held - at < whole) {
+            break;
+        }
+        answered(run, peer, peer->reply + at);
+        at += whole;
+    }
+    memmove(peer->reply, peer->reply + at, peer->held - at);
+    peer->held -= at;
+}
+
+static void drive(load *run, connection *peers, int count, double seconds)
+{
+    static int64_t number[CONNECTIONS_MAX];
+    struct epoll_event events[256];
+    int poller = epoll_create1(EPOLL_CLOEXEC);
+    int64_t end_ns = seconds > 0 ? wire_now_ns() + (int64_t)(seconds * 1e9) : INT64_MAX;
+    for (int index = 0; index < count; index++) {
+        watch(poller, &peers[index], EPOLL_CTL_ADD, 1);
+    }
+    for (;;) {
+        int ready = epoll_wait(poller, events, 256, 1000);
+        for (int index = 0; index < ready; index++) {
+            connection *peer = events[index].data.ptr;
+            if (events[index].events & ~(unsigned)EPOLLOUT) {
+                pull(run, peer);
+            }
+            push(run, poller, peer, &number[peer - peers]);
+        }
+        if (wire_now_ns() >= end_ns || (run->requests_max && run->answered >= run->requests_max)) {
+            break;
+        }
+    }
+    close(poller);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 11) {
+        wire_die("usage: produce PORT TOPIC PARTITIONS CONNECTIONS IN_FLIGHT BATCH_RECORDS "
+                 "RECORD_BYTES ACKS SECONDS REQUESTS");
+    }
+    int count = atoi(argv[4]);
+    int records = atoi(argv[6]);
+    int record_bytes = atoi(argv[7]);
+    double seconds = atof(argv[9]);
+    load run = {.partitions = atoi(argv[3]), .in_flight_max = atoi(argv[5])};
+    run.requests_max = atoll(argv[10]);
+    if (count < 1 || count > CONNECTIONS_MAX || run.in_flight_max > IN_FLIGHT_MAX) {
+        wire_die("at most %d connections and %d in flight", CONNECTIONS_MAX, IN_FLIGHT_MAX);
+    }
+    size_t room = (size_t)records * ((size_t)record_bytes + 32) + 4096;
+    uint8_t *batch = malloc(room);
+    run.frame = malloc(room + 4096);
+    run.samples_max = 20000000;
+    run.samples_ns = malloc(run.samples_max * sizeof *run.samples_ns);
+    connection *peers = calloc((size_t)count, sizeof *peers);
+    if (!batch || !run.frame || !run.samples_ns || !peers) {
+        wire_die("no memory");
+    }
+    size_t length = wire_batch(batch, records, record_bytes, NULL);
+    uint8_t *at = wire_produce(run.frame, atoi(argv[8]), argv[2], 0, length, &run.partition_at);
+    memcpy(at, batch, length);
+    run.frame_length = wire_finish(run.frame, at + length);
+    for (int index = 0; index < count; index++) {
+        peers[index].stream = wire_connect(atoi(argv[1]));
+    }
+    int64_t begin_ns = wire_now_ns();
+    drive(&run, peers, count, seconds);
+    double took_s = (double)(wire_now_ns() - begin_ns) / 1e9;
+    printf("{\"requests\": %lld, \"records\": %lld, \"record_bytes\": %lld, \"seconds\": %.3f, "
+           "\"request_bytes\": %zu, \"errors\": %lld, \"first_error\": %d, ",
+           (long long)run.answered, (long long)(run.answered * records),
+           (long long)(run.answered * records * record_bytes), took_s, run.frame_length,
+           (long long)run.errors, run.first_error);
+    size_t samples = (size_t)run.answered;
+    wire_print_percentiles(run.samples_ns, samples < run.samples_max ? samples : run.samples_max);
+    printf("}\n");
+    return run.errors != 0;
+}

@@ -1,0 +1,247 @@
+"""The load clients as calls: each runs one program against one broker and returns its figures.
+
+Called by: bench.scenarios.
+Invariants: (1) a client that lost or failed a request raises LoadFailed, it never yields a figure;
+  (2) broker CPU is read around the client's run, so that the client's own time does not count.
+"""
+
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench import kafka
+from bench.process import BrokerProcess
+from bench.programs import load_client, rdkafka_performance
+
+GB = 1e9
+CLIENT_WAIT_S = 900.0
+TOPIC_WAIT_S = 60.0
+PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+)", re.M)
+CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
+JAVA_TOTAL = re.compile(
+    r"(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).* ([\d.]+) ms 50th, "
+    r"([\d.]+) ms 95th, ([\d.]+) ms 99th, ([\d.]+) ms 99.9th")
+JAVA_REQUEST = re.compile(
+    r"producer-node-metrics:request-size-avg:\{[^}]*node-id=node-\d[^}]*\}\s*:\s*([\d.]+)")
+
+
+class LoadFailed(Exception):
+    """The client ended with an error or lost requests; the message is its own."""
+
+
+def _finish(done: subprocess.CompletedProcess) -> str:
+    if done.returncode:
+        text = (done.stderr + done.stdout).strip()
+        raise LoadFailed(f"{Path(done.args[0]).name}: {text[-400:]}")
+    return done.stdout
+
+
+def _run(command: list) -> str:
+    return _finish(subprocess.run(
+        [str(part) for part in command], text=True, capture_output=True, timeout=CLIENT_WAIT_S))
+
+
+def native(name: str, broker: BrokerProcess, *args) -> dict:
+    """Run bench/csrc/`name`.c against `broker`; its JSON line as a dict."""
+    return json.loads(_run([load_client(name), broker.port, *args]))
+
+
+def _admin_call(broker: BrokerProcess, call) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    try:
+        for future in call(admin).values():
+            future.result(TOPIC_WAIT_S)
+    except KafkaException as refused:
+        raise LoadFailed(f"{broker.name}: {refused}") from refused
+
+
+def create_topic(broker: BrokerProcess, topic: str, partitions: int, **config) -> None:
+    """Create `topic` and wait until each partition's leader takes requests."""
+    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+    _admin_call(broker, lambda admin: admin.create_topics([new], operation_timeout=TOPIC_WAIT_S))
+    end_s = time.monotonic() + TOPIC_WAIT_S
+    while not _leaders_serve(broker, topic, partitions):
+        if time.monotonic() > end_s:
+            raise LoadFailed(f"{broker.name}: no leaders for {topic} in {TOPIC_WAIT_S} s")
+        time.sleep(0.05)
+
+
+def _leaders_serve(broker: BrokerProcess, topic: str, partitions: int) -> bool:
+    done = subprocess.run(
+        [load_client("fetch"), str(broker.port), topic, str(partitions), "1024", "0"],
+        capture_output=True, text=True, timeout=TOPIC_WAIT_S)
+    return done.returncode == 0
+
+
+def delete_topic(broker: BrokerProcess, topic: str) -> None:
+    _admin_call(broker, lambda admin: admin.delete_topics([topic]))
+
+
+@contextmanager
+def measured(broker: BrokerProcess, figures: dict, key: str, units: str):
+    """Adds the broker's CPU seconds during the block, per `figures[units]`, as `figures[key]`."""
+    before = broker.cpu_seconds()
+    yield
+    used = broker.cpu_seconds() - before  # Keeps (2).
+    figures[key] = used / figures[units]
+    del figures[units]
+
+
+def rdkafka_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
+    """rdkafka_performance -P: records spread evenly, so that all partitions are written.
+
+    mb_s, cpu_s_per_gb (of record values), request_bytes (mean Produce request on the wire).
+    """
+    figures: dict = {}
+    with tempfile.NamedTemporaryFile("r") as stats:
+        with measured(broker, figures, "cpu_s_per_gb", "gb"):
+            text = _run([
+                rdkafka_performance(), "-P", "-t", topic, "-b", broker.bootstrap, "-s", size,
+                "-c", count, "-a", -1, "-z", codec, "-u", "-i", 100000, "-T", 200,
+                "-Y", f"cat > {stats.name}", "-X", "sticky.partitioning.linger.ms=0",
+                "-X", "message.timeout.ms=120000",
+            ])
+            totals = PRODUCED.findall(text)
+            if not totals or int(totals[-1][1]) != count:
+                raise LoadFailed(f"rdkafka_performance: {text[-400:]}")
+            figures["gb"] = size * count / GB
+        figures["mb_s"] = size * count / 1e6 / (int(totals[-1][0]) / 1e3)
+        figures["request_bytes"] = _rdkafka_mean(stats.read(), "txbytes", "Produce")
+    return figures
+
+
+def _rdkafka_mean(text: str, total: str, request: str) -> float:
+    """Mean bytes per request from the last whole line of librdkafka's statistics, 0 when none."""
+    for line in reversed(text.splitlines()):
+        try:
+            brokers = json.loads(line)["brokers"].values()
+        except ValueError:
+            continue
+        count = sum(broker["req"].get(request, 0) for broker in brokers)
+        if count:
+            return sum(broker[total] for broker in brokers) / count
+    return 0.0
+
+
+def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: int,
+                    count: int) -> dict:
+    """rdkafka_performance -C from the beginning of all partitions: fetch_mb_s,
+    fetch_cpu_s_per_gb, reply_bytes (mean Fetch answer)."""
+    figures: dict = {}
+    numbers = [part for number in range(partitions) for part in ("-p", number)]
+    with tempfile.NamedTemporaryFile("r") as stats:
+        with measured(broker, figures, "fetch_cpu_s_per_gb", "gb"):
+            text = _run([
+                rdkafka_performance(), "-C", "-t", topic, "-b", broker.bootstrap, *numbers,
+                "-o", "beginning", "-c", count, "-B", 1000, "-i", 100000, "-T", 200,
+                "-Y", f"cat > {stats.name}",
+            ])
+            totals = CONSUMED.findall(text)
+            if not totals or int(totals[-1][0]) < count:
+                raise LoadFailed(f"rdkafka_performance: {text[-400:]}")
+            figures["gb"] = size * count / GB
+        figures["fetch_mb_s"] = size * count / 1e6 / max(int(totals[-1][2]) / 1e3, 1e-3)
+        figures["reply_bytes"] = _rdkafka_mean(stats.read(), "rxbytes", "Fetch")
+    return figures
+
+
+def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
+    """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
+    raw_fetch_cpu_s_per_gb, range_bytes."""
+    figures: dict = {}
+    with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
+        line = native("fetch", broker, topic, partitions, 1 << 20, 0)
+        figures["gb"] = size * count / GB
+    figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
+    figures["range_bytes"] = line["range_bytes"]
+    return figures
+
+
+def java_produce(broker: BrokerProcess, topic: str, size: int, count: int, codec: str) -> dict:
+    """Kafka's ProducerPerformance with its defaults (idempotent, 16 KiB batches) and acks=all."""
+    figures: dict = {}
+    with measured(broker, figures, "cpu_s_per_gb", "gb"):
+        text = _finish(kafka.run_tool(
+            "org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", broker.bootstrap,
+            "--topic", topic, "--num-records", count, "--record-size", size,
+            "--throughput", -1, "--print-metrics", "--command-property", "acks=all",
+            "--command-property", f"compression.type={codec}"))
+        total = JAVA_TOTAL.search(text)
+        if total is None or int(total[1]) != count:
+            raise LoadFailed(f"ProducerPerformance: {text[:400]}")
+        figures["gb"] = size * count / GB
+    figures["mb_s"] = float(total[2]) * size / 1e6
+    figures["client_p99_ms"] = float(total[6])
+    sizes = [float(found) for found in JAVA_REQUEST.findall(text)]
+    figures["request_bytes"] = max(sizes, default=0.0)
+    return figures
+
+
+def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections: int,
+                in_flight: int, batch: int, size: int, seconds: float = 0,
+                requests: int = 0) -> dict:
+    """Our own producer. cpu_s_per_million_requests, cpu_s_per_gb, requests_s, records_s,
+    p50_us to p999_us of the answers, request_bytes."""
+    before = broker.cpu_seconds()
+    line = native("produce", broker, topic, partitions, connections, in_flight, batch, size, -1,
+                  seconds, requests)
+    used = broker.cpu_seconds() - before
+    return {
+        **{key: line[key] for key in ("p50_us", "p99_us", "p999_us", "request_bytes")},
+        "cpu_s_per_million_requests": used / (line["requests"] / 1e6),
+        "cpu_s_per_gb": used / (line["record_bytes"] / GB),
+        "requests_s": line["requests"] / line["seconds"],
+        "records_s": line["records"] / line["seconds"],
+        "mb_s": line["record_bytes"] / 1e6 / line["seconds"],
+    }
+
+
+def latency(broker: BrokerProcess, topic: str, rate: int, seconds: float) -> dict:
+    """End to end at `rate` records/s of 100 bytes, acks=all: p50_us, p99_us, p999_us, max_us."""
+    line = native("latency", broker, topic, rate, seconds, 100, -1)
+    return {key: line[key] for key in ("p50_us", "p99_us", "p999_us", "max_us")}
+
+
+def drop_from_page_cache(data_dir: Path, topic: str) -> int:
+    """Write back and forget the cached pages of the topic's files; bytes of their segments."""
+    total = 0
+    for path in data_dir.rglob("*"):
+        if path.suffix in (".log", ".index", ".timeindex") and path.parent.name.startswith(topic):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            total += os.fstat(descriptor).st_size if path.suffix == ".log" else 0
+            os.close(descriptor)
+    return total
+
+
+def open_idle_connections(port: int, count: int) -> list[socket.socket]:
+    """Connections that have each had one ApiVersions answer."""
+    request = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+    streams = []
+    for _ in range(count):
+        stream = socket.create_connection(("127.0.0.1", port), timeout=10)
+        stream.sendall(request)
+        streams.append(stream)
+    for stream in streams:
+        size = struct.unpack(">i", stream.recv(4, socket.MSG_WAITALL))[0]
+        if len(stream.recv(size, socket.MSG_WAITALL)) != size:
+            raise LoadFailed("an idle connection was closed before its first answer")
+    return streams
+
+
+def floor(kind: str, unit_bytes: float, total_bytes: float, folder: Path) -> float:
+    """CPU seconds per GB of the bare loop `kind` (recv or sendfile) at `unit_bytes`."""
+    unit = max(1, int(unit_bytes))
+    line = _run([load_client("floor"), kind, unit, int(total_bytes), folder / f"floor.{kind}"])
+    return json.loads(line)["cpu_s_per_gb"]

@@ -1,0 +1,84 @@
+"""The native programs of the bench: our C load clients, and librdkafka's rdkafka_performance.
+
+Owns: the folder `bench/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
+Called by: bench.loads, bench.floors.
+Invariants: (1) nothing of librdkafka enters the checkout; (2) a program is rebuilt when its source
+  is newer than it.
+Source: librdkafka comes inside the crate rdkafka-sys, fetched by cargo.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCES = Path(__file__).with_name("csrc")
+CFLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-g1", "-msse4.2", "-Wall", "-Wextra",
+          "-Wconversion", "-Wshadow", "-pthread"]
+RDKAFKA_SYS = "=4.10.0"
+CRATE = f"""\
+[package]
+name = "fetch-librdkafka"
+version = "0.0.0"
+edition = "2021"
+[dependencies]
+rdkafka-sys = {{ version = "{RDKAFKA_SYS}", default-features = false }}
+"""
+
+
+class ProgramMissing(Exception):
+    """A compiler or a source cannot be had; the message is one line for the user."""
+
+
+def cache_dir() -> Path:
+    root = os.environ.get("PYLOG_CACHE") or Path(__file__).resolve().parent.parent / ".cache"
+    return Path(root) / "bench"
+
+
+def _run(command: list[str], folder: Path, log: Path, **extra) -> None:
+    with open(log, "ab") as sink:
+        done = subprocess.run(command, cwd=folder, stdout=sink, stderr=sink, **extra)
+    if done.returncode:
+        raise ProgramMissing(f"`{' '.join(command[:4])}` failed, see {log}")
+
+
+def load_client(name: str) -> str:
+    """Path of the program built from bench/csrc/`name`.c."""
+    source = SOURCES / f"{name}.c"
+    program = cache_dir() / name
+    newest = max(path.stat().st_mtime for path in SOURCES.iterdir())
+    if program.exists() and program.stat().st_mtime > newest:  # Keeps (2).
+        return str(program)
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise ProgramMissing("the load clients need gcc")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    fresh = program.with_suffix(f".{os.getpid()}")
+    _run([compiler, *CFLAGS, str(source), "-o", str(fresh), "-lm"], SOURCES,
+         program.parent / f"{name}.build")
+    fresh.rename(program)
+    return str(program)
+
+
+def rdkafka_performance() -> str:
+    """Path of librdkafka's own load program, built once from the crate's sources."""
+    root = cache_dir() / "librdkafka"
+    program = root / "build" / "examples" / "rdkafka_performance"
+    if program.exists():
+        return str(program)
+    if shutil.which("cargo") is None:
+        raise ProgramMissing("rdkafka_performance needs cargo, which fetches librdkafka's sources")
+    shutil.rmtree(root, ignore_errors=True)
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "main.rs").write_text("fn main() {}\n")
+    (root / "Cargo.toml").write_text(CRATE)
+    log = root / "build.log"
+    _run(["cargo", "vendor", "-q", "vendor"], root, log)
+    shutil.copytree(root / "vendor" / "rdkafka-sys" / "librdkafka", root / "build")
+    plain = {**os.environ, "CC": "gcc"}  # mklove takes no compiler with arguments.
+    build = root / "build"
+    _run(["./configure", "--disable-gssapi", "--disable-ssl", "--disable-curl"], build, log,
+         env=plain)
+    _run(["make", "-j2", "libs"], build, log, env=plain)
+    _run(["make", "-C", "examples", "rdkafka_performance"], build, log, env=plain)
+    return str(program)

@@ -1,0 +1,311 @@
+"""The loads of bench.vs: what is run against a broker, and the figures that come out.
+
+Owns: SCENARIOS, the table of loads by name.
+Called by: bench.vs.
+Invariants: (1) a scenario treats both brokers alike: it sees a Side, never which broker it is,
+  beyond the settings in SETUPS.
+"""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import loads
+from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
+from bench.kafka import KafkaBroker
+from bench.process import BrokerProcess
+from bench.programs import load_client
+
+PARTITIONS = 6
+RATE_PER_S = 500
+# Like with like: Kafka's default acknowledges from the page cache, and so does our relaxed setting.
+SETUPS: dict[str, dict[str, dict]] = {
+    "cached": {"kafka": {}, "pylog": RELAXED},
+    "flushed": {"kafka": KAFKA_FLUSH_EACH, "pylog": {}},
+}
+
+
+@dataclass
+class Scale:
+    """Sizes of one run. Bytes are of record values."""
+
+    native_bytes: dict[int, int]  # by record size
+    java_bytes: dict[int, int]
+    one_record_requests: int
+    latency_s: float
+    cold_bytes: int
+    flush_s: float
+    partitions: int
+    connections: int
+    floor_bytes: int
+
+
+FULL = Scale(
+    native_bytes={1024: 1_000_000_000, 100: 400_000_000},
+    java_bytes={1024: 500_000_000, 100: 200_000_000},
+    one_record_requests=150_000, latency_s=20, cold_bytes=5_000_000_000, flush_s=8,
+    partitions=10_000, connections=2_000, floor_bytes=1_000_000_000,
+)
+QUICK = Scale(
+    native_bytes={1024: 300_000_000, 100: 100_000_000},
+    java_bytes={1024: 150_000_000, 100: 40_000_000},
+    one_record_requests=30_000, latency_s=5, cold_bytes=1_000_000_000, flush_s=3,
+    partitions=1_000, connections=500, floor_bytes=300_000_000,
+)
+
+
+@dataclass
+class Side:
+    """One broker kind within a run: starts brokers, keeps those that scenarios share."""
+
+    name: str
+    folder: Path
+    scale: Scale
+    running: dict[str, BrokerProcess] = field(default_factory=dict)
+    cold_topic: str | None = None
+    serial: int = 0
+
+    def fresh(self, overrides: dict | None = None) -> BrokerProcess:
+        """A broker on an empty directory, not started."""
+        self.serial += 1
+        kind = KafkaBroker if self.name == "kafka" else PylogBroker
+        return kind(self.folder / f"{self.name}-{self.serial}", overrides=overrides)
+
+    def shared(self, setup: str) -> BrokerProcess:
+        """The long-lived broker with SETUPS[setup], started and warmed up at first use."""
+        broker = self.running.get(setup)
+        if broker is None or broker.process.poll() is not None:
+            broker = self.fresh(SETUPS[setup][self.name]).start()
+            self.running[setup] = broker
+            self.cold_topic = None if setup == "cached" else self.cold_topic
+            if setup == "cached":
+                self._warm_up(broker)
+        return broker
+
+    def _warm_up(self, broker: BrokerProcess) -> None:
+        """Kafka's JVM compiles while it works; both sides get the same untimed load first."""
+        count = self.scale.native_bytes[100] // 100 // 2
+        topic = self.topic()
+        loads.create_topic(broker, topic, PARTITIONS)
+        loads.rdkafka_produce(broker, topic, 100, count, "none")
+        loads.raw_fetch(broker, topic, PARTITIONS, count, 100)
+        loads.raw_produce(broker, topic, PARTITIONS, 8, 1, 1, 100,
+                          requests=self.scale.one_record_requests // 2)
+        loads.delete_topic(broker, topic)
+
+    def topic(self) -> str:
+        self.serial += 1
+        return f"load-{self.serial}"
+
+    def stop(self) -> None:
+        for broker in self.running.values():
+            broker.stop()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """run: one round on one side, returns figures. floors: figure of the floor by its loop kind
+    and the figure that holds the unit size. rounds_max: 1 for what takes long and varies little."""
+
+    run: Callable[[Side], dict]
+    floors: tuple[tuple[str, str, str], ...] = ()
+    rounds_max: int = 100
+
+
+def _bulk(client: str, size: int, codec: str) -> Callable[[Side], dict]:
+    def run(side: Side) -> dict:
+        broker = side.shared("cached")
+        sizes = side.scale.java_bytes if client == "java" else side.scale.native_bytes
+        count = sizes[size] // size
+        topic = side.topic()
+        loads.create_topic(broker, topic, PARTITIONS)
+        produce = loads.java_produce if client == "java" else loads.rdkafka_produce
+        figures = produce(broker, topic, size, count, codec)
+        figures |= loads.rdkafka_consume(broker, topic, PARTITIONS, size, count)
+        figures |= loads.raw_fetch(broker, topic, PARTITIONS, count, size)
+        figures["rss_mb"] = broker.rss_bytes() / 1e6
+        loads.delete_topic(broker, topic)
+        return figures
+    return run
+
+
+def _frames(batch: int, in_flight: int, share: int) -> Callable[[Side], dict]:
+    """Our own producer with frames of one known size, where the floor is exact."""
+    def run(side: Side) -> dict:
+        broker = side.shared("cached")
+        topic = side.topic()
+        loads.create_topic(broker, topic, PARTITIONS)
+        requests = side.scale.native_bytes[1024] // share // (batch * 1024)
+        figures = loads.raw_produce(broker, topic, PARTITIONS, 4, in_flight, batch, 1024,
+                                    requests=requests)
+        loads.delete_topic(broker, topic)
+        return figures
+    return run
+
+
+def _one_record(connections: int, in_flight: int) -> Callable[[Side], dict]:
+    def run(side: Side) -> dict:
+        broker = side.shared("cached")
+        topic = side.topic()
+        loads.create_topic(broker, topic, PARTITIONS)
+        figures = loads.raw_produce(broker, topic, PARTITIONS, connections, in_flight, 1, 100,
+                                    requests=side.scale.one_record_requests)
+        loads.delete_topic(broker, topic)
+        return figures
+    return run
+
+
+def _latency(setup: str) -> Callable[[Side], dict]:
+    def run(side: Side) -> dict:
+        broker = side.shared(setup)
+        topic = side.topic()
+        loads.create_topic(broker, topic, 1)
+        figures = loads.latency(broker, topic, RATE_PER_S, side.scale.latency_s)
+        loads.delete_topic(broker, topic)
+        return figures
+    return run
+
+
+def _cold_topic(side: Side, broker: BrokerProcess) -> str:
+    """The topic of cold data, written once a run."""
+    if side.cold_topic is None:
+        topic = f"cold-{side.topic()}"
+        loads.create_topic(broker, topic, PARTITIONS)
+        loads.raw_produce(broker, topic, PARTITIONS, 4, 2, 900, 1024,
+                          requests=side.scale.cold_bytes // (900 * 1024))
+        side.cold_topic = topic
+    return side.cold_topic
+
+
+def _latency_beside_cold(side: Side) -> dict:
+    """The latency load twice: alone, then while another client reads the cold topic in a loop."""
+    broker = side.shared("cached")
+    cold = _cold_topic(side, broker)
+    alone = _latency("cached")(side)
+    done = threading.Event()
+    read: list[tuple[float, float]] = []
+    failures: list[str] = []
+
+    def read_cold() -> None:
+        while not done.is_set():
+            loads.drop_from_page_cache(broker.data_dir, cold)
+            command = [load_client("fetch"), str(broker.port), cold, str(PARTITIONS),
+                       str(1 << 20), "0"]
+            begin_s = time.monotonic()
+            reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            while reader.poll() is None and not done.wait(0.02):
+                pass
+            if reader.poll() is None:
+                reader.kill()
+                reader.wait()
+                return
+            if reader.returncode:
+                failures.append(reader.stderr.read().decode(errors="replace").strip())
+                return
+            read.append((side.scale.cold_bytes / 1e6, time.monotonic() - begin_s))
+
+    thread = threading.Thread(target=read_cold)
+    thread.start()
+    try:
+        time.sleep(0.5)
+        beside = _latency("cached")(side)
+    finally:
+        done.set()
+        thread.join()
+    if failures:
+        raise loads.LoadFailed(f"cold reader: {failures[0]}")
+    figures = {f"alone_{key}": value for key, value in alone.items()} | beside
+    if read:
+        figures["cold_mb_s"] = sum(mb for mb, _ in read) / sum(s for _, s in read)
+    return figures
+
+
+def _flush(side: Side) -> dict:
+    """64 producers, one request of ten 100-byte records at a time each, acks=all and on disk."""
+    broker = side.shared("flushed")
+    topic = side.topic()
+    loads.create_topic(broker, topic, PARTITIONS)
+    loads.raw_produce(broker, topic, PARTITIONS, 64, 1, 10, 100, seconds=1)
+    figures = loads.raw_produce(broker, topic, PARTITIONS, 64, 1, 10, 100,
+                                seconds=side.scale.flush_s)
+    loads.delete_topic(broker, topic)
+    return figures
+
+
+def _start_empty(side: Side) -> dict:
+    """Spawn to first answer on an empty directory (Kafka's is formatted before the clock runs),
+    with the files of the broker in the page cache; then memory idle and per idle connection."""
+    with side.fresh():
+        pass
+    with side.fresh() as broker:
+        figures = {"start_ms": broker.start_s * 1e3}
+        time.sleep(3)
+        idle = broker.rss_bytes()
+        figures["idle_rss_mb"] = idle / 1e6
+        streams = loads.open_idle_connections(broker.port, side.scale.connections)
+        time.sleep(0.5)
+        grown = broker.rss_bytes() - idle
+        figures["connection_kib"] = grown / 1024 / len(streams)
+        for stream in streams:
+            stream.close()
+    return figures
+
+
+def _many_partitions(side: Side) -> dict:
+    """Memory per idle partition, and starts with many partitions that each hold one batch."""
+    broker = side.fresh().start()
+    try:
+        time.sleep(2)
+        idle = broker.rss_bytes()
+        begin_s = time.monotonic()
+        each = 1000
+        topics = [side.topic() for _ in range(side.scale.partitions // each)]
+        for topic in topics:
+            loads.create_topic(broker, topic, each)
+        figures = {"create_s": time.monotonic() - begin_s}
+        time.sleep(3)
+        figures["partition_kib"] = (broker.rss_bytes() - idle) / 1024 / side.scale.partitions
+        for topic in topics:
+            loads.raw_produce(broker, topic, each, 8, 1, 1, 100, requests=each)
+        figures["written_partition_kib"] = (
+            (broker.rss_bytes() - idle) / 1024 / side.scale.partitions)
+        broker.stop()
+        broker.start()
+        figures["clean_start_ms"] = broker.start_s * 1e3
+        for topic in topics:
+            loads.raw_produce(broker, topic, each, 8, 1, 1, 100, requests=each)
+        broker.kill()
+        broker.start()
+        figures["killed_start_ms"] = broker.start_s * 1e3
+    finally:
+        broker.stop()
+    return figures
+
+
+TAKE = (("cpu_s_per_gb", "recv", "request_bytes"),)
+TAKE_AND_GIVE = (*TAKE, ("raw_fetch_cpu_s_per_gb", "sendfile", "range_bytes"),
+                 ("fetch_cpu_s_per_gb", "sendfile", "reply_bytes"))
+SCENARIOS: dict[str, Scenario] = {
+    "produce-1k-rdkafka": Scenario(_bulk("rdkafka", 1024, "none"), TAKE_AND_GIVE),
+    "produce-100-rdkafka": Scenario(_bulk("rdkafka", 100, "none"), TAKE_AND_GIVE),
+    "produce-1k-java": Scenario(_bulk("java", 1024, "none"), TAKE_AND_GIVE),
+    "produce-100-java": Scenario(_bulk("java", 100, "none"), TAKE_AND_GIVE),
+    "produce-1k-rdkafka-lz4": Scenario(_bulk("rdkafka", 1024, "lz4")),
+    "produce-100-rdkafka-lz4": Scenario(_bulk("rdkafka", 100, "lz4")),
+    "produce-1k-java-lz4": Scenario(_bulk("java", 1024, "lz4")),
+    "produce-100-java-lz4": Scenario(_bulk("java", 100, "lz4")),
+    "frames-1m": Scenario(_frames(1000, 2, 1), TAKE),
+    "frames-128k": Scenario(_frames(125, 4, 1), TAKE),
+    "frames-16k": Scenario(_frames(15, 4, 2), TAKE),
+    "one-record": Scenario(_one_record(8, 1)),
+    "one-record-pipelined": Scenario(_one_record(8, 5)),
+    "e2e": Scenario(_latency("cached")),
+    "e2e-cold": Scenario(_latency_beside_cold),
+    "e2e-flush": Scenario(_latency("flushed")),
+    "flush-64": Scenario(_flush),
+    "start-empty": Scenario(_start_empty),
+    "partitions-10k": Scenario(_many_partitions, rounds_max=1),
+}

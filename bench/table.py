@@ -1,0 +1,181 @@
+"""What bench.vs prints: one row a figure, with its goal and whether it is met.
+
+Owns: ROWS, the goals of the capability "a broker that takes, keeps and serves records".
+Called by: bench.vs.
+Invariants: (1) a verdict compares figures of one run only.
+"""
+
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Goal:
+    """kind: ratio_max, ratio_min (against Kafka), floor_max (against the bare loop), value_max, or
+    own_max (against our figure `of`)."""
+
+    kind: str
+    limit: float
+    of: str = ""
+
+    def text(self, unit: str) -> str:
+        return {
+            "ratio_max": f"≤ {self.limit:g}×",
+            "ratio_min": f"≥ {self.limit:g}×",
+            "floor_max": f"≤ {self.limit:g}× floor",
+            "value_max": f"≤ {self.limit:g} {unit}",
+            "own_max": f"≤ {self.limit:g}× alone",
+        }[self.kind]
+
+    def met(self, figures: dict, key: str) -> bool | None:
+        """None when a figure that it needs is missing. `figures` by (side, key)."""
+        ours = figures.get(("pylog", key))
+        other = {
+            "ratio_max": figures.get(("kafka", key)), "ratio_min": figures.get(("kafka", key)),
+            "floor_max": figures.get(("floor", key)), "value_max": 1.0,
+            "own_max": figures.get(("pylog", self.of)),
+        }[self.kind]
+        if ours is None or other is None:
+            return None
+        limit = self.limit * other
+        return ours >= limit if self.kind == "ratio_min" else ours <= limit
+
+
+@dataclass(frozen=True)
+class Row:
+    scenario: str
+    key: str
+    label: str
+    unit: str
+    goals: tuple[Goal, ...] = ()
+
+
+def _at_most(limit: float, *more: Goal) -> tuple[Goal, ...]:
+    return (Goal("ratio_max", limit), *more)
+
+
+FLOOR = Goal("floor_max", 1.2)
+
+
+def _bulk_rows(scenario: str, label: str, produce: tuple[Goal, ...],
+               fetch: tuple[Goal, ...]) -> list[Row]:
+    return [
+        Row(scenario, "mb_s", f"produce {label}", "MB/s"),
+        Row(scenario, "cpu_s_per_gb", f"produce {label}, broker CPU", "s/GB", produce),
+        Row(scenario, "request_bytes", f"produce {label}, mean request", "B"),
+        Row(scenario, "fetch_mb_s", f"read back {label}, librdkafka", "MB/s"),
+        Row(scenario, "fetch_cpu_s_per_gb", f"read back {label}, broker CPU", "s/GB", fetch),
+        Row(scenario, "raw_fetch_mb_s", f"read back {label}, bare reader", "MB/s"),
+        Row(scenario, "raw_fetch_cpu_s_per_gb", f"read back {label}, bare, broker CPU", "s/GB",
+            fetch),
+        Row(scenario, "rss_mb", f"RSS after {label}", "MB"),
+    ]
+
+
+def _latency_rows(scenario: str, label: str, p99: tuple[Goal, ...] = (),
+                  p999: tuple[Goal, ...] = ()) -> list[Row]:
+    return [
+        Row(scenario, "p50_us", f"{label} p50", "µs"),
+        Row(scenario, "p99_us", f"{label} p99", "µs", p99),
+        Row(scenario, "p999_us", f"{label} p99.9", "µs", p999),
+    ]
+
+
+def _one_record_rows(scenario: str, label: str) -> list[Row]:
+    return [
+        Row(scenario, "requests_s", label, "req/s"),
+        Row(scenario, "cpu_s_per_million_requests", f"{label}, broker CPU", "s/M req",
+            _at_most(0.12)),
+        *_latency_rows(scenario, f"{label}, answer"),
+    ]
+
+
+def _frames_rows(scenario: str, label: str) -> list[Row]:
+    return [
+        Row(scenario, "mb_s", f"bare producer, {label} frames", "MB/s"),
+        Row(scenario, "cpu_s_per_gb", f"bare producer, {label} frames, broker CPU", "s/GB",
+            _at_most(0.35, FLOOR)),
+    ]
+
+
+ROWS: list[Row] = [
+    *_bulk_rows("produce-1k-rdkafka", "1 KiB rdkafka", _at_most(0.35, FLOOR),
+                _at_most(0.6, FLOOR)),
+    *_bulk_rows("produce-100-rdkafka", "100 B rdkafka", _at_most(0.25), _at_most(0.35)),
+    *_bulk_rows("produce-1k-java", "1 KiB java", _at_most(0.35, FLOOR), _at_most(0.6, FLOOR)),
+    *_bulk_rows("produce-100-java", "100 B java", _at_most(0.25), _at_most(0.35)),
+    *_bulk_rows("produce-1k-rdkafka-lz4", "1 KiB lz4 rdkafka", (), ()),
+    *_bulk_rows("produce-100-rdkafka-lz4", "100 B lz4 rdkafka", (), ()),
+    *_bulk_rows("produce-1k-java-lz4", "1 KiB lz4 java", (), ()),
+    *_bulk_rows("produce-100-java-lz4", "100 B lz4 java", (), ()),
+    *_frames_rows("frames-1m", "1 MB"),
+    *_frames_rows("frames-128k", "128 KiB"),
+    *_frames_rows("frames-16k", "16 KiB"),
+    *_one_record_rows("one-record", "one-record requests, 8 connections"),
+    *_one_record_rows("one-record-pipelined", "one-record requests, 8 × 5 in flight"),
+    *_latency_rows("e2e", "end to end at 500/s", _at_most(0.4), _at_most(0.25)),
+    *_latency_rows("e2e-cold", "the same beside a cold reader",
+                   (Goal("own_max", 1.2, "alone_p99_us"),)),
+    Row("e2e-cold", "alone_p99_us", "the same, p99 just before without", "µs"),
+    Row("e2e-cold", "cold_mb_s", "cold reader meanwhile", "MB/s"),
+    *_latency_rows("e2e-flush", "end to end at 500/s, flushed"),
+    Row("flush-64", "records_s", "acks=all flushed, 64 producers", "rec/s",
+        (Goal("ratio_min", 5),)),
+    *_latency_rows("flush-64", "acks=all flushed, answer"),
+    Row("start-empty", "start_ms", "spawn to first answer, empty", "ms",
+        (Goal("value_max", 150),)),
+    Row("partitions-10k", "create_s", "many partitions, create", "s"),
+    Row("partitions-10k", "clean_start_ms", "many partitions, start clean", "ms",
+        (Goal("value_max", 1000),)),
+    Row("partitions-10k", "killed_start_ms", "many partitions, start after kill -9", "ms",
+        (Goal("value_max", 5000),)),
+    Row("start-empty", "idle_rss_mb", "RSS idle", "MB", (Goal("value_max", 45),)),
+    Row("partitions-10k", "partition_kib", "RSS per idle partition", "KiB",
+        (Goal("value_max", 4),)),
+    Row("partitions-10k", "written_partition_kib", "RSS per partition, one batch in", "KiB"),
+    Row("start-empty", "connection_kib", "RSS per idle connection", "KiB",
+        (Goal("value_max", 32),)),
+]
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, grouped by thousands."""
+    if value is None:
+        return "—"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def medians(samples: dict[str, dict[str, dict[str, list[float]]]], scenario: str) -> dict:
+    """{(side, key): median} of one scenario."""
+    return {
+        (side, key): median(values)
+        for side, keys in samples.get(scenario, {}).items() for key, values in keys.items()
+    }
+
+
+def verdict(row: Row, figures: dict) -> str:
+    results = [goal.met(figures, row.key) for goal in row.goals]
+    if not results or None in results:
+        return ""
+    return "pass" if all(results) else "MISS"
+
+
+def render(samples: dict, kafka_version: str) -> str:
+    """The markdown table of every row that has a figure."""
+    lines = [
+        f"| figure | unit | Kafka {kafka_version} | pylog | ratio | floor | goal | |",
+        "|---|---|--:|--:|--:|--:|---|---|",
+    ]
+    for row in ROWS:
+        figures = medians(samples, row.scenario)
+        kafka, ours = figures.get(("kafka", row.key)), figures.get(("pylog", row.key))
+        if kafka is None and ours is None:
+            continue
+        ratio = f"{ours / kafka:.2f}×" if kafka and ours is not None else "—"
+        goal = ", ".join(goal.text(row.unit) for goal in row.goals)
+        lines.append(
+            f"| {row.label} | {row.unit} | {number(kafka)} | {number(ours)} | {ratio} | "
+            f"{number(figures.get(('floor', row.key)))} | {goal} | {verdict(row, figures)} |")
+    return "\n".join(lines)

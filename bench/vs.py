@@ -1,0 +1,182 @@
+"""pylog beside Apache Kafka on one machine in one run: `python -m bench.vs`, `make bench-vs`.
+
+Owns: the order of rounds, the report below bench/results/.
+Called by: a person.
+Invariants: (1) the sides alternate, and the order turns round from round to round; (2) a figure is
+  the median over rounds of one run; (3) a load that fails is reported and leaves no figure.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import loads, table
+from bench.kafka import KafkaMissing, classpath, kafka_version
+from bench.process import BrokerFailed
+from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
+from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
+
+RESULTS = Path(__file__).with_name("results")
+EXPECTED = (loads.LoadFailed, BrokerFailed, subprocess.TimeoutExpired, OSError)
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.vs", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", default=[], metavar="NAME",
+                        help="a load, a prefix or a pattern of loads; repeatable")
+    parser.add_argument("--rounds", type=int, default=None, help="default 3, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="small sizes, about five minutes")
+    parser.add_argument("--sides", default="kafka,pylog")
+    parser.add_argument("--partitions", type=int, help="of the load partitions-10k")
+    parser.add_argument("--list", action="store_true", help="name the loads and end")
+    return parser.parse_args(argv)
+
+
+def _chosen(patterns: list[str]) -> list[str]:
+    if not patterns:
+        return list(SCENARIOS)
+    names = []
+    for pattern in patterns:
+        exact = [name for name in SCENARIOS if name == pattern]
+        found = exact or [name for name in SCENARIOS if fnmatch.fnmatch(name, f"{pattern}*")]
+        if not found:
+            raise SystemExit(f"no load named {pattern}; --list names them")
+        names += [name for name in found if name not in names]
+    return names
+
+
+def machine_line() -> str:
+    """Processor, cores, memory, kernel and load average."""
+    model = next((line.partition(":")[2].strip()
+                  for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return (f"{os.cpu_count()} × {model}, {memory:.0f} GiB, Linux {platform.release()}, "
+            f"load {os.getloadavg()[0]:.1f} at the start")
+
+
+def commit_line() -> str:
+    """Abbreviated commit of the checkout, with a + when tracked files differ from it."""
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *args],
+                              capture_output=True, text=True)
+        return done.stdout.strip()
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "-s", "-uno") else "")
+
+
+class Run:
+    """One run: collects samples[scenario][side][key] = [value per round]."""
+
+    def __init__(self, sides: list[Side], scale: Scale, folder: Path):
+        self.sides = sides
+        self.scale = scale
+        self.folder = folder
+        self.samples: dict = {}
+        self.failures: list[str] = []
+
+    def scenario(self, name: str, rounds: int) -> None:
+        for turn in range(min(rounds, SCENARIOS[name].rounds_max)):
+            order = self.sides if turn % 2 == 0 else self.sides[::-1]  # Keeps (1).
+            for side in order:
+                self._one(name, side)
+            try:
+                self._floors(name)
+            except EXPECTED as failure:
+                self.failures.append(f"floor of {name}: {failure}")
+
+    def _one(self, name: str, side: Side) -> None:
+        os.sync()
+        begin_s = time.monotonic()
+        try:
+            figures = SCENARIOS[name].run(side)
+        except EXPECTED as failure:
+            text = " ".join(str(failure).split())[-600:]
+            self.failures.append(f"{name}, {side.name}: {text}")
+            print(f"  {name:26} {side.name:6} FAILED {text}", flush=True)
+            return
+        for key, value in figures.items():
+            self._keep(name, side.name, key, value)
+        shown = " ".join(f"{key}={table.number(value)}" for key, value in figures.items())
+        print(f"  {name:26} {side.name:6} {time.monotonic() - begin_s:5.1f} s  {shown}",
+              flush=True)
+
+    def _keep(self, name: str, side: str, key: str, value: float) -> None:
+        self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(key, []).append(value)
+
+    def _floors(self, name: str) -> None:
+        """The bare loops at the unit sizes that our side (else Kafka's) was just seen to use."""
+        seen = self.samples.get(name, {})
+        source = seen.get("pylog") or seen.get("kafka")
+        for key, kind, unit in SCENARIOS[name].floors if source else ():
+            size = min(source.get(unit, [0])[-1], 1 << 20 if kind == "sendfile" else 1 << 27)
+            if size:
+                value = loads.floor(kind, size, self.scale.floor_bytes, self.folder)
+                self._keep(name, "floor", key, value)
+
+
+def _report(run: Run, options: argparse.Namespace, head: list[str]) -> str:
+    body = [*head, "", table.render(run.samples, kafka_version())]
+    if run.failures:
+        body += ["", "Loads without a figure:", *(f"- {line}" for line in run.failures)]
+    RESULTS.mkdir(exist_ok=True)
+    stem = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{commit_line()}"
+    text = "\n".join(body) + "\n"
+    (RESULTS / f"{stem}.md").write_text(text)
+    (RESULTS / f"{stem}.json").write_text(json.dumps({
+        "head": head, "quick": options.quick, "samples": run.samples, "failures": run.failures,
+        "table": text,
+    }, indent=1))
+    return text
+
+
+def main(argv: list[str]) -> int:
+    """Run the chosen loads and print the table. Exit status 1 when a load failed."""
+    options = _arguments(argv)
+    if options.list:
+        print("\n".join(SCENARIOS))
+        return 0
+    names = _chosen(options.only)
+    rounds = options.rounds or (1 if options.quick else 3)
+    scale = QUICK if options.quick else FULL
+    if options.partitions:
+        scale.partitions = options.partitions
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        classpath()
+        rdkafka_performance()
+        for client in ("produce", "fetch", "latency", "floor"):
+            load_client(client)
+    except (KafkaMissing, ProgramMissing) as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    command = " ".join(["python -m bench.vs", *argv])
+    head = [f"`{command}`, {rounds} round(s), commit {commit_line()}", machine_line()]
+    print("\n".join(head), flush=True)
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="vs-", dir=cache_dir()))
+    sides = [Side(name, folder, scale) for name in options.sides.split(",")]
+    run = Run(sides, scale, folder)
+    try:
+        for name in names:
+            run.scenario(name, rounds)
+    finally:
+        for side in sides:
+            side.stop()
+        text = _report(run, options, head)
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"\n{text}")
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

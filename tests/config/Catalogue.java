@@ -1,0 +1,60 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.server.config.DynamicBrokerConfig;
+import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
+import org.apache.kafka.storage.internals.log.LogConfig;
+
+/**
+ * Kafka's settings as lines of tab-separated fields. Then, for each line "table, name, value" from
+ * stdin, one line: the value as Kafka reads it, or "!" and its refusal.
+ */
+public class Catalogue {
+    public static void main(String[] args) throws Exception {
+        ConfigDef broker = (ConfigDef) Class.forName("kafka.server.KafkaConfig")
+            .getMethod("configDef").invoke(null);
+        ConfigDef topic = LogConfig.configDefCopy();
+        Map<String, String> modes = DynamicBrokerConfig.dynamicConfigUpdateModes();
+        print("broker", broker, modes);
+        print("topic", topic, modes);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String[] fields = line.split("\t", -1);
+            System.out.println("value\t" + read(fields[0].equals("broker") ? broker : topic,
+                                                fields[1], fields[2]));
+        }
+    }
+
+    private static void print(String table, ConfigDef settings, Map<String, String> modes) {
+        for (String name : new TreeSet<>(settings.names())) {
+            ConfigDef.ConfigKey key = settings.configKeys().get(name);
+            String text = key.defaultValue == ConfigDef.NO_DEFAULT_VALUE ? "<required>"
+                : key.defaultValue == null ? "<unset>"
+                : ConfigDef.convertToString(key.defaultValue, key.type);
+            StringBuilder synonyms = new StringBuilder();
+            if (table.equals("topic"))
+                for (var synonym : ServerTopicConfigSynonyms.ALL_TOPIC_CONFIG_SYNONYMS
+                        .getOrDefault(name, List.of()))
+                    synonyms.append(synonyms.length() > 0 ? "," : "").append(synonym.name());
+            System.out.println(String.join("\t", table, name, key.type.toString(), text,
+                key.importance.toString(),
+                table.equals("topic") ? "" : modes.getOrDefault(name, ""),
+                Boolean.toString(key.internalConfig), synonyms));
+        }
+    }
+
+    private static String read(ConfigDef settings, String name, String text) {
+        ConfigDef.ConfigKey key = settings.configKeys().get(name);
+        try {
+            Object value = ConfigDef.parseType(name, text, key.type);
+            if (key.validator != null)
+                key.validator.ensureValid(name, value);
+            return ConfigDef.convertToString(value, key.type);
+        } catch (RuntimeException refused) {
+            return "!" + refused.getMessage().replaceAll("\\s+", " ");
+        }
+    }
+}

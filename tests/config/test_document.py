@@ -1,0 +1,17 @@
+from pathlib import Path
+
+from pylog.config.document import document
+
+WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+
+
+def test_the_written_document_is_what_the_tables_give():
+    assert WRITTEN.read_text() == document(), "run `make docs`"
+
+
+def test_every_setting_that_kafka_shows_is_in_the_document():
+    text = document()
+    for name in ("log.segment.bytes", "log.flush.acks.all.enable", "retention.ms",
+                 "ssl.keystore.location"):
+        assert f"| {name} |" in text
+    assert "internal.metadata.log.segment.bytes" not in text

@@ -1,0 +1,88 @@
+"""Which package may import which: DESIGN's tree as ranks, and a reader of imports.
+
+Owns: nothing.
+Called by: tests.tidy.
+Invariants: (1) a module imports only what has a lower rank, or its own package.
+Source: the layer order of DESIGN.md and CONVENTIONS.md.
+"""
+
+import ast
+import re
+from pathlib import PurePath
+
+ORDER = (
+    ("_native",),
+    ("config", "metrics", "assignors", "logs"),
+    ("protocol",),
+    ("log", "security", "quotas"),
+    ("peer",),
+    ("metadata",),
+    ("replication",),
+    ("coordinator",),
+    ("api",),
+    ("dispatch", "client"),
+    ("broker",),
+    ("testing",),
+    ("cli",),
+    ("__main__",),
+)
+RANKS = {name: rank for rank, names in enumerate(ORDER) for name in names}
+_CYTHON_IMPORT = re.compile(
+    r"^\s*(?:from\s+(?P<source>[.\w]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[.\w, ]+))")
+
+
+def part_of(path: PurePath) -> str:
+    """The layer of a file below pylog/: its package, or its own stem at the top; "" for pylog."""
+    inside = path.parts[path.parts.index("pylog") + 1:]
+    if len(inside) > 1:
+        return inside[0]
+    return "" if inside[0] == "__init__.py" else inside[0].rpartition(".")[0]
+
+
+def imported(path: PurePath, text: str):
+    """(line, dotted name) of everything the file imports, relative names made absolute."""
+    package = list(path.parts[path.parts.index("pylog"):-1])
+    found = _of_python(text) if path.suffix == ".py" else _of_cython(text)
+    for line, source, names in found:
+        level = len(source) - len(source.lstrip("."))
+        base = package[:len(package) - level + 1] if level else []
+        whole = ".".join([*base, *filter(None, [source.lstrip(".")])])
+        # `from pylog import x` names a module in its second half.
+        for name in names if whole == "pylog" else [""]:
+            yield line, f"{whole}.{name}".rstrip(".")
+
+
+def upward(path: PurePath, text: str):
+    """(line, message) of each import that breaks (1)."""
+    own = part_of(path)
+    for line, name in imported(path, text):
+        parts = name.split(".")
+        if parts[0] != "pylog" or len(parts) < 2 or not own or parts[1] == own:
+            continue
+        if parts[1].startswith("__"):
+            continue
+        if own not in RANKS or parts[1] not in RANKS:
+            missing = own if own not in RANKS else parts[1]
+            yield line, f"{missing} has no rank in tests/layers.py"
+        elif RANKS[parts[1]] >= RANKS[own]:
+            yield line, f"{own} imports {name}, which is not below it"
+
+
+def _of_python(text: str):
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            yield node.lineno, source, [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name, [""]
+
+
+def _of_cython(text: str):
+    for number, line in enumerate(text.split("\n"), 1):
+        match = _CYTHON_IMPORT.match(line)
+        if match and match["source"]:
+            yield number, match["source"], re.findall(r"\w+", match["names"].split("#")[0])
+        elif match:
+            for name in match["plain"].split(","):
+                yield number, name.split()[0], [""]

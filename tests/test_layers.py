@@ -1,0 +1,38 @@
+from pathlib import PurePath
+
+import pytest
+
+from tests import layers
+
+
+def said(path: str, text: str) -> list[str]:
+    return [message for _, message in layers.upward(PurePath(path), text)]
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/x.py", "from pylog.api import topics\n"),
+    ("pylog/log/x.py", "from ..replication.roles import Role\n"),
+    ("pylog/log/x.py", "from .. import broker\n"),
+    ("pylog/log/x.py", "from pylog import security\n"),
+    ("pylog/config/x.py", "def f():\n    import pylog.protocol.errors\n"),
+    ("pylog/_native/x.pyx", "from pylog.config import Settings\n"),
+    ("pylog/_native/x.pyx", "from ..log cimport segment\n"),
+    ("pylog/broker.py", "from . import cli\n"),
+])
+def test_an_import_that_points_up_or_sideways_is_found(path, text):
+    assert len(said(path, text)) == 1 and "not below" in said(path, text)[0]
+
+
+@pytest.mark.parametrize(("path", "text"), [
+    ("pylog/log/x.py", "import asyncio\nfrom pylog._native import batch\nfrom . import roll\n"),
+    ("pylog/api/x.py", "from ..protocol.errors import ErrorCode\nfrom ..config import Settings\n"),
+    ("pylog/_native/x.pyx", "cimport cython\nfrom .csrc cimport batch_check\nimport os, sys\n"),
+    ("pylog/cli.py", "from . import __version__, broker, logs\n"),
+])
+def test_an_import_that_points_down_passes(path, text):
+    assert said(path, text) == []
+
+
+def test_a_package_without_a_layer_is_found():
+    found = said("pylog/attic/x.py", "from ..log import x\n")
+    assert found == ["attic has no rank in tests/layers.py"]

@@ -1,0 +1,175 @@
+"""The rules of CONVENTIONS.md that a program can check: `python -m tests.tidy`, `make tidy`.
+
+Owns: nothing.
+Called by: test_tidy.py, make.
+Invariants: (1) a rule is checked from the text alone, without importing what it checks.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePath
+
+from tests import layers
+
+ROOT = Path(__file__).resolve().parent.parent
+LINE_COLUMNS = 100
+FUNCTION_LINES = 60
+FILE_LINES = 600
+SOURCES = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h"}
+# Declarative tables may be long.
+TABLES = {"pylog/config/catalogue.py", "pylog/metrics.py", "pylog/protocol/errors.py",
+          "csrc/crc32c_table.h"}
+EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
+CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py"}
+CLOCK_PACKAGE = "pylog/client/"
+CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
+          "clock_gettime", "clock_gettime_ns", "sleep"}
+HEAD = ("Owns:", "Called by:", "Invariants:")
+UNFINISHED = re.compile("TO" "DO|FIX" "ME|XX" r"X\b|NotImplemented" "Error")
+CYTHON_RULES = (
+    (re.compile(r"^\s*include\s+[\"']"), "include: declare in a .pxd instead"),
+    (re.compile(r"^\s*(DEF|IF|ELIF|ELSE)\b"), "DEF and IF are deprecated"),
+    (re.compile(r"\bvoid\b[^#]*\bexcept\s*\*"), "void `except *` takes the GIL at every call"),
+    (re.compile(r"^\s*except\s*:"), "bare except"),
+)
+_PYX_DEF = re.compile(r"^(\s*)(?:async\s+def|cpdef|cdef|def)\b.*\(")
+
+
+def check(root: Path = ROOT):
+    """(path, line, message) of everything in the tree of `root` that breaks a rule."""
+    for name in tracked(root):
+        path = PurePath(name)
+        if path.suffix == ".pxi":
+            yield name, 1, ".pxi: declare in a .pxd instead"
+        if path.suffix in SOURCES:
+            text = (root / name).read_text()
+            for line, message in sorted(check_text(path, text)):
+                yield name, line, message
+
+
+def tracked(root: Path) -> list[str]:
+    """The files that git knows or would take."""
+    done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=root, check=True,
+                          capture_output=True, text=True)
+    return [name for name in done.stdout.splitlines() if (root / name).is_file()]
+
+
+def check_text(path: PurePath, text: str):
+    """(line, message) of what breaks a rule in one file, whose path is relative to the tree."""
+    yield from _lines(path, text)
+    if path.stem in EMPTY_NAMES:
+        yield 1, f"the name {path.stem} says nothing: name the noun"
+    if path.suffix in {".c", ".h"}:
+        yield from _c_source(path, text)
+        return
+    if path.suffix == ".pyi":
+        return
+    tree = ast.parse(text) if path.suffix == ".py" else None
+    if tree is None:
+        yield from _cython(text)
+    else:
+        yield from _python(path, tree)
+    if path.parts[0] == "pylog":
+        yield from layers.upward(path, text)
+        if path.suffix != ".pxd":
+            yield from _head(path, text)
+
+
+def _lines(path: PurePath, text: str):
+    lines = text.split("\n")
+    if len(lines) > FILE_LINES + 1 and str(path) not in TABLES:
+        yield 1, f"{len(lines) - 1} lines, at most {FILE_LINES}: split it by noun"
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_COLUMNS:
+            yield number, f"{len(line)} columns, at most {LINE_COLUMNS}"
+        if UNFINISHED.search(line):
+            yield number, "something is left undone"
+
+
+def _head(path: PurePath, text: str):
+    """A module says what it owns; a package's __init__ when it holds more than a docstring."""
+    quoted = re.match(r'(?:#.*\n|\s)*(?:r)?"""(.*?)"""(.*)', text, re.DOTALL)
+    if path.name == "__init__.py" and (not text.strip() or quoted and "import" not in quoted[2]):
+        return
+    missing = [word for word in HEAD if quoted is None or word not in quoted[1]]
+    if missing:
+        yield 1, f"the module head lacks {', '.join(missing)}"
+
+
+def _python(path: PurePath, tree: ast.Module):
+    may_read_clock = (path.parts[0] != "pylog" or str(path) in CLOCK_READERS
+                      or str(path).startswith(CLOCK_PACKAGE))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = node.end_lineno - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {length} lines, at most {FUNCTION_LINES}"
+        elif isinstance(node, ast.ExceptHandler) and node.type is None:
+            yield node.lineno, "bare except"
+        elif not may_read_clock:
+            yield from _clock(node)
+
+
+def _clock(node: ast.AST):
+    if isinstance(node, ast.ImportFrom) and node.module == "time":
+        if CLOCKS & {alias.name for alias in node.names}:
+            yield node.lineno, "the clock is passed in"
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        if node.value.id == "time" and node.attr in CLOCKS:
+            yield node.lineno, f"time.{node.attr}: the clock is passed in"
+        elif node.value.id in {"datetime", "date"} and node.attr in {"now", "utcnow", "today"}:
+            yield node.lineno, f"{node.value.id}.{node.attr}: the clock is passed in"
+
+
+def _cython(text: str):
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        for pattern, message in CYTHON_RULES:
+            if pattern.search(line):
+                yield number, message
+    for number, line in enumerate(lines, 1):
+        start = _PYX_DEF.match(line)
+        if start:
+            length = _indented(lines[number:], len(start[1]))
+            if length > FUNCTION_LINES:
+                yield number, f"{length} lines in a function, at most {FUNCTION_LINES}"
+
+
+def _indented(rest: list[str], indent: int) -> int:
+    """Lines of the block below a header of this indent, the header counted."""
+    length = last = 1
+    for line in rest:
+        length += 1
+        stripped = line.strip()
+        if stripped and len(line) - len(line.lstrip()) <= indent and stripped[0] not in ")#":
+            break
+        if stripped:
+            last = length
+    return last
+
+
+def _c_source(path: PurePath, text: str):
+    if not text.lstrip().startswith(("/*", "//")):
+        yield 1, "the file opens with its contract or method"
+    if path.parts[0] == "csrc" and "Python.h" in text:
+        yield 1, "csrc/ knows no Python"
+    start = None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.endswith("{") and line[:1].strip() and "(" in line or line == "{":
+            start = number
+        elif line.startswith("}") and start is not None:
+            if number - start + 1 > FUNCTION_LINES:
+                yield start, f"{number - start + 1} lines in a function, at most {FUNCTION_LINES}"
+            start = None
+
+
+def main() -> int:
+    found = list(check())
+    print("".join(f"{name}:{line}: {message}\n" for name, line, message in found), end="")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
