@@ -8,11 +8,14 @@ Invariants: (1) an append is on disk when it returns; (2) one process has the di
 Source: KIP-595, KIP-631 (record frame).
 """
 
+import os
+
 from pylog._native import batch
 from pylog.log import partitions
+from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
 from pylog.metadata.store import METADATA_LOG_ID
-from pylog.protocol import records, tables
+from pylog.protocol import records
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
@@ -27,14 +30,24 @@ class LocalLog(MetadataLog):
 
     def __init__(self, directory, checkpoint, now_ms):
         self._now_ms = now_ms
+        self._folder = os.path.join(directory.path, f"{TOPIC}-0")
+        if not os.path.isdir(self._folder):
+            checkpoint = None
         self._log = partitions.open_log(
             directory, TOPIC, 0, METADATA_LOG_ID, CONFIG, checkpoint or partitions.NOTHING_KNOWN,
             checkpoint is not None, now_ms())
-        self._epoch = max(self._log.last_epoch, 0)
+        self._snapshot = snapshots.newest(self._folder)
+        # A snapshot's epoch counts too: the records that it covers may be gone from the log.
+        self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
+
+    @property
+    def snapshot_end(self) -> int:
+        return self._snapshot[1] if self._snapshot else 0
 
     def holds(self, offset: int, epoch: int) -> bool:
-        """Whether the record at `offset` was appended under `epoch`; offset -1 is before all records."""
-        return offset == -1 or offset < self._log.end_offset and self._log.epoch_of(offset) == epoch
+        """Whether the record at `offset` is here, appended under `epoch`; offset -1 is before all records."""
+        within = self._log.start_offset <= offset < self._log.end_offset
+        return offset == -1 or within and self._log.epoch_of(offset) == epoch
 
     def close(self) -> partitions.Checkpoint:
         """Everything to disk; what the next start may trust. Raises LogError's kinds."""
@@ -47,13 +60,18 @@ class LocalLog(MetadataLog):
         if expected_end != self._log.end_offset:
             raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
         now_ms = self._now_ms()
-        data = batch.build([(None, records.encode_record(_version(record), record), now_ms, ())
+        data = batch.build([(None, records.encode_record(snapshots.version_of(record), record), now_ms, ())
                             for record in new])
         _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
         self._log.flush()
         return last_offset
 
     def read(self, offset: int):
+        if offset < self._log.start_offset:
+            assert offset == 0, (offset, self._log.start_offset)
+            path, end, epoch = self._snapshot
+            yield MetadataBatch(end - 1, epoch, snapshots.read(path))
+            offset = end
         while offset < self._log.end_offset:
             data = self._log.read(offset, READ_BYTES_MAX)
             for position, header in batch.walk(data):
@@ -74,6 +92,14 @@ class LocalLog(MetadataLog):
         self._log.become_leader(self._epoch, True)
         return self._epoch
 
+    def snapshot(self, kept: list, offset: int, epoch: int) -> None:
+        snapshots.write(self._folder, kept, offset + 1, epoch, self._now_ms())
+        self._snapshot = snapshots.newest(self._folder)
+
+    def trim(self, offset: int) -> None:
+        assert offset <= self.snapshot_end, (offset, self.snapshot_end)
+        self._log.move_start(offset, self._now_ms())
+
 
 def _decoded(data, header, last_offset: int) -> MetadataBatch:
     found = []
@@ -81,14 +107,3 @@ def _decoded(data, header, last_offset: int) -> MetadataBatch:
         found = [records.decode_record(value)[1] for _, _, _, value, _ in batch.records(data)]
     return MetadataBatch(last_offset, header.leader_epoch, found)
 
-
-_versions: dict = {}
-
-
-def _version(record) -> int:
-    """The version in which this metadata.version writes a record: the newest one."""
-    kind = type(record)
-    version = _versions.get(kind)
-    if version is None:
-        version = _versions[kind] = tables.message(kind.__name__).versions[1]
-    return version

@@ -21,7 +21,9 @@ class Conflict(Exception):
 
 
 class MetadataLog(ABC):
-    """A gapless sequence of metadata records."""
+    """A gapless sequence of metadata records. `snapshot_end`: the offset after the newest snapshot."""
+
+    snapshot_end = 0
 
     @abstractmethod
     def append(self, records: list, epoch: int, expected_end: int) -> int:
@@ -32,7 +34,10 @@ class MetadataLog(ABC):
 
     @abstractmethod
     def read(self, offset: int):
-        """Yields a MetadataBatch for each append from the one that holds `offset` to the end."""
+        """Yields a MetadataBatch for each append from the one that holds `offset` to the end.
+
+        From offset 0 of a trimmed log, the first one is the snapshot.
+        """
 
     @abstractmethod
     def wait(self, offset: int) -> None:

@@ -13,13 +13,15 @@ import logging
 import random
 
 from pylog.log.errors import StartError
-from pylog.metadata import controller, identity
+from pylog.metadata import controller, identity, snapshots
 from pylog.metadata.image import Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
 from pylog.metadata.store import Store
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
+# About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
+RECORDS_BETWEEN_SNAPSHOTS = 200_000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
@@ -106,6 +108,13 @@ class Controller:
         """Makes records part of the log, then of the image (2)."""
         for part in _parts(records):
             self.image = await _in_thread(self._appended, part)
+        if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
+            await _in_thread(self._take_snapshot)
+
+    def _take_snapshot(self) -> None:
+        image = self.image
+        self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        self._log.trim(image.offset + 1)
 
     def _commit_now(self, records: list) -> None:
         for part in _parts(records):
