@@ -10,7 +10,7 @@ export CC
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
-TEST_NEEDS := kcat=kcat javac=openjdk-17-jdk-headless mvn=maven
+TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
@@ -61,6 +61,7 @@ tidy: build $(VENV)/.tested
 # The documents that are derived from tables.
 docs: build
 	$(PY) -m pylog.config.document docs/settings.md
+	$(PY) -m pylog.protocol.document docs/protocol.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

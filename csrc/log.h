@@ -32,7 +32,8 @@ enum log_error {           /* negative results; log_error_code maps them to Kafk
     LOG_E_FULL = -109,     /* 56: no space left; nothing was appended, the log stays readable */
     LOG_E_MEMORY = -110,
     LOG_E_CORRUPT = -111,  /* 2: a batch on disk does not parse */
-    LOG_E_TXN_STATE = -112 /* 48 */
+    LOG_E_TXN_STATE = -112,/* 48 */
+    LOG_E_WOULD_BLOCK = -113 /* only from log_read_nowait: a page that it needs is not cached */
 };
 int16_t log_error_code(int error);
 
@@ -43,6 +44,10 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
+/* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes may exceed it. */
+void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
+struct log_dir_figures { uint64_t open_files, flush_groups, flush_files; };
+void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
 
 /* ---- settings of a log (topic configuration, resolved) --------------------------------------------------------------- */
 struct log_config {
@@ -96,8 +101,9 @@ void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 int log_failed(const struct log *log);
 /* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica holds the records. */
 bool log_flush_before_ack(const struct log *log);
-/* In-sync replicas, this one included, for min.insync.replicas. */
+/* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2 until then). */
 int32_t log_in_sync_count(const struct log *log);
+void log_set_in_sync_count(struct log *log, int32_t count);
 
 int64_t log_start_offset(const struct log *log);
 int64_t log_end_offset(const struct log *log);
@@ -133,8 +139,12 @@ struct log_range {              /* whole batches in one segment; release with lo
     int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset;
 };
 /* Whole batches from the one that holds `offset`, below `bound`, at most `bytes_max` (a longer first batch whole when
- * `at_least_one`, KIP-74). 0, LOG_E_RANGE outside [log start, bound] with the ends filled in, or an error. */
+ * `at_least_one`, KIP-74). 0 (length 0 between bound and log end: nothing is visible yet), LOG_E_RANGE outside [log start, log
+ * end] with the ends filled in, or an error. A reader that goes on where its last read ended searches no index. */
 int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one, struct log_range *out);
+/* The same, but LOG_E_WOULD_BLOCK instead of waiting for a disk to find the range (index and header pages). */
+int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
+                    struct log_range *out);
 void log_range_release(struct log_range *range);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);

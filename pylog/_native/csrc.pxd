@@ -82,3 +82,164 @@ cdef extern from "batch.h" nogil:
     int batch_recompress(const uint8_t *p, size_t len, int codec, int level,
                          int64_t inflated_bytes_max, inflater *inflater, uint8_t **out,
                          size_t *out_len)
+
+# ---- mailbox.h
+cdef extern from "mailbox.h" nogil:
+    enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
+    struct letter:
+        uint32_t kind
+        int32_t status
+        uint64_t token
+        void *data
+        uint64_t size
+    struct mailbox:
+        pass
+    mailbox *mailbox_new(uint32_t letters_max)
+    void mailbox_free(mailbox *m)
+    int mailbox_fd(const mailbox *m)
+    bint mailbox_post(mailbox *m, const letter *l)
+    uint32_t mailbox_take(mailbox *m, letter *out, uint32_t max)
+    bint mailbox_arm(mailbox *m)
+    void mailbox_disarm(mailbox *m)
+
+# ---- iopool.h
+cdef extern from "iopool.h" nogil:
+    struct iopool:
+        pass
+    struct iojob:
+        iojob *next
+        int (*run)(iojob *job, void *worker_scratch)
+        mailbox *mailbox
+        uint64_t token
+    iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)() noexcept,
+                       void (*scratch_free)(void *) noexcept)
+    bint iopool_submit(iopool *pool, iojob *job)
+    void iopool_free(iopool *pool)
+    void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
+
+# ---- serve.h: what the io pool's workers carry for it
+cdef extern from "serve.h" nogil:
+    void *serve_scratch_new() noexcept
+    void serve_scratch_free(void *worker_scratch) noexcept
+
+# ---- index.h
+cdef extern from "index.h" nogil:
+    uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
+    uint32_t index_count_positions(const uint8_t *entries, uint32_t count, int64_t position)
+    uint32_t index_count_times(const uint8_t *entries, uint32_t count, int64_t timestamp_ms)
+    bint index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes)
+    bint index_times_sane(const uint8_t *entries, uint32_t count)
+
+# ---- log.h
+cdef extern from "log.h" nogil:
+    enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
+    enum: LOG_E_NOT_LEADER, LOG_E_DELETED, LOG_E_FULL, LOG_E_MEMORY, LOG_E_CORRUPT
+    enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK
+    int16_t log_error_code(int error)
+    struct log_t "log":
+        pass
+    struct log_dir:
+        pass
+    struct segment:
+        pass
+    log_dir *log_dir_new(const char *path, iopool *pool, int *error)
+    void log_dir_free(log_dir *dir)
+    bint log_dir_offline(const log_dir *dir)
+    int log_dir_failure(const log_dir *dir, const char **call)
+    void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
+    struct log_dir_figures:
+        uint64_t open_files, flush_groups, flush_files
+    void log_dir_stats(log_dir *dir, log_dir_figures *out)
+    struct log_config:
+        int64_t segment_ms, segment_jitter_ms, retention_ms, retention_bytes, file_delete_delay_ms
+        int64_t flush_messages, flush_ms, timestamp_before_max_ms, timestamp_after_max_ms
+        int64_t producer_id_expiration_ms, inflated_bytes_max
+        int32_t segment_bytes, segment_index_bytes, index_interval_bytes, max_message_bytes
+        int32_t compression_level, min_insync_replicas
+        int8_t compression_codec
+        bint log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records
+        bint acks_all_flush
+    struct log_checkpoint:
+        int64_t recovery_point, log_start_offset, high_watermark
+        bint clean
+        const int64_t *segments
+        uint32_t segment_count
+        int64_t log_end_offset
+        int32_t last_epoch
+    int log_open(log_dir *dir, const char *topic, int32_t partition, const uint8_t *topic_id,
+                 const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
+                 log_t **out)
+    void log_retain(log_t *log)
+    void log_release(log_t *log)
+    int log_close_clean(log_t *log, int64_t now_ms)
+    int log_delete(log_t *log, int64_t now_ms)
+    void log_set_config(log_t *log, const log_config *config)
+    const log_config *log_config_get(log_t *log, log_config *copy)
+    int log_become_leader(log_t *log, int32_t epoch, bint alone)
+    void log_become_follower(log_t *log, int32_t epoch)
+    bint log_is_leader(const log_t *log)
+    int32_t log_leader_epoch(const log_t *log)
+    void log_advance_high_watermark(log_t *log, int64_t high_watermark)
+    int log_failed(const log_t *log)
+    bint log_flush_before_ack(const log_t *log)
+    int32_t log_in_sync_count(const log_t *log)
+    void log_set_in_sync_count(log_t *log, int32_t count)
+    int64_t log_start_offset(const log_t *log)
+    int64_t log_end_offset(const log_t *log)
+    int64_t log_high_watermark(const log_t *log)
+    int64_t log_last_stable_offset(const log_t *log)
+    int64_t log_flushed_offset(const log_t *log)
+    int64_t log_size_bytes(const log_t *log)
+    struct log_appended:
+        int64_t base_offset, last_offset, append_time_ms, log_start_offset
+        bint duplicate
+    int log_append(log_t *log, uint8_t *batch, size_t len, const batch_summary *summary,
+                   int32_t leader_epoch, int64_t now_ms, log_appended *out)
+    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms)
+    enum log_bound:
+        LOG_BOUND_END, LOG_BOUND_HIGH_WATERMARK, LOG_BOUND_LAST_STABLE
+    struct log_range:
+        segment *segment
+        int fd
+        int64_t position
+        int32_t length
+        int64_t first_offset, next_offset
+        int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset
+    int log_read(log_t *log, int64_t offset, log_bound bound, int32_t bytes_max, bint at_least_one,
+                 log_range *out)
+    int log_read_nowait(log_t *log, int64_t offset, log_bound bound, int32_t bytes_max,
+                        bint at_least_one, log_range *out)
+    void log_range_release(log_range *range)
+    int64_t log_bytes_from(log_t *log, int64_t offset, log_bound bound)
+    int log_range_cached(const log_range *range)
+    struct log_aborted:
+        int64_t producer_id, first_offset
+    uint32_t log_aborted_between(log_t *log, int64_t offset, int64_t upper, log_aborted *out,
+                                 uint32_t max)
+    int log_offset_for_time(log_t *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
+                            int32_t *leader_epoch)
+    int log_offset_of_max_time(log_t *log, int64_t *offset, int64_t *timestamp_ms,
+                               int32_t *leader_epoch)
+    void log_end_for_epoch(log_t *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset)
+    int32_t log_epoch_of(log_t *log, int64_t offset)
+    int32_t log_last_epoch(log_t *log)
+    enum: LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_LAST_STABLE, LOG_WAIT_END, LOG_WAIT_FLUSHED
+    struct log_waiter:
+        log_waiter *next
+        log_waiter *prev
+        mailbox *mailbox
+        uint64_t token
+        int64_t offset
+        uint8_t wait_for
+        bint linked
+    bint log_wait(log_t *log, log_waiter *waiter)
+    void log_unwait(log_t *log, log_waiter *waiter)
+    int log_flush(log_t *log)
+    int log_roll_if_due(log_t *log, int64_t now_ms)
+    int log_apply_retention(log_t *log, int64_t now_ms)
+    int log_move_start(log_t *log, int64_t offset, int64_t now_ms)
+    int log_truncate(log_t *log, int64_t offset)
+    void log_expire_producers(log_t *log, int64_t now_ms)
+    int64_t log_recovery_point(const log_t *log)
+    uint32_t log_segments(log_t *log, int64_t *triples, uint32_t max)
+    void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)

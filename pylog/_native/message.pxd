@@ -22,7 +22,20 @@ cdef extern from *:
         CODEC_AT(object, slot) = owned;
         Py_XDECREF(old);
     }
-    static inline PyObject *codec_alloc(PyTypeObject *type) { return type->tp_alloc(type, 0); }
+    /* A message is a tree: the cycle collector finds nothing in it, yet would look at each. */
+    static inline PyObject *codec_untrack(PyObject *object)
+    {
+        if (object != NULL && PyType_IS_GC(Py_TYPE(object))) PyObject_GC_UnTrack(object);
+        return object;
+    }
+    static inline PyObject *codec_alloc(PyTypeObject *type)
+    {
+        return codec_untrack(type->tp_alloc(type, 0));
+    }
+    static inline PyObject *codec_list(Py_ssize_t count)
+    {
+        return codec_untrack(PyList_New(count));
+    }
     static inline void codec_list_put(PyObject *list, Py_ssize_t place, PyObject *owned)
     {
         PyList_SET_ITEM(list, place, owned);
@@ -56,6 +69,8 @@ cdef extern from *:
     PyObject *codec_get(PyObject *object, Py_ssize_t slot) noexcept
     void codec_put(PyObject *object, Py_ssize_t slot, PyObject *owned) noexcept
     PyObject *codec_alloc(PyTypeObject *type) noexcept
+    PyObject *codec_untrack(PyObject *object) noexcept
+    PyObject *codec_list(Py_ssize_t count) noexcept
     void codec_list_put(PyObject *list, Py_ssize_t place, PyObject *owned) noexcept
     PyObject *codec_item(PyObject *sequence, Py_ssize_t place) noexcept
     Py_ssize_t codec_width(uint8_t kind) noexcept
@@ -88,7 +103,6 @@ cdef extern from "Python.h":
     PyObject *raw_text "PyUnicode_DecodeUTF8"(const char *, Py_ssize_t, const char *)
     const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *)
     PyObject *raw_bytes "PyBytes_FromStringAndSize"(const char *, Py_ssize_t)
-    PyObject *raw_list "PyList_New"(Py_ssize_t)
     int _PyBytes_Resize(PyObject **, Py_ssize_t)
     char *raw_bytes_data "PyBytes_AS_STRING"(PyObject *)
 

@@ -61,7 +61,7 @@ cdef class Layout:
 cdef PyObject *fresh(uint8_t kind, PyObject *default) noexcept:
     """A new reference to a default, NULL when memory ran out."""
     if kind == DEFAULT_LIST:
-        return raw_list(0)
+        return codec_list(0)
     if kind == DEFAULT_STRUCT:
         return fresh_struct(default)
     return owned(default)
@@ -91,11 +91,15 @@ cdef bint fill(PyObject *made, PyObject *layout_object) noexcept:
 
 
 cdef class Struct:
-    """Base of all message classes: fields as slots, keyword constructor, equality by value."""
+    """Base of all message classes: fields as slots, keyword constructor, equality by value.
+
+    A message is a tree and is not seen by the cycle collector.
+    """
 
     def __init__(self, **fields):
         cdef Layout layout = <Layout> type(self).__layout__
         cdef Py_ssize_t i
+        codec_untrack(<PyObject *> self)
         if not fill(<PyObject *> self, <PyObject *> layout):
             raise MemoryError()
         for name, value in fields.items():

@@ -761,7 +761,7 @@ BROKER = (
      10000,
      "1..", "low", "", "inert",
      "Pause between looks for timed-out transactions."),
-    ("transaction.max.timeout.ms", "int", 900000, "1..", "high", "", "inert",
+    ("transaction.max.timeout.ms", "int", 900000, "1..", "high", "", "live",
      "Longest transaction time-out a producer may ask for."),
     ("transaction.partition.verification.enable", "boolean", True, "", "low", "cluster", "inert",
      "Partitions are checked against the transaction before a write."),

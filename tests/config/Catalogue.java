@@ -1,5 +1,6 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
@@ -10,7 +11,8 @@ import org.apache.kafka.storage.internals.log.LogConfig;
 
 /**
  * Kafka's settings as lines of tab-separated fields. Then, for each line "table, name, value" from
- * stdin, one line: the value as Kafka reads it, or "!" and its refusal.
+ * stdin, one line: the value as Kafka reads it, or "!" and its refusal. The table "together" has no
+ * name and for value a topic's settings, name=value by semicolons.
  */
 public class Catalogue {
     public static void main(String[] args) throws Exception {
@@ -23,8 +25,9 @@ public class Catalogue {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] fields = line.split("\t", -1);
-            System.out.println("value\t" + read(fields[0].equals("broker") ? broker : topic,
-                                                fields[1], fields[2]));
+            String answer = fields[0].equals("together") ? together(fields[2])
+                : read(fields[0].equals("broker") ? broker : topic, fields[1], fields[2]);
+            System.out.println("value\t" + answer);
         }
     }
 
@@ -43,6 +46,21 @@ public class Catalogue {
                 key.importance.toString(),
                 table.equals("topic") ? "" : modes.getOrDefault(name, ""),
                 Boolean.toString(key.internalConfig), synonyms));
+        }
+    }
+
+    private static String together(String pairs) {
+        Map<String, String> settings = new HashMap<>();
+        for (String pair : pairs.split(";")) {
+            String[] parts = pair.split("=", 2);
+            settings.put(parts[0], parts[1]);
+        }
+        try {
+            Map<String, Object> defaults = LogConfig.configDefCopy().defaultValues();
+            LogConfig.validate(Map.of(), settings, defaults, false);
+            return "taken";
+        } catch (RuntimeException refused) {
+            return "!" + refused.getMessage().replaceAll("\\s+", " ");
         }
     }
 

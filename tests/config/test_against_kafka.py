@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.kafka import KafkaMissing, java_command
-from pylog.config import ConfigError, catalogue, values
+from pylog.config import ConfigError, Settings, catalogue, values
 
 pytestmark = pytest.mark.kafka
 PROGRAM = Path(__file__).with_name("Catalogue.java")
@@ -16,6 +16,26 @@ TEXTS = ["", " ", "0", "1", "-1", "-2", "-3", " 7 ", "+7", "1_0", "1.5", "1e3", 
          "2147483648", "-2147483648", "32768", "9223372036854775807", "9223372036854775808", "true",
          "TRUE", "yes", "delete", "compact", "delete, compact", "delete,delete", "CreateTime",
          "createtime", "gzip", "GZIP", "es256", "disabled", "broker", "a,b", "none", "SSL"]
+TOGETHER = [
+    "min.compaction.lag.ms=10;max.compaction.lag.ms=9",
+    "min.compaction.lag.ms=10;max.compaction.lag.ms=10",
+    "remote.storage.enable=true",
+    "remote.storage.enable=false",
+    "local.retention.ms=10;retention.ms=5",
+    "local.retention.bytes=10;retention.bytes=5",
+    "remote.log.copy.disable=true",
+    "cleanup.policy=compact,delete",
+    "segment.byte=1048576",
+    "segment.bytes=1",
+    "leader.replication.throttled.replicas=*",
+    "leader.replication.throttled.replicas=0:1,1:2",
+    "leader.replication.throttled.replicas=0-1",
+    "follower.replication.throttled.replicas=a:b",
+    "follower.replication.throttled.replicas=",
+    "retention.ms=-1;retention.bytes=-1",
+    "retention.bytes=-7",
+    "flush.ms=0",
+]
 LISTS = ["", "delete", " delete , compact ", "delete,delete", "shred", "delete,shred"]
 # A class name must name a class there, most lists of a broker are checked later, at its start, and
 # passwords are not shown.
@@ -41,6 +61,7 @@ def questions():
         if setting.type not in NOT_ASKED and name not in catalogue.INTERNAL:
             yield from ((table, name, text) for text in TEXTS)
     yield from (("topic", "cleanup.policy", text) for text in LISTS)
+    yield from (("together", "", text) for text in TOGETHER)
 
 
 QUESTIONS = list(questions())
@@ -79,10 +100,17 @@ def test_every_row_of_the_catalogue_is_kafkas(kafkas_table):
 def test_every_value_is_taken_or_refused_as_kafka_does(kafkas_table):
     differences = []
     for (table, name, text), answer in kafkas_table[1].items():
-        try:
-            ours = values.format_value(values.parse(setting_of(table, name), text))
-        except ConfigError:
-            ours = "!"
+        ours = answer_to(table, name, text)
         if ours != ("!" if answer.startswith("!") else answer):
             differences.append((table, name, text, ours, answer))
     assert not differences, f"{len(differences)}: {differences[:20]}"
+
+
+def answer_to(table: str, name: str, text: str) -> str:
+    try:
+        if table == "together":
+            Settings().validate_topic_configs(dict(pair.split("=", 1) for pair in text.split(";")))
+            return "taken"
+        return values.format_value(values.parse(setting_of(table, name), text))
+    except ConfigError:
+        return "!"

@@ -1,0 +1,115 @@
+/* The io pool: a bounded list of embedded jobs, and threads that take them in order. */
+#include "iopool.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "mailbox.h"
+
+enum { IOPOOL_THREADS_MAX = 256, IOPOOL_STACK_BYTES = 256 * 1024 };
+
+struct iopool {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct iojob *first, **last;
+    uint32_t waiting, jobs_max;
+    bool closing;
+    _Atomic uint64_t done;
+    void *(*scratch_new)(void);
+    void (*scratch_free)(void *);
+    int thread_count;
+    pthread_t threads[];
+};
+
+static struct iojob *iopool_next(struct iopool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    while (pool->first == NULL && !pool->closing) pthread_cond_wait(&pool->more, &pool->lock);
+    struct iojob *job = pool->first;
+    if (job != NULL) {
+        pool->first = job->next;
+        if (pool->first == NULL) pool->last = &pool->first;
+        pool->waiting--;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return job;
+}
+
+static void *iopool_work(void *argument) {
+    struct iopool *pool = argument;
+    void *scratch = pool->scratch_new != NULL ? pool->scratch_new() : NULL;
+    struct iojob *job;
+    while ((job = iopool_next(pool)) != NULL) {
+        /* The job may be freed by run when nobody is told: its fields are read first. */
+        struct mailbox *mailbox = job->mailbox;
+        struct letter letter = {.kind = LETTER_IO_DONE, .token = job->token, .data = job};
+        letter.status = job->run(job, scratch);
+        atomic_fetch_add_explicit(&pool->done, 1, memory_order_relaxed);
+        if (mailbox != NULL) {
+            bool posted = mailbox_post(mailbox, &letter);
+            assert(posted && "the mailbox holds fewer letters than jobs were submitted for it");
+            (void)posted;
+        }
+    }
+    if (pool->scratch_free != NULL && scratch != NULL) pool->scratch_free(scratch);
+    return NULL;
+}
+
+struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void), void (*scratch_free)(void *)) {
+    assert(threads > 0 && threads <= IOPOOL_THREADS_MAX && jobs_max > 0);
+    struct iopool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof(pthread_t));
+    if (pool == NULL) return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->more, NULL);
+    pool->last = &pool->first;
+    pool->jobs_max = jobs_max;
+    pool->scratch_new = scratch_new;
+    pool->scratch_free = scratch_free;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, IOPOOL_STACK_BYTES);
+    while (pool->thread_count < threads
+           && pthread_create(&pool->threads[pool->thread_count], &attributes, iopool_work, pool) == 0)
+        pool->thread_count++;
+    pthread_attr_destroy(&attributes);
+    if (pool->thread_count == 0) {
+        iopool_free(pool);
+        return NULL;
+    }
+    return pool;
+}
+
+bool iopool_submit(struct iopool *pool, struct iojob *job) {
+    pthread_mutex_lock(&pool->lock);
+    bool taken = !pool->closing && pool->waiting < pool->jobs_max;
+    if (taken) {
+        job->next = NULL;
+        *pool->last = job;
+        pool->last = &job->next;
+        pool->waiting++;
+        pthread_cond_signal(&pool->more);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return taken;
+}
+
+void iopool_free(struct iopool *pool) {
+    if (pool == NULL) return;
+    pthread_mutex_lock(&pool->lock);
+    pool->closing = true;
+    pthread_cond_broadcast(&pool->more);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->thread_count; i++) pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->more);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+void iopool_stats(const struct iopool *pool, uint64_t *waiting, uint64_t *done) {
+    struct iopool *p = (struct iopool *)pool;
+    pthread_mutex_lock(&p->lock);
+    *waiting = p->waiting;
+    pthread_mutex_unlock(&p->lock);
+    *done = atomic_load_explicit(&p->done, memory_order_relaxed);
+}

@@ -1,0 +1,253 @@
+/* Log directories: failure is sticky, descriptors are shared under a limit, removals wait for their time. */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+int16_t log_error_code(int error) {
+    static const int16_t codes[] = {
+        [LOG_E_IO - LOG_E_WOULD_BLOCK] = 56, [LOG_E_OFFLINE - LOG_E_WOULD_BLOCK] = 56, [LOG_E_RANGE - LOG_E_WOULD_BLOCK] = 1,
+        [LOG_E_SEQUENCE - LOG_E_WOULD_BLOCK] = 45, [LOG_E_EPOCH - LOG_E_WOULD_BLOCK] = 47,
+        [LOG_E_DUPLICATE - LOG_E_WOULD_BLOCK] = 46, [LOG_E_NOT_LEADER - LOG_E_WOULD_BLOCK] = 6,
+        [LOG_E_DELETED - LOG_E_WOULD_BLOCK] = 3, [LOG_E_FULL - LOG_E_WOULD_BLOCK] = 56,
+        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = -1, [LOG_E_CORRUPT - LOG_E_WOULD_BLOCK] = 2,
+        [LOG_E_TXN_STATE - LOG_E_WOULD_BLOCK] = 48, [0] = 56,
+    };
+    if (error >= 0) return 0;
+    if (error > LOG_E_IO || error < LOG_E_WOULD_BLOCK) return batch_error_code(error);
+    return codes[error - LOG_E_WOULD_BLOCK];
+}
+
+int64_t log_dir_now_ms(clockid_t clock) {
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void log_dir_fail(struct log_dir *dir, int error, const char *call) {
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
+    atomic_store(&dir->failed_call, call);
+    atomic_store(&dir->offline, true);
+    /* The flusher wakes every waiter: whoever found the fault may hold a log's locks. */
+    pthread_mutex_lock(&dir->flush_lock);
+    pthread_cond_broadcast(&dir->flush_more);
+    pthread_mutex_unlock(&dir->flush_lock);
+}
+
+bool log_dir_offline(const struct log_dir *dir) { return atomic_load_explicit(&dir->offline, memory_order_acquire); }
+
+int log_dir_failure(const struct log_dir *dir, const char **call) {
+    int error = atomic_load(&dir->failure);
+    if (call != NULL) *call = error != 0 ? atomic_load(&dir->failed_call) : NULL;
+    return error;
+}
+
+int log_dir_sync(struct log_dir *dir, const char *name) {
+    int fd = openat(dir->fd, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    int result = fsync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    return result;
+}
+
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len) {
+    int fd = openat(dir->fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    struct stat st;
+    int result = fstat(fd, &st) != 0 ? -errno : (size_t)st.st_size > bytes_max ? -EFBIG : 0;
+    uint8_t *bytes = result == 0 ? malloc((size_t)st.st_size + 1) : NULL;
+    if (result == 0 && bytes == NULL) result = -ENOMEM;
+    size_t have = 0;
+    while (result == 0 && have < (size_t)st.st_size) {
+        ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) result = n < 0 ? -errno : -EIO;
+        else have += (size_t)n;
+    }
+    close(fd);
+    if (result != 0) {
+        free(bytes);
+        return result;
+    }
+    *out = bytes;
+    *len = have;
+    return 0;
+}
+
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync) {
+    char temporary[SEGMENT_PATH_BYTES + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    int fd = openat(dir->fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return -errno;
+    ssize_t n = write(fd, bytes, len);
+    int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
+    if (result == 0 && sync && fsync(fd) != 0) result = -errno;
+    close(fd);
+    if (result == 0 && renameat(dir->fd, temporary, dir->fd, path) != 0) result = -errno;
+    if (result != 0) unlinkat(dir->fd, temporary, 0);
+    return result;
+}
+
+/* ---- removals -------------------------------------------------------------------------------------------------------- */
+
+static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
+    int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    if (entries == NULL) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    while ((entry = readdir(entries)) != NULL)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(fd, entry->d_name, 0);
+    closedir(entries);
+    unlinkat(dir->fd, path, AT_REMOVEDIR);
+}
+
+static int log_dir_removal_run(struct iojob *job, void *scratch) {
+    struct log_dir_removal *r = (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
+    struct log_dir *dir = r->dir;
+    (void)scratch;
+    if (unlinkat(dir->fd, r->path, 0) != 0 && errno == EISDIR) log_dir_unlink_tree(dir, r->path);
+    free(r);
+    pthread_mutex_lock(&dir->flush_lock);
+    dir->removing--;
+    pthread_cond_broadcast(&dir->flush_quiet);
+    pthread_mutex_unlock(&dir->flush_lock);
+    return 0;
+}
+
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+    size_t bytes = strlen(path) + 1;
+    struct log_dir_removal *r = calloc(1, sizeof *r + bytes);
+    if (r == NULL) return; /* The next start finds the suffix and removes it. */
+    memcpy(r->path, path, bytes);
+    r->dir = dir;
+    r->job.run = log_dir_removal_run;
+    int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
+    r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
+    pthread_mutex_lock(&dir->flush_lock);
+    struct log_dir_removal **at = &dir->removals;
+    while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
+    r->next = *at;
+    *at = r;
+    pthread_cond_broadcast(&dir->flush_more);
+    pthread_mutex_unlock(&dir->flush_lock);
+}
+
+/* What a stop left behind: directories that were being deleted. */
+static void log_dir_sweep(struct log_dir *dir) {
+    int fd = dup(dir->fd);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    if (entries == NULL) {
+        if (fd >= 0) close(fd);
+        return;
+    }
+    rewinddir(entries);
+    while ((entry = readdir(entries)) != NULL) {
+        size_t n = strlen(entry->d_name), suffix = LOG_DELETE_SUFFIX_BYTES;
+        const char *end = entry->d_name + n - suffix;
+        if (n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 && strcmp(end + 33, "-delete") == 0)
+            log_dir_remove_later(dir, entry->d_name, 0);
+    }
+    closedir(entries);
+}
+
+static int log_dir_prepare(struct log_dir *dir, const char *path) {
+    if (mkdir(path, 0755) != 0 && errno != EEXIST) return errno;
+    dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir->fd < 0) return errno;
+    if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) != 0) return errno;
+    dir->path = strdup(path);
+    return dir->path == NULL ? ENOMEM : 0;
+}
+
+struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
+    struct log_dir *dir = calloc(1, sizeof *dir);
+    *error = ENOMEM;
+    if (dir == NULL) return NULL;
+    dir->fd = -1;
+    dir->pool = pool;
+    dir->open_max = LOG_DIR_OPEN_MAX;
+    dir->flush_last = &dir->flush_first;
+    pthread_mutex_init(&dir->logs_lock, NULL);
+    pthread_mutex_init(&dir->files_lock, NULL);
+    pthread_mutex_init(&dir->flush_lock, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&dir->flush_more, &monotonic);
+    pthread_cond_init(&dir->flush_quiet, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    *error = log_dir_prepare(dir, path);
+    if (*error == 0) {
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setstacksize(&attributes, 256 * 1024);
+        *error = pthread_create(&dir->thread, &attributes, log_flush_thread, dir);
+        pthread_attr_destroy(&attributes);
+        dir->thread_started = *error == 0;
+    }
+    if (*error != 0) {
+        log_dir_free(dir);
+        return NULL;
+    }
+    log_dir_sweep(dir);
+    return dir;
+}
+
+void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
+    pthread_mutex_lock(&dir->files_lock);
+    dir->open_max = open_max < 1 ? 1 : open_max;
+    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    pthread_mutex_unlock(&dir->files_lock);
+}
+
+void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
+    pthread_mutex_lock(&dir->files_lock);
+    out->open_files = dir->open_count;
+    pthread_mutex_unlock(&dir->files_lock);
+    out->flush_groups = atomic_load(&dir->flush_groups);
+    out->flush_files = atomic_load(&dir->flush_files);
+}
+
+void log_dir_free(struct log_dir *dir) {
+    if (dir == NULL) return;
+    if (dir->thread_started) {
+        pthread_mutex_lock(&dir->flush_lock);
+        dir->closing = true;
+        pthread_cond_broadcast(&dir->flush_more);
+        pthread_mutex_unlock(&dir->flush_lock);
+        pthread_join(dir->thread, NULL);
+    }
+    assert(dir->logs == NULL && "logs are released before their directory");
+    pthread_mutex_lock(&dir->flush_lock);
+    while (dir->removing > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
+    while (dir->removals != NULL) {
+        struct log_dir_removal *r = dir->removals;
+        dir->removals = r->next;
+        dir->removing++;
+        pthread_mutex_unlock(&dir->flush_lock);
+        log_dir_removal_run(&r->job, NULL); /* Deleted already as far as anybody can see. */
+        pthread_mutex_lock(&dir->flush_lock);
+    }
+    pthread_mutex_unlock(&dir->flush_lock);
+    if (dir->fd >= 0) close(dir->fd);
+    pthread_cond_destroy(&dir->flush_more);
+    pthread_cond_destroy(&dir->flush_quiet);
+    pthread_mutex_destroy(&dir->logs_lock);
+    pthread_mutex_destroy(&dir->files_lock);
+    pthread_mutex_destroy(&dir->flush_lock);
+    free(dir->path);
+    free(dir);
+}

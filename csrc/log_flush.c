@@ -1,0 +1,210 @@
+/* Group commit: one thread for each log directory takes all logs that want a flush, starts their write-back together, syncs them
+ * one after the other and wakes whoever waits. What asks meanwhile forms the next group. A thread of its own, not a job of the io
+ * pool: a commit must neither queue behind cold reads nor be refused. It also hands removals that are due to the pool.
+ * A failed flush is never tried again: the pages that it was about may be gone. The directory is offline from then on. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+enum { LOG_FLUSH_SEGMENTS = 64 };
+
+void log_flush_ask(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    pthread_mutex_lock(&dir->flush_lock);
+    if (!log->flush_wanted && !dir->closing) {
+        log->flush_wanted = true;
+        log->flush_next = NULL;
+        log_retain(log);
+        *dir->flush_last = log;
+        dir->flush_last = &log->flush_next;
+        pthread_cond_signal(&dir->flush_more);
+    }
+    pthread_mutex_unlock(&dir->flush_lock);
+}
+
+/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will cover. */
+struct log_flush_set { struct segment *segments[LOG_FLUSH_SEGMENTS]; uint32_t count; int64_t target; uint64_t truncations; };
+
+static void log_flush_collect(struct log *log, struct log_flush_set *set) {
+    pthread_mutex_lock(&log->view_lock);
+    int64_t flushed = atomic_load(&log->flushed);
+    set->count = 0;
+    set->target = atomic_load(&log->end_offset);
+    set->truncations = log->truncations;
+    for (uint32_t i = 0; i < log->segment_count; i++) {
+        int64_t end = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : set->target;
+        if (end <= flushed || log->segments[i]->base_offset == end) continue;
+        if (set->count == LOG_FLUSH_SEGMENTS) {
+            set->target = log->segments[i]->base_offset;
+            break;
+        }
+        segment_retain(log->segments[i]);
+        set->segments[set->count++] = log->segments[i];
+    }
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+static int log_flush_index(struct segment *s, const char *extension) {
+    char path[SEGMENT_PATH_BYTES];
+    segment_path(s, extension, path);
+    int fd = openat(s->home->dir->fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 0 : -errno;
+    int result = fdatasync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    return result;
+}
+
+static int log_flush_segment(struct segment *s) {
+    bool sealed = atomic_load(&s->sealed);
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    /* Cleared first: an append that comes now sets it again. */
+    atomic_store(&s->dirty, false);
+    if (sealed && !atomic_load(&s->preallocating)) segment_trim(s);
+    if (fdatasync(s->fd) != 0) {
+        result = -errno;
+        log_dir_fail(s->home->dir, errno, "fdatasync");
+    }
+    atomic_fetch_add_explicit(&s->home->dir->flush_files, 1, memory_order_relaxed);
+    segment_unpin(s);
+    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it passes. */
+    if (result == 0 && sealed) result = log_flush_index(s, "index");
+    if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
+    return result;
+}
+
+/* Names before contents count: a file whose directory entry is lost was never written. */
+static int log_flush_names(struct log *log) {
+    if (!atomic_exchange(&log->files_dirty, false)) return 0;
+    struct log_dir *dir = log->home->dir;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    int result = log_dir_sync(dir, name);
+    return result == 0 ? log_dir_sync(dir, NULL) : result;
+}
+
+static void log_flush_publish(struct log *log, const struct log_flush_set *set) {
+    pthread_mutex_lock(&log->view_lock);
+    bool moved = log->truncations == set->truncations && set->target > atomic_load(&log->flushed);
+    if (moved) atomic_store(&log->flushed, set->target);
+    pthread_mutex_unlock(&log->view_lock);
+    atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
+    if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, set->target);
+}
+
+int log_flush(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    struct log_flush_set set;
+    int result = 0;
+    pthread_mutex_lock(&log->flush_lock);
+    do {
+        if (log_dir_offline(dir)) result = -EIO;
+        if (atomic_load(&log->deleted)) break;
+        log_flush_collect(log, &set);
+        for (uint32_t i = 0; i < set.count; i++) {
+            if (result == 0) result = log_flush_segment(set.segments[i]);
+            segment_release(set.segments[i]);
+        }
+        if (result == 0 && atomic_load(&log->epochs_dirty)) result = log_write_epochs(log);
+        if (result == 0) result = log_flush_names(log);
+        if (atomic_load(&log->deleted)) break;
+        if (result == 0) log_flush_publish(log, &set);
+    } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
+    bool deleted = atomic_load(&log->deleted);
+    pthread_mutex_unlock(&log->flush_lock);
+    if (deleted) return LOG_E_DELETED;
+    if (result == 0) return 0;
+    bool before = log_dir_offline(dir);
+    log_dir_fail(dir, -result, "flush");
+    return before ? LOG_E_OFFLINE : LOG_E_IO;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------------------------------ */
+
+static void log_flush_start_writeback(struct log *log) {
+    struct segment *s = NULL;
+    pthread_mutex_lock(&log->view_lock);
+    if (log->segment_count > 0) {
+        s = log->segments[log->segment_count - 1];
+        segment_retain(s);
+    }
+    pthread_mutex_unlock(&log->view_lock);
+    if (s == NULL) return;
+    if (atomic_load(&s->dirty) && segment_pin(s, false) == 0) {
+        sync_file_range(s->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+        segment_unpin(s);
+    }
+    segment_release(s);
+}
+
+static void log_flush_group(struct log_dir *dir, struct log *first) {
+    struct log *log, *next;
+    for (log = first; first->flush_next != NULL && log != NULL; log = log->flush_next) log_flush_start_writeback(log);
+    for (log = first; log != NULL; log = next) {
+        pthread_mutex_lock(&dir->flush_lock);
+        next = log->flush_next;
+        log->flush_wanted = false; /* From here on an asker waits for the next group. */
+        pthread_mutex_unlock(&dir->flush_lock);
+        if (!log_dir_offline(dir)) log_flush(log);
+        log_release(log);
+    }
+    atomic_fetch_add_explicit(&dir->flush_groups, 1, memory_order_relaxed);
+}
+
+static void log_flush_fail_all(struct log_dir *dir) {
+    pthread_mutex_lock(&dir->logs_lock);
+    for (struct log *log = dir->logs; log != NULL; log = log->dir_next) log_wait_fail(log, LOG_E_OFFLINE);
+    pthread_mutex_unlock(&dir->logs_lock);
+}
+
+/* Removals that are due go to the pool; flush_lock held. Returns when the next one is due, 0 for none. */
+static int64_t log_flush_removals(struct log_dir *dir) {
+    int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
+    while (dir->removals != NULL && dir->removals->due_ms <= now) {
+        struct log_dir_removal *r = dir->removals;
+        dir->removals = r->next;
+        dir->removing++;
+        if (iopool_submit(dir->pool, &r->job)) continue;
+        dir->removing--;
+        r->next = dir->removals;
+        dir->removals = r;
+        return now + 100;
+    }
+    return dir->removals != NULL ? dir->removals->due_ms : 0;
+}
+
+void *log_flush_thread(void *argument) {
+    struct log_dir *dir = argument;
+    bool told = false;
+    pthread_mutex_lock(&dir->flush_lock);
+    for (;;) {
+        int64_t due = log_flush_removals(dir);
+        bool failed = log_dir_offline(dir) && !told;
+        struct log *first = dir->flush_first;
+        if (first == NULL && !failed) {
+            if (dir->closing) break;
+            if (due == 0) {
+                pthread_cond_wait(&dir->flush_more, &dir->flush_lock);
+            } else {
+                struct timespec at = {due / 1000, (due % 1000) * 1000000};
+                pthread_cond_timedwait(&dir->flush_more, &dir->flush_lock, &at);
+            }
+            continue;
+        }
+        dir->flush_first = NULL;
+        dir->flush_last = &dir->flush_first;
+        pthread_mutex_unlock(&dir->flush_lock);
+        if (first != NULL) log_flush_group(dir, first);
+        if (log_dir_offline(dir) && !told) {
+            log_flush_fail_all(dir);
+            told = true;
+        }
+        pthread_mutex_lock(&dir->flush_lock);
+    }
+    pthread_mutex_unlock(&dir->flush_lock);
+    return NULL;
+}

@@ -1,0 +1,218 @@
+/* Look-ups by time and by epoch, and the aborted transactions of a range. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "log_state.h"
+
+enum { LOG_ABORTED_BYTES = 34, LOG_ABORTED_FILE_BYTES_MAX = 64 << 20, LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30 };
+
+/* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
+struct log_lookup { struct segment **segments; uint32_t count; int64_t start, end; };
+
+static int log_lookup_begin(struct log *log, struct log_lookup *l) {
+    pthread_mutex_lock(&log->view_lock);
+    l->count = log->segment_count;
+    l->start = atomic_load(&log->start_offset);
+    l->end = atomic_load(&log->end_offset);
+    l->segments = malloc((l->count + 1) * sizeof *l->segments);
+    if (l->segments != NULL) {
+        for (uint32_t i = 0; i < l->count; i++) {
+            l->segments[i] = log->segments[i];
+            segment_retain(l->segments[i]);
+        }
+    }
+    pthread_mutex_unlock(&log->view_lock);
+    return l->segments == NULL ? LOG_E_MEMORY : 0;
+}
+
+static void log_lookup_end(struct log_lookup *l) {
+    for (uint32_t i = 0; i < l->count; i++) segment_release(l->segments[i]);
+    free(l->segments);
+}
+
+struct log_lookup_batch { struct batch_header header; uint8_t *bytes; };
+
+static int log_lookup_load(struct segment *s, int64_t position, struct log_lookup_batch *batch) {
+    size_t len = batch_bytes(&batch->header);
+    if (len > LOG_LOOKUP_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
+    if ((batch->bytes = malloc(len)) == NULL) return LOG_E_MEMORY;
+    int result = segment_read(s, position, batch->bytes, len);
+    return result;
+}
+
+/* What is asked of one batch: 1 found, 0 not in it, negative. */
+struct log_lookup_question { int64_t target_ms, start, offset, timestamp_ms; int32_t epoch; bool greatest; };
+
+static int log_lookup_ask(struct segment *s, int64_t position, const struct batch_header *h, struct inflater *in,
+                          struct log_lookup_question *q) {
+    struct log_lookup_batch batch = {*h, NULL};
+    int result = log_lookup_load(s, position, &batch);
+    if (result == 0 && q->greatest)
+        result = batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);
+    else if (result == 0)
+        result = batch_find_timestamp(batch.bytes, batch_bytes(h), q->target_ms, q->start, in, &q->offset, &q->timestamp_ms);
+    free(batch.bytes);
+    q->epoch = h->leader_epoch;
+    return result;
+}
+
+/* From `offset` on, the first batch whose header says that it reaches the target is opened. */
+static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in, struct log_lookup_question *q) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t position, first, bytes = atomic_load(&s->bytes);
+    int result = log_locate(s, offset, bytes, false, &position, &first);
+    if (result != 1) return result;
+    segment_scan_begin(&scan, s, position, bytes, false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < end) {
+        if (h.max_timestamp >= q->target_ms && batch_last_offset(&h) >= q->start) {
+            result = log_lookup_ask(s, scan.position, &h, in, q);
+            if (result != 0) return result;
+        }
+        segment_scan_skip(&scan, &h);
+    }
+    return result < 0 ? result : 0;
+}
+
+/* The largest timestamp of a segment; a clean start may not know it. */
+static int64_t log_lookup_largest(struct segment *s) {
+    int64_t timestamp, offset;
+    if (atomic_load(&s->largest_timestamp) < 0 && segment_index_last_time(s, &timestamp, &offset))
+        atomic_store(&s->largest_timestamp, timestamp);
+    return atomic_load(&s->largest_timestamp);
+}
+
+static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
+    struct log_lookup l;
+    int result = log_lookup_begin(log, &l), best = -1;
+    if (result != 0) return result;
+    struct inflater *in = inflater_new();
+    if (in == NULL) result = LOG_E_MEMORY;
+    q->start = l.start;
+    for (uint32_t i = 0; i < l.count && result == 0; i++) {
+        struct segment *s = l.segments[i];
+        if (atomic_load(&s->bytes) == 0) continue;
+        if ((result = segment_pin(s, false)) != 0) {
+            result = result == -ENOENT ? 0 : LOG_E_IO;
+            continue;
+        }
+        int64_t largest = log_lookup_largest(s), from;
+        if (q->greatest) {
+            if (largest >= 0 && (best < 0 || largest > log_lookup_largest(l.segments[best]))) best = (int32_t)i;
+        } else if (largest >= q->target_ms || (largest < 0 && i + 1 == l.count)) {
+            result = segment_index_floor_time(s, q->target_ms, &from);
+            if (result == 0) result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
+        }
+        segment_unpin(s);
+    }
+    if (result == 0 && best >= 0 && segment_pin(l.segments[best], false) == 0) {
+        struct segment *s = l.segments[best];
+        int64_t from;
+        q->target_ms = log_lookup_largest(s);
+        result = segment_index_floor_time(s, q->target_ms, &from);
+        if (result == 0) result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
+        segment_unpin(s);
+    }
+    inflater_free(in);
+    log_lookup_end(&l);
+    return result;
+}
+
+static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset, int64_t *timestamp_ms,
+                             int32_t *leader_epoch) {
+    *offset = *timestamp_ms = -1;
+    *leader_epoch = -1;
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    int result = log_lookup_run(log, q);
+    if (result != 1) return result;
+    *offset = q->offset;
+    *timestamp_ms = q->timestamp_ms;
+    *leader_epoch = q->epoch;
+    return 1;
+}
+
+int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch) {
+    struct log_lookup_question q = {.target_ms = target_ms};
+    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+}
+
+int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch) {
+    struct log_lookup_question q = {.greatest = true};
+    return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
+}
+
+/* ---- epochs ---------------------------------------------------------------------------------------------------------------- */
+
+/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. Returns with append_lock held. */
+static void log_lookup_epochs(struct log *log) {
+    pthread_mutex_lock(&log->append_lock);
+    log_load_epochs(log);
+    if (atomic_load(&log->leader)) log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset));
+}
+
+void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
+    log_lookup_epochs(log);
+    epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+    pthread_mutex_unlock(&log->append_lock);
+}
+
+int32_t log_epoch_of(struct log *log, int64_t offset) {
+    log_lookup_epochs(log);
+    int32_t epoch = epochs_at(&log->epochs, offset);
+    pthread_mutex_unlock(&log->append_lock);
+    return epoch;
+}
+
+int32_t log_last_epoch(struct log *log) {
+    pthread_mutex_lock(&log->append_lock);
+    int32_t epoch = log->epochs_loaded ? epochs_last(&log->epochs) : log->last_epoch;
+    int32_t leading = atomic_load(&log->leader) ? atomic_load(&log->leader_epoch) : -1;
+    pthread_mutex_unlock(&log->append_lock);
+    return epoch > leading ? epoch : leading;
+}
+
+/* ---- aborted transactions: .txnindex, entries of version, producer id, first, last and last stable offset -------------------- */
+
+static uint32_t log_aborted_in(struct segment *s, int64_t offset, int64_t upper, struct log_aborted *out, uint32_t max,
+                               uint32_t count, bool *past) {
+    char path[SEGMENT_PATH_BYTES];
+    uint8_t *bytes;
+    size_t len;
+    segment_path(s, "txnindex", path);
+    if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0) return count;
+    for (size_t at = 0; at + LOG_ABORTED_BYTES <= len; at += LOG_ABORTED_BYTES) {
+        int64_t first = get_i64(bytes + at + 10), last = get_i64(bytes + at + 18), stable = get_i64(bytes + at + 26);
+        if (get_i16(bytes + at) != 0) break;
+        if (last >= offset && first < upper) {
+            if (count < max) out[count] = (struct log_aborted){get_i64(bytes + at + 2), first};
+            count++;
+        }
+        if (stable >= upper) *past = true; /* Whatever was aborted later began at or above the bound. */
+    }
+    free(bytes);
+    return count;
+}
+
+static int log_aborted_compare(const void *a, const void *b) {
+    const struct log_aborted *x = a, *y = b;
+    return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
+}
+
+uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper, struct log_aborted *out, uint32_t max) {
+    struct log_lookup l;
+    uint32_t count = 0;
+    bool past = false;
+    if (log_lookup_begin(log, &l) != 0) return 0;
+    for (uint32_t i = 0; i < l.count && !past; i++) {
+        int64_t end = i + 1 < l.count ? l.segments[i + 1]->base_offset : l.end;
+        if (end > offset) count = log_aborted_in(l.segments[i], offset, upper, out, max, count, &past);
+    }
+    log_lookup_end(&l);
+    uint32_t filled = count < max ? count : max;
+    if (filled > 1) qsort(out, filled, sizeof *out, log_aborted_compare);
+    return count;
+}

@@ -1,0 +1,397 @@
+/* Opening and closing: a clean log costs memory only, its files are looked at by the first append. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+enum { LOG_SMALL_FILE_BYTES_MAX = 256 << 20 };
+
+void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) {
+    pthread_mutex_lock(&log->home->dir->files_lock);
+    snprintf(path, SEGMENT_PATH_BYTES, "%s/%s", log->home->name, file);
+    pthread_mutex_unlock(&log->home->dir->files_lock);
+}
+
+/* ---- the segment list -------------------------------------------------------------------------------------------------- */
+
+int log_add_segment(struct log *log, struct segment *s) {
+    assert(log->segment_count == 0 || log->segments[log->segment_count - 1]->base_offset < s->base_offset);
+    pthread_mutex_lock(&log->view_lock);
+    int result = 0;
+    if (log->segment_count == log->segment_capacity) {
+        uint32_t capacity = log->segment_capacity == 0 ? 1 : log->segment_capacity * 2;
+        struct segment **segments = realloc(log->segments, capacity * sizeof(struct segment *));
+        if (segments == NULL) {
+            result = LOG_E_MEMORY;
+        } else {
+            log->segments = segments;
+            log->segment_capacity = capacity;
+        }
+    }
+    if (result == 0) log->segments[log->segment_count++] = s;
+    pthread_mutex_unlock(&log->view_lock);
+    if (result != 0) segment_release(s);
+    return result;
+}
+
+/* Renames a segment's files away; whoever reads it keeps its descriptor. */
+static void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
+    static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
+    struct log_dir *dir = log->home->dir;
+    char from[SEGMENT_PATH_BYTES], to[SEGMENT_PATH_BYTES + 16];
+    pthread_mutex_lock(&dir->files_lock);
+    s->removed = true;
+    pthread_mutex_unlock(&dir->files_lock);
+    for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
+        segment_path(s, extensions[i], from);
+        snprintf(to, sizeof to, "%s.deleted", from);
+        if (renameat(dir->fd, from, dir->fd, to) == 0) log_dir_remove_later(dir, to, delay_ms);
+    }
+}
+
+void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms) {
+    assert(from + count <= log->segment_count);
+    struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
+    if (gone == NULL) return;
+    pthread_mutex_lock(&log->view_lock);
+    memcpy(gone, log->segments + from, count * sizeof *gone);
+    memmove(log->segments + from, log->segments + from + count, (log->segment_count - from - count) * sizeof *gone);
+    log->segment_count -= count;
+    free(log->hints);
+    log->hints = NULL;
+    int64_t bytes = 0;
+    for (uint32_t i = 0; i < count; i++) bytes += atomic_load(&gone[i]->bytes);
+    atomic_fetch_sub(&log->size_bytes, bytes);
+    pthread_mutex_unlock(&log->view_lock);
+    for (uint32_t i = 0; i < count; i++) {
+        log_remove_files(log, gone[i], delay_ms);
+        segment_release(gone[i]);
+    }
+    free(gone);
+}
+
+/* ---- derived state ------------------------------------------------------------------------------------------------------- */
+
+int log_load_epochs(struct log *log) {
+    if (log->epochs_loaded) return 0;
+    char path[SEGMENT_PATH_BYTES];
+    uint8_t *text;
+    size_t len;
+    struct epochs epochs = {NULL, 0, 0};
+    log_path(log, "leader-epoch-checkpoint", path);
+    if (log_dir_read_file(log->home->dir, path, LOG_SMALL_FILE_BYTES_MAX, &text, &len) == 0) {
+        /* A file that does not parse is as good as none: batches carry their epochs. */
+        if (epochs_decode(&epochs, (const char *)text, len) != 0) epochs_free(&epochs);
+        free(text);
+    }
+    epochs_truncate_end(&epochs, atomic_load(&log->end_offset) + (log->clean ? 1 : 0));
+    if (log->clean && log->last_epoch > epochs_last(&epochs)) {
+        epochs_assign(&epochs, log->last_epoch, atomic_load(&log->end_offset));
+        atomic_store(&log->epochs_dirty, true);
+    }
+    pthread_mutex_lock(&log->view_lock);
+    log->epochs = epochs;
+    log->epochs_loaded = true;
+    pthread_mutex_unlock(&log->view_lock);
+    return 0;
+}
+
+int log_write_epochs(struct log *log) {
+    char path[SEGMENT_PATH_BYTES];
+    size_t len;
+    pthread_mutex_lock(&log->append_lock);
+    atomic_store(&log->epochs_dirty, false);
+    char *text = epochs_encode(&log->epochs, &len);
+    pthread_mutex_unlock(&log->append_lock);
+    if (text == NULL) return -ENOMEM;
+    log_path(log, "leader-epoch-checkpoint", path);
+    int result = log_dir_write_file(log->home->dir, path, text, len, true);
+    free(text);
+    if (result == 0) atomic_store(&log->files_dirty, true);
+    else atomic_store(&log->epochs_dirty, true);
+    return result;
+}
+
+int log_load_producers(struct log *log, int64_t now_ms) {
+    if (log->producers_loaded) return 0;
+    int result = log_restore_producers(log, atomic_load(&log->end_offset), now_ms);
+    if (result != 0) return result;
+    log->producers_loaded = true;
+    log->first_open = producers_first_open(&log->producers);
+    return 0;
+}
+
+int log_write_snapshot(struct log *log, int64_t offset) {
+    char file[64], path[SEGMENT_PATH_BYTES];
+    size_t len;
+    if (log->snapshot_offset == offset) return 0;
+    uint8_t *bytes = producers_encode(&log->producers, &len);
+    if (bytes == NULL) return -ENOMEM;
+    snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
+    log_path(log, file, path);
+    int result = log_dir_write_file(log->home->dir, path, bytes, len, false);
+    free(bytes);
+    if (result == 0) log->snapshot_offset = offset;
+    return result;
+}
+
+/* ---- the writable end ------------------------------------------------------------------------------------------------------ */
+
+int log_storage_error(struct log *log, int result, const char *call) {
+    if (result <= LOG_E_IO) return result; /* It is one already. */
+    if (result == -ENOENT) return LOG_E_CORRUPT;
+    if (result == -ENOSPC || result == -EDQUOT || result == -EFBIG) return LOG_E_FULL;
+    if (result == -ENOMEM || result == -EMFILE || result == -ENFILE) return LOG_E_MEMORY;
+    log_dir_fail(log->home->dir, -result, call);
+    return LOG_E_IO;
+}
+
+/* The last segment as the disk has it: its size must be what the checkpoint says. */
+static int log_adopt_last(struct log *log, struct segment *s) {
+    struct stat st;
+    struct batch_header h;
+    struct segment_scan scan;
+    if (fstat(s->fd, &st) != 0) return log_storage_error(log, -errno, "fstat");
+    int64_t bytes = atomic_load(&s->bytes), timestamp, offset;
+    if (st.st_size < bytes) return LOG_E_CORRUPT;
+    if (st.st_size > bytes && ftruncate(s->fd, bytes) != 0) return log_storage_error(log, -errno, "ftruncate");
+    if (segment_index_damaged(s)) {
+        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        int result = log_walk_segment(log, s, &walk, 0);
+        if (result != 0) return result;
+    } else if (segment_index_last_time(s, &timestamp, &offset) && timestamp >= atomic_load(&s->largest_timestamp)) {
+        atomic_store(&s->largest_timestamp, timestamp);
+        atomic_store(&s->largest_timestamp_offset, offset);
+    }
+    segment_scan_begin(&scan, s, 0, bytes, false);
+    if (segment_scan_peek(&scan, &h) == 1) s->first_timestamp = h.max_timestamp;
+    s->created_ms = (int64_t)st.st_mtim.tv_sec * 1000;
+    return 0;
+}
+
+int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
+    struct segment *s = segment_new(log->home, base_offset, 0, -1);
+    if (s == NULL) return LOG_E_MEMORY;
+    int result = segment_pin(s, true);
+    if (result != 0) {
+        segment_release(s);
+        return log_storage_error(log, result, "open");
+    }
+    segment_unpin(s);
+    segment_index_reset(s);
+    s->created_ms = now_ms;
+    atomic_store(&log->files_dirty, true);
+    return log_add_segment(log, s);
+}
+
+void log_tune_last(struct log *log, struct segment *s) {
+    s->index_interval_bytes = log->config.index_interval_bytes;
+    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
+    uint32_t random;
+    s->jitter_ms = 0;
+    if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
+        s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
+}
+
+int log_make_writable(struct log *log, int64_t now_ms) {
+    if (log->writable) return 0;
+    int result;
+    if (log->segment_count == 0) {
+        result = log_new_last(log, atomic_load(&log->end_offset), now_ms);
+        if (result != 0) return result;
+    } else {
+        struct segment *s = log->segments[log->segment_count - 1];
+        if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+        atomic_store(&s->sealed, false);
+        if (log->clean) result = log_adopt_last(log, s);
+        segment_unpin(s);
+        if (result != 0) return result;
+    }
+    log_tune_last(log, log->segments[log->segment_count - 1]);
+    if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0) return result;
+    log->clean = false;
+    log->writable = true;
+    return 0;
+}
+
+/* ---- open ------------------------------------------------------------------------------------------------------------------ */
+
+static int log_write_metadata(struct log *log) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    char text[64], path[SEGMENT_PATH_BYTES], id[23];
+    uint8_t padded[18] = {0}, *old;
+    size_t len;
+    memcpy(padded, log->topic_id, 16);
+    for (int i = 0; i < 22; i++) {
+        int bit = i * 6, word = padded[bit / 8] << 8 | padded[bit / 8 + 1];
+        id[i] = digits[(word >> (10 - bit % 8)) & 63];
+    }
+    id[22] = 0;
+    int n = snprintf(text, sizeof text, "version: 0\ntopic_id: %s", id);
+    log_path(log, "partition.metadata", path);
+    int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
+    if (result == 0) {
+        while (len > 0 && old[len - 1] == '\n') len--;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0;
+        free(old);
+        return same ? 0 : LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
+    }
+    if (result != -ENOENT) return log_storage_error(log, result, "open");
+    result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
+    return result == 0 ? 0 : log_storage_error(log, result, "write");
+}
+
+static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint) {
+    for (uint32_t i = 0; i < checkpoint->segment_count; i++) {
+        const int64_t *triple = checkpoint->segments + 3 * (size_t)i;
+        struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
+        if (s == NULL) return LOG_E_MEMORY;
+        atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
+        int result = log_add_segment(log, s);
+        if (result != 0) return result;
+        log->size_bytes += triple[1];
+    }
+    log->clean = true;
+    log->end_offset = checkpoint->log_end_offset;
+    log->flushed = checkpoint->log_end_offset;
+    log->last_epoch = checkpoint->last_epoch;
+    log->start_offset = checkpoint->log_start_offset;
+    if (checkpoint->log_start_offset < 0)
+        log->start_offset = log->segment_count > 0 ? log->segments[0]->base_offset : checkpoint->log_end_offset;
+    int64_t watermark = checkpoint->high_watermark;
+    if (watermark > log->end_offset) watermark = log->end_offset;
+    log->high_watermark = watermark < log->start_offset ? log->start_offset : watermark;
+    log->last_stable = log->high_watermark;
+    return 0;
+}
+
+static void log_defaults(struct log *log, const uint8_t topic_id[16], const struct log_config *config) {
+    log->references = 1;
+    log->leader_epoch = -1;
+    log->in_sync_count = 2;
+    log->first_open = log->snapshot_offset = -1;
+    log->last_epoch = -1;
+    memcpy(log->topic_id, topic_id, 16);
+    log->config = *config;
+    log->flush_before_ack = config->acks_all_flush;
+    pthread_mutexattr_t adaptive;
+    pthread_mutexattr_init(&adaptive);
+    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&log->append_lock, &adaptive);
+    pthread_mutex_init(&log->view_lock, &adaptive);
+    pthread_mutex_init(&log->waiters_lock, &adaptive);
+    pthread_mutex_init(&log->flush_lock, NULL);
+    pthread_mutexattr_destroy(&adaptive);
+}
+
+int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
+             const struct log_config *config, const struct log_checkpoint *checkpoint, int64_t now_ms, struct log **out) {
+    char name[SEGMENT_PATH_BYTES];
+    *out = NULL;
+    if (log_dir_offline(dir)) return LOG_E_OFFLINE;
+    if (strlen(topic) > 249 || strchr(topic, '/') != NULL || topic[0] == 0) return LOG_E_CORRUPT;
+    snprintf(name, sizeof name, "%s-%d", topic, partition);
+    struct log *log = calloc(1, sizeof *log);
+    if (log == NULL) return LOG_E_MEMORY;
+    log_defaults(log, topic_id, config);
+    if ((log->home = segment_home_new(dir, name)) == NULL) {
+        free(log);
+        return LOG_E_MEMORY;
+    }
+    pthread_mutex_lock(&dir->logs_lock);
+    log->dir_next = dir->logs;
+    if (log->dir_next != NULL) log->dir_next->dir_prev = log;
+    dir->logs = log;
+    pthread_mutex_unlock(&dir->logs_lock);
+    int result = 0;
+    if (checkpoint->clean) {
+        result = log_open_clean(log, checkpoint);
+    } else {
+        bool fresh = mkdirat(dir->fd, name, 0755) == 0;
+        if (!fresh && errno != EEXIST) result = log_storage_error(log, -errno, "mkdir");
+        atomic_store(&log->files_dirty, true);
+        if (result == 0) result = log_write_metadata(log);
+        if (result == 0) result = log_recover(log, checkpoint, now_ms);
+    }
+    if (result != 0) {
+        log_release(log);
+        return result;
+    }
+    *out = log;
+    return 0;
+}
+
+void log_retain(struct log *log) { atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed); }
+
+void log_release(struct log *log) {
+    if (log == NULL || atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel) != 1) return;
+    struct log_dir *dir = log->home->dir;
+    pthread_mutex_lock(&dir->logs_lock);
+    if (log->dir_prev != NULL) log->dir_prev->dir_next = log->dir_next;
+    else dir->logs = log->dir_next;
+    if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
+    pthread_mutex_unlock(&dir->logs_lock);
+    for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) assert(log->waiters[kind] == NULL);
+    for (uint32_t i = 0; i < log->segment_count; i++) segment_release(log->segments[i]);
+    segment_home_release(log->home);
+    producers_free(&log->producers);
+    epochs_free(&log->epochs);
+    free(log->segments);
+    free(log->hints);
+    pthread_mutex_destroy(&log->append_lock);
+    pthread_mutex_destroy(&log->view_lock);
+    pthread_mutex_destroy(&log->waiters_lock);
+    pthread_mutex_destroy(&log->flush_lock);
+    free(log);
+}
+
+int log_close_clean(struct log *log, int64_t now_ms) {
+    (void)now_ms;
+    int result = 0, pinned;
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    pthread_mutex_lock(&log->append_lock);
+    if (log->segment_count > 0 && !log->clean) {
+        struct segment *s = log->segments[log->segment_count - 1];
+        if ((pinned = segment_pin(s, false)) == 0) {
+            result = segment_index_write(s, true);
+            if (result == 0 && !atomic_load(&s->preallocating)) result = segment_trim(s);
+            atomic_store(&s->sealed, true); /* A preallocation that is under way trims when it ends. */
+            segment_unpin(s);
+        }
+        if (pinned != 0) result = pinned;
+        if (result == 0 && log->producers_loaded) result = log_write_snapshot(log, atomic_load(&log->end_offset));
+        /* The next append opens it again. */
+        log->writable = false;
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    if (result != 0) return log_storage_error(log, result, "close");
+    return log_flush(log);
+}
+
+/* ---- settings and role ------------------------------------------------------------------------------------------------------- */
+
+void log_set_config(struct log *log, const struct log_config *config) {
+    pthread_mutex_lock(&log->append_lock);
+    pthread_mutex_lock(&log->view_lock);
+    log->config = *config;
+    if (log->segment_count > 0)
+        log->segments[log->segment_count - 1]->index_interval_bytes = config->index_interval_bytes;
+    pthread_mutex_unlock(&log->view_lock);
+    pthread_mutex_unlock(&log->append_lock);
+    atomic_store(&log->flush_before_ack, config->acks_all_flush);
+}
+
+const struct log_config *log_config_get(struct log *log, struct log_config *copy) {
+    pthread_mutex_lock(&log->view_lock);
+    *copy = log->config;
+    pthread_mutex_unlock(&log->view_lock);
+    return copy;
+}

@@ -1,0 +1,268 @@
+/* Reading: an offset becomes a range of whole batches in one file.
+ *
+ * A reader that goes on where its last read ended is found in the log's hints: no index, no header is looked at. When the bound
+ * is the end of the segment and all of it fits, its end needs no search either; otherwise the last indexed batch below the limit
+ * and a few headers find it. The view lock is held for the arithmetic only, files are touched outside of it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+int32_t log_find_segment(const struct log *log, int64_t offset) {
+    uint32_t low = 0, n = log->segment_count;
+    if (n > 0 && log->segments[n - 1]->base_offset <= offset) return (int32_t)n - 1; /* most readers are at the tail */
+    while (n > 0) {
+        uint32_t half = n / 2;
+        bool below = log->segments[low + half]->base_offset <= offset;
+        low = below ? low + half + 1 : low;
+        n = below ? n - half - 1 : half;
+    }
+    return (int32_t)low - 1;
+}
+
+/* ---- hints (view_lock) --------------------------------------------------------------------------------------------------- */
+
+static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset) {
+    if (log->hints == NULL) return NULL;
+    for (int i = 0; i < LOG_HINTS; i++)
+        if (log->hints[i].offset == offset && log->hints[i].base_offset == base_offset) return &log->hints[i];
+    return NULL;
+}
+
+/* The reader that was at `from` is at `to` now: its hint moves with it. */
+static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset, int64_t position) {
+    if (log->hints == NULL) {
+        if ((log->hints = malloc(LOG_HINTS * sizeof *log->hints)) == NULL) return;
+        for (int i = 0; i < LOG_HINTS; i++) log->hints[i] = (struct log_hint){-1, -1, 0};
+    }
+    struct log_hint *h = log_hint_find(log, to, base_offset);
+    if (h != NULL) return;
+    h = log_hint_find(log, from, base_offset);
+    if (h == NULL) h = &log->hints[log->next_hint++ % LOG_HINTS];
+    *h = (struct log_hint){to, base_offset, (int32_t)position};
+}
+
+/* ---- positions ------------------------------------------------------------------------------------------------------------- */
+
+static int log_read_error(int result) { return result == -EAGAIN ? LOG_E_WOULD_BLOCK : result > LOG_E_IO ? LOG_E_IO : result; }
+
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position, int64_t *first) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t from;
+    int result = segment_index_floor(s, offset, nowait, &from);
+    if (result != 0) return log_read_error(result);
+    segment_scan_begin(&scan, s, from, end, nowait);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && batch_last_offset(&h) < offset) segment_scan_skip(&scan, &h);
+    if (result < 0) return log_read_error(result);
+    *position = scan.position;
+    *first = result == 1 ? h.base_offset : -1;
+    return result;
+}
+
+/* The last batch border in (from, from + bytes_max], and the offset that follows it; the first border after `from` when the
+ * first batch alone is longer. */
+static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max, bool nowait, int64_t *border,
+                      int64_t *next) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t target = from + bytes_max, begin;
+    int result = segment_index_border(s, target, nowait, &begin);
+    if (result != 0) return log_read_error(result);
+    segment_scan_begin(&scan, s, begin > from ? begin : from, limit, nowait);
+    *next = -1;
+    while ((result = segment_scan_peek(&scan, &h)) == 1) {
+        bool past = scan.position + (int64_t)batch_bytes(&h) > target;
+        if (past && scan.position > from) {
+            *next = h.base_offset;
+            break;
+        }
+        *next = batch_last_offset(&h) + 1;
+        segment_scan_skip(&scan, &h);
+        if (past) break;
+    }
+    *border = scan.position;
+    return result < 0 ? log_read_error(result) : 0;
+}
+
+/* ---- one read ---------------------------------------------------------------------------------------------------------------- */
+
+/* What the view lock saw. Positions are -1 when they must be searched. */
+struct log_read_plan {
+    struct segment *segment;
+    int64_t offset, upper;       /* readable offsets in this segment: [offset, upper) */
+    int64_t position, limit, bytes, base_offset;
+    uint64_t truncations;
+    bool more;                   /* a later segment holds readable offsets */
+};
+
+static void log_read_ends(struct log *log, struct log_range *out) {
+    out->high_watermark = atomic_load(&log->high_watermark);
+    out->last_stable_offset = atomic_load(&log->last_stable);
+    out->log_start_offset = atomic_load(&log->start_offset);
+    out->log_end_offset = atomic_load(&log->end_offset);
+}
+
+static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
+    if (bound == LOG_BOUND_END) return atomic_load(&log->end_offset);
+    return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->last_stable : &log->high_watermark);
+}
+
+/* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing to read. */
+static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip, struct log_read_plan *plan,
+                         struct log_range *out) {
+    int result = 0;
+    pthread_mutex_lock(&log->view_lock);
+    log_read_ends(log, out);
+    int64_t end = log_read_bound(log, bound);
+    if (offset < out->log_start_offset || offset > out->log_end_offset) {
+        result = LOG_E_RANGE;
+    } else if (offset < end) {
+        int32_t i = log_find_segment(log, offset);
+        i = i < 0 ? skip : i + skip;
+        if (i < (int32_t)log->segment_count) {
+            struct segment *s = log->segments[i];
+            bool last = i + 1 == (int32_t)log->segment_count;
+            int64_t segment_end = last ? out->log_end_offset : log->segments[i + 1]->base_offset;
+            plan->segment = s;
+            plan->truncations = log->truncations;
+            plan->offset = offset > s->base_offset ? offset : s->base_offset;
+            plan->bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+            plan->base_offset = s->base_offset;
+            plan->more = segment_end < end;
+            plan->upper = segment_end < end ? segment_end : end;
+            struct log_hint *hint = log_hint_find(log, plan->offset, s->base_offset);
+            plan->position = hint != NULL ? hint->position : plan->offset == s->base_offset ? 0 : -1;
+            plan->limit = plan->bytes;
+            if (end < segment_end) {
+                hint = log_hint_find(log, end, s->base_offset);
+                plan->limit = hint != NULL ? hint->position : -1;
+            }
+            segment_retain(s);
+            result = 1;
+        }
+    }
+    pthread_mutex_unlock(&log->view_lock);
+    return result;
+}
+
+/* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the next. */
+static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one, bool nowait,
+                          struct log_range *out) {
+    struct segment *s = plan->segment;
+    int64_t position = plan->position, limit = plan->limit, first = plan->offset, ignored;
+    int result = 1;
+    if (position < 0 && (result = log_locate(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0) return result;
+    if (result == 0) return 1;
+    if (limit < 0 && (result = log_locate(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0) return result;
+    out->position = position;
+    out->first_offset = first;
+    out->next_offset = plan->upper;
+    if (limit <= position) return plan->more ? 1 : 0;
+    if (bytes_max < 0) bytes_max = 0;
+    if (limit - position > bytes_max) {
+        int64_t border;
+        if ((result = log_border(s, position, limit, bytes_max, nowait, &border, &out->next_offset)) != 0) return result;
+        if (border - position > bytes_max && !at_least_one) {
+            out->next_offset = plan->offset;
+            return 0;
+        }
+        limit = border;
+    }
+    out->length = (int32_t)(limit - position);
+    return 0;
+}
+
+static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
+                         bool nowait, struct log_range *out) {
+    struct log_read_plan plan;
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    for (int32_t skip = 0;; skip++) {
+        int result = log_read_plan(log, offset, bound, skip, &plan, out);
+        if (result != 1) {
+            out->first_offset = out->next_offset = offset;
+            return result;
+        }
+        result = segment_pin(plan.segment, false);
+        if (result != 0) {
+            segment_release(plan.segment);
+            /* Retention took the file between the look and the open: the offset is below the start by now. */
+            if (result == -ENOENT) return atomic_load(&log->deleted) ? LOG_E_DELETED : LOG_E_RANGE;
+            return log_storage_error(log, result, "open");
+        }
+        result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
+        if (result == 0 && out->length > 0) {
+            pthread_mutex_lock(&log->view_lock);
+            if (log->truncations == plan.truncations)
+                log_hint_move(log, offset, out->next_offset, plan.base_offset, out->position + out->length);
+            pthread_mutex_unlock(&log->view_lock);
+            out->segment = plan.segment;
+            out->fd = plan.segment->fd;
+            return 0;
+        }
+        segment_unpin(plan.segment);
+        segment_release(plan.segment);
+        if (result <= 0) return result;
+    }
+}
+
+int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
+             struct log_range *out) {
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, false, out);
+}
+
+int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
+                    struct log_range *out) {
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, true, out);
+}
+
+void log_range_release(struct log_range *range) {
+    if (range->segment == NULL) return;
+    segment_unpin(range->segment);
+    segment_release(range->segment);
+    range->segment = NULL;
+    range->fd = -1;
+    range->length = 0;
+}
+
+int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
+    int64_t bytes = 0;
+    pthread_mutex_lock(&log->view_lock);
+    int64_t end = log_read_bound(log, bound);
+    int32_t first = log_find_segment(log, offset), last = log_find_segment(log, end);
+    if (offset < end && last >= 0) {
+        if (first < 0) first = 0;
+        for (int32_t i = first; i <= last; i++) bytes += atomic_load_explicit(&log->segments[i]->bytes, memory_order_relaxed);
+        struct log_hint *hint = log_hint_find(log, offset, log->segments[first]->base_offset);
+        if (hint != NULL) bytes -= hint->position;
+        hint = log_hint_find(log, end, log->segments[last]->base_offset);
+        if (hint != NULL && end < atomic_load(&log->end_offset))
+            bytes -= atomic_load_explicit(&log->segments[last]->bytes, memory_order_relaxed) - hint->position;
+    }
+    pthread_mutex_unlock(&log->view_lock);
+    return bytes;
+}
+
+/* Probes the range's ends and samples between: the kernel reads ahead in runs, so a gap shows at a sample. */
+int log_range_cached(const struct log_range *range) {
+    enum { SAMPLES = 4 };
+    bool any = false;
+    if (range->length <= 0) return 1;
+    for (int i = 0; i <= SAMPLES; i++) {
+        uint8_t byte;
+        struct iovec to = {&byte, 1};
+        int64_t at = range->position + ((int64_t)(range->length - 1) * i) / SAMPLES;
+        ssize_t n = preadv2(range->fd, &to, 1, at, RWF_NOWAIT);
+        if (n < 0 && errno == EOPNOTSUPP) return 1;
+        if (n <= 0) return 0;
+        any = true;
+    }
+    return any;
+}

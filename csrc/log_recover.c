@@ -1,0 +1,317 @@
+/* Recovery: everything but the batches is derived, so it is walked again from the newest point that is known to be good.
+ *
+ * Above the recovery point every batch is checked; the first that fails ends the log (a torn tail, zeros, a hole that a power cut
+ * left). Below it nothing is cut: damage there is not the work of a crash. Idempotent: what a killed recovery wrote is derived
+ * again. */
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30 };
+
+/* ---- the directory ----------------------------------------------------------------------------------------------------- */
+
+struct log_offsets { int64_t *at; uint32_t count, capacity; };
+struct log_listing { struct log_offsets segments, snapshots; };
+
+static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
+    if (o->count == o->capacity) {
+        uint32_t capacity = o->capacity == 0 ? 8 : o->capacity * 2;
+        int64_t *at = realloc(o->at, capacity * sizeof *at);
+        if (at == NULL) return false;
+        o->at = at;
+        o->capacity = capacity;
+    }
+    o->at[o->count++] = offset;
+    return true;
+}
+
+static int log_offsets_compare(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* "<20 digits>.<extension>": the extension, or NULL. */
+static const char *log_listing_parse(const char *name, int64_t *offset) {
+    int64_t value = 0;
+    for (int i = 0; i < 20; i++) {
+        if (!isdigit((unsigned char)name[i])) return NULL;
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, name[i] - '0', &value)) return NULL;
+    }
+    *offset = value;
+    return name[20] == '.' ? name + 21 : NULL;
+}
+
+static int log_list(struct log *log, struct log_listing *listing) {
+    struct log_dir *dir = log->home->dir;
+    char path[SEGMENT_PATH_BYTES];
+    memset(listing, 0, sizeof *listing);
+    log_path(log, ".", path);
+    int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    if (entries == NULL) {
+        int result = -errno;
+        if (fd >= 0) close(fd);
+        return result;
+    }
+    struct dirent *entry;
+    int result = 0;
+    while (result == 0 && (entry = readdir(entries)) != NULL) {
+        const char *name = entry->d_name, *dot = strrchr(name, '.');
+        int64_t offset;
+        const char *extension = strlen(name) > 21 ? log_listing_parse(name, &offset) : NULL;
+        bool left = dot != NULL && (strcmp(dot, ".deleted") == 0 || strcmp(dot, ".cleaned") == 0 || strcmp(dot, ".tmp") == 0);
+        if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 || strncmp(name, "partition.", 10) == 0))
+            unlinkat(fd, name, 0);
+        else if (extension != NULL && strcmp(extension, "log") == 0)
+            result = log_offsets_push(&listing->segments, offset) ? 0 : -ENOMEM;
+        else if (extension != NULL && strcmp(extension, "snapshot") == 0)
+            result = log_offsets_push(&listing->snapshots, offset) ? 0 : -ENOMEM;
+    }
+    closedir(entries);
+    if (listing->segments.count > 1)
+        qsort(listing->segments.at, listing->segments.count, sizeof(int64_t), log_offsets_compare);
+    if (listing->snapshots.count > 1)
+        qsort(listing->snapshots.at, listing->snapshots.count, sizeof(int64_t), log_offsets_compare);
+    return result;
+}
+
+static void log_list_free(struct log_listing *listing) {
+    free(listing->segments.at);
+    free(listing->snapshots.at);
+}
+
+/* ---- walking ------------------------------------------------------------------------------------------------------------- */
+
+struct log_walk_buffer { uint8_t *bytes; size_t room; };
+
+static int log_walk_check(struct segment *s, const struct batch_header *h, int64_t position, struct log_walk_buffer *buffer) {
+    size_t len = batch_bytes(h);
+    if (len > LOG_RECOVER_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
+    if (len > buffer->room) {
+        /* The file holds these bytes: `len` was held against its end. */
+        uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
+        if (bytes == NULL) return LOG_E_MEMORY;
+        buffer->bytes = bytes;
+        buffer->room = len + len / 2;
+    }
+    int result = segment_read(s, position, buffer->bytes, len);
+    if (result != 0) return result;
+    return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
+}
+
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
+    struct log_walk_buffer buffer = {NULL, 0};
+    struct segment_scan scan;
+    struct batch_header h;
+    int result;
+    int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
+    if (walk->index) segment_index_reset(s);
+    segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1) {
+        /* Offsets rise, and stay within what an index entry can say. */
+        if (h.base_offset < next || h.last_offset_delta < 0 || batch_last_offset(&h) - s->base_offset > INT32_MAX) {
+            result = LOG_E_CORRUPT;
+            break;
+        }
+        if (h.base_offset >= walk->check_from && (result = log_walk_check(s, &h, scan.position, &buffer)) != 0) break;
+        if (walk->index) segment_index_batch(s, &h, scan.position);
+        if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0) break;
+        if (walk->index && log->epochs_loaded && h.leader_epoch >= 0 && h.leader_epoch > epochs_last(&log->epochs)
+            && epochs_assign(&log->epochs, h.leader_epoch, h.base_offset) == 1)
+            atomic_store(&log->epochs_dirty, true);
+        next = batch_last_offset(&h) + 1;
+        segment_scan_skip(&scan, &h);
+    }
+    free(buffer.bytes);
+    walk->good = scan.position;
+    walk->next = next;
+    return result < 0 ? result : 0;
+}
+
+/* The newest snapshot at or below `end` that is whole. Others above it would be used by a later start and go. */
+static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
+    for (uint32_t i = snapshots->count; i > 0; i--) {
+        char file[64], path[SEGMENT_PATH_BYTES];
+        uint8_t *bytes;
+        size_t len;
+        snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
+        log_path(log, file, path);
+        int result = snapshots->at[i - 1] > end
+            ? -ESTALE : log_dir_read_file(log->home->dir, path, LOG_RECOVER_SNAPSHOT_BYTES_MAX, &bytes, &len);
+        if (result == 0) {
+            result = producers_decode(&log->producers, bytes, len);
+            free(bytes);
+            if (result == 0) return snapshots->at[i - 1];
+        }
+        unlinkat(log->home->dir->fd, path, 0);
+    }
+    return -1;
+}
+
+int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
+    struct log_listing listing;
+    producers_free(&log->producers);
+    if (log->segment_count == 0) return 0;
+    int result = log_list(log, &listing);
+    if (result != 0) return LOG_E_IO;
+    int64_t from = log_load_snapshot(log, &listing.snapshots, end);
+    log_list_free(&listing);
+    log->snapshot_offset = from;
+    for (uint32_t i = 0; i < log->segment_count && result == 0; i++) {
+        int64_t upper = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : end;
+        if (upper <= from) continue;
+        struct segment *s = log->segments[i];
+        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
+        if (segment_pin(s, false) != 0) return LOG_E_IO;
+        if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
+        result = log_walk_segment(log, s, &walk, now_ms);
+        segment_unpin(s);
+        if (result == LOG_E_CORRUPT) result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
+    }
+    return result;
+}
+
+/* ---- recovery ------------------------------------------------------------------------------------------------------------ */
+
+/* A segment wholly below the recovery point: its size is the file's, its largest timestamp the index's. */
+static int log_adopt_sealed(struct log *log, struct segment *s) {
+    int64_t timestamp, offset;
+    int result = 0;
+    if (segment_index_damaged(s)) {
+        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        result = log_walk_segment(log, s, &walk, 0);
+        if (result == LOG_E_CORRUPT) result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
+        int written = segment_index_write(s, true);
+        log->segments_scanned++;
+        return result != 0 ? result : written;
+    }
+    if (segment_index_last_time(s, &timestamp, &offset)) {
+        atomic_store(&s->largest_timestamp, timestamp);
+        atomic_store(&s->largest_timestamp_offset, offset);
+    }
+    atomic_store(&s->sealed, true);
+    return 0;
+}
+
+/* Cuts the segment after its last good batch. */
+static int log_cut(struct log *log, struct segment *s, int64_t good) {
+    int64_t bytes = atomic_load(&s->bytes);
+    if (bytes == good) return 0;
+    log->bytes_cut += bytes - good;
+    if (ftruncate(s->fd, good) != 0 || fdatasync(s->fd) != 0) return -errno;
+    atomic_fetch_sub(&log->size_bytes, bytes - good);
+    atomic_store(&s->bytes, good);
+    return 0;
+}
+
+/* Walks what may be torn. `*ended`: the log ends in this segment. */
+static int log_recover_segment(struct log *log, struct segment *s, const struct log_checkpoint *checkpoint, int64_t replay_from,
+                               int64_t *end, bool *ended, int64_t now_ms) {
+    struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
+    int result = log_walk_segment(log, s, &walk, now_ms);
+    log->segments_scanned++;
+    if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
+    if (result != 0 && result != LOG_E_CORRUPT) return result;
+    *ended = result == LOG_E_CORRUPT;
+    *end = walk.next;
+    if ((result = log_cut(log, s, walk.good)) != 0) return result;
+    return segment_index_write(s, true);
+}
+
+static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint, int64_t snapshot, int64_t *end,
+                                int64_t now_ms) {
+    bool ended = false;
+    for (uint32_t i = 0; i < log->segment_count; i++) {
+        struct segment *s = log->segments[i];
+        bool last = i + 1 == log->segment_count;
+        struct stat st;
+        if (ended) { /* Behind a cut nothing counts. */
+            for (uint32_t k = i; k < log->segment_count; k++) log->bytes_cut += atomic_load(&log->segments[k]->bytes);
+            log_drop_segments(log, i, log->segment_count - i, 0);
+            break;
+        }
+        int result = segment_pin(s, false);
+        if (result != 0) return result;
+        if (fstat(s->fd, &st) != 0) result = -errno;
+        s->created_ms = (int64_t)st.st_mtim.tv_sec * 1000;
+        s->index_interval_bytes = log->config.index_interval_bytes;
+        int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
+        if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot) result = log_adopt_sealed(log, s);
+        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, end, &ended, now_ms);
+        segment_unpin(s);
+        if (result != 0) return result;
+        if (!last && !ended) atomic_store(&s->sealed, true);
+    }
+    return 0;
+}
+
+static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint, int64_t end) {
+    int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
+    int64_t start = checkpoint->log_start_offset > first ? checkpoint->log_start_offset : first;
+    int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
+    log->start_offset = start;
+    log->end_offset = end;
+    log->high_watermark = watermark > end ? end : watermark;
+    log->flushed = checkpoint->recovery_point < end ? checkpoint->recovery_point : end;
+    log->first_open = producers_first_open(&log->producers);
+    int64_t open = log->first_open, high = log->high_watermark;
+    log->last_stable = open >= 0 && open < high ? open : high;
+}
+
+int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
+    struct log_listing listing;
+    int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset, end = start;
+    int result = log_list(log, &listing);
+    for (uint32_t i = 0; i < listing.segments.count && result == 0; i++) {
+        struct segment *s = segment_new(log->home, listing.segments.at[i], 0, -1);
+        struct stat st;
+        char path[SEGMENT_PATH_BYTES];
+        if (s == NULL) {
+            result = LOG_E_MEMORY;
+            break;
+        }
+        segment_path(s, "log", path);
+        if (fstatat(log->home->dir->fd, path, &st, 0) != 0) result = -errno;
+        else atomic_store(&s->bytes, st.st_size);
+        atomic_fetch_add(&log->size_bytes, atomic_load(&s->bytes));
+        int added = log_add_segment(log, s);
+        if (result == 0) result = added;
+    }
+    if (result == 0 && log->segment_count > 0) {
+        atomic_store(&log->end_offset, INT64_MAX - 1); /* No epoch is above the end while that is not known. */
+        result = log_load_epochs(log);
+        int64_t snapshot = log_load_snapshot(log, &listing.snapshots, INT64_MAX);
+        if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
+        if (result == 0 && snapshot > end) result = log_restore_producers(log, end, now_ms);
+        else log->snapshot_offset = snapshot;
+    }
+    log_list_free(&listing);
+    log->epochs_loaded = true;
+    log->producers_loaded = result == 0;
+    if (result == 0 && end < start) { /* All that was left is below the start: the log goes on empty from there. */
+        log_drop_segments(log, 0, log->segment_count, 0);
+        end = start;
+    }
+    if (result < 0 && result > LOG_E_IO) {
+        log_dir_fail(log->home->dir, -result, "recover");
+        result = LOG_E_IO;
+    }
+    if (result != 0) return result;
+    if (epochs_truncate_end(&log->epochs, end + 1)) atomic_store(&log->epochs_dirty, true);
+    log_recover_ends(log, checkpoint, end);
+    return 0;
+}
+
+void log_recovery_report(const struct log *log, int64_t *bytes_cut, uint32_t *segments_scanned) {
+    *bytes_cut = log->bytes_cut;
+    *segments_scanned = log->segments_scanned;
+}

@@ -1,0 +1,141 @@
+/* What the log's parts share: the structures behind log.h. Included by csrc/log_*.c and segment*.c only.
+ *
+ * Lock order: flush_lock > append_lock > view_lock > index_lock > files_lock; the dir's logs_lock > waiters_lock; dir->flush_lock
+ * is taken last and alone. */
+#ifndef PYLOG_LOG_STATE_H
+#define PYLOG_LOG_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "epochs.h"
+#include "log.h"
+#include "producers.h"
+#include "segment.h"
+
+enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40 };
+
+/* A path below the log directory that is to be unlinked (a directory: with its files) when its time has come. */
+struct log_dir_removal {
+    struct log_dir_removal *next;
+    struct iojob job;
+    struct log_dir *dir;
+    int64_t due_ms; /* CLOCK_MONOTONIC */
+    char path[];
+};
+
+struct log_dir {
+    int fd;
+    char *path;
+    struct iopool *pool;
+    _Atomic bool offline;
+    _Atomic int failure;
+    _Atomic(const char *) failed_call;
+    pthread_mutex_t logs_lock;      /* the list of logs */
+    struct log *logs;
+    pthread_mutex_t files_lock;     /* descriptors, names, the clock */
+    struct segment *clock;
+    uint32_t open_count, open_max;
+    pthread_mutex_t flush_lock;     /* the flusher's list, removals */
+    pthread_cond_t flush_more, flush_quiet;
+    struct log *flush_first, **flush_last;
+    struct log_dir_removal *removals;
+    uint32_t removing;              /* removal jobs on the pool */
+    bool closing, thread_started;
+    pthread_t thread;
+    _Atomic uint64_t flush_groups, flush_files;
+};
+
+struct log_hint { int64_t offset, base_offset; int32_t position; };
+
+struct log {
+    _Atomic uint32_t references;
+    struct segment_home *home;
+    struct log *dir_next, *dir_prev;            /* logs_lock */
+    struct log *flush_next;                     /* dir->flush_lock */
+    bool flush_wanted;
+    _Atomic bool leader, alone, deleted;
+    bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
+    bool writable;                              /* the last segment is open for appends */
+    bool producers_loaded, epochs_loaded;
+    _Atomic bool epochs_dirty, files_dirty;     /* epochs not in their file; directory entries not synced */
+    uint8_t topic_id[16];
+    pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
+    /* Written under view_lock, read anywhere. */
+    _Atomic int64_t start_offset, end_offset, high_watermark, last_stable, flushed, size_bytes;
+    _Atomic int32_t leader_epoch, in_sync_count;
+    _Atomic bool flush_before_ack;              /* the setting acks_all_flush, readable without a lock */
+    struct segment **segments;                  /* append_lock and view_lock to change, either to read */
+    uint32_t segment_count, segment_capacity;
+    uint32_t next_hint;
+    struct log_hint *hints;                     /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
+    uint64_t truncations;                       /* view_lock */
+    int64_t first_open;                         /* first offset of the oldest open transaction, -1 (append_lock) */
+    int64_t snapshot_offset;                    /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t last_flush_ms;              /* CLOCK_REALTIME */
+    struct producers producers;                 /* append_lock */
+    struct epochs epochs;                       /* as segments */
+    int32_t last_epoch;                         /* while epochs are not loaded */
+    uint32_t segments_scanned;
+    int64_t bytes_cut;
+    struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
+    _Atomic uint32_t waiting[LOG_WAIT_KINDS];
+    struct log_config config;
+};
+
+/* log_dir.c */
+void log_dir_fail(struct log_dir *dir, int error, const char *call);
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
+int log_dir_sync(struct log_dir *dir, const char *name); /* fsyncs a directory below it, NULL: itself. 0 or -errno */
+/* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len);
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync);
+int64_t log_dir_now_ms(clockid_t clock);
+
+/* log_flush.c */
+void log_flush_ask(struct log *log);
+void *log_flush_thread(void *dir);
+
+/* log_wait.c */
+void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
+void log_wait_fail(struct log *log, int32_t status);
+
+/* log_open.c */
+int log_storage_error(struct log *log, int error, const char *call); /* -errno to a log_error; may take the dir offline */
+void log_tune_last(struct log *log, struct segment *s);
+int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms); /* append_lock: creates and lists it */
+void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
+int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
+int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */
+int log_load_epochs(struct log *log);                          /* append_lock */
+int log_write_epochs(struct log *log);                         /* takes append_lock for a copy */
+int log_write_snapshot(struct log *log, int64_t offset);       /* append_lock */
+int log_add_segment(struct log *log, struct segment *s);       /* append_lock, takes the reference */
+void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms); /* append_lock */
+
+/* log_recover.c */
+int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
+/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at or above `check_from`. Ends at
+ * the first bad batch; *good is the position after the last good one, *next the offset after it. */
+struct log_walk { int64_t check_from, replay_from, position, good, next; bool index; };
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+int log_restore_producers(struct log *log, int64_t end, int64_t now_ms); /* newest valid snapshot, then replay */
+
+/* log_role.c */
+/* append_lock: the current leader epoch begins at `offset` when it has no entry yet. */
+int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
+void log_set_last_stable(struct log *log); /* view_lock */
+
+/* log_append.c */
+int log_roll(struct log *log, int64_t now_ms);                 /* append_lock */
+void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
+void log_wake_after_append(struct log *log);
+int log_account(struct log *log, const struct batch_header *h, int64_t now_ms);
+
+/* log_read.c */
+/* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0 none, or an error. Pinned. */
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position, int64_t *first);
+int32_t log_find_segment(const struct log *log, int64_t offset); /* index of the last with base <= offset, -1 */
+
+#endif

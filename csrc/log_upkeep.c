@@ -1,0 +1,230 @@
+/* Upkeep: rolling by time, retention, the log's start, truncation, deletion. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+enum { LOG_NAME_BYTES_MAX = 255 };
+
+int log_roll_if_due(struct log *log, int64_t now_ms) {
+    int result = 0;
+    pthread_mutex_lock(&log->append_lock);
+    bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed)
+        && now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
+    if (log->writable && !atomic_load(&log->deleted)) {
+        struct segment *s = log->segments[log->segment_count - 1];
+        /* By the clock since the segment began: record times of a quiet log say nothing. */
+        if (atomic_load(&s->bytes) > 0 && now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
+            result = log_roll(log, now_ms);
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    if (ask) log_flush_ask(log);
+    return result;
+}
+
+/* ---- retention ----------------------------------------------------------------------------------------------------------- */
+
+static int64_t log_segment_end(const struct log *log, uint32_t i) {
+    return i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : atomic_load(&log->end_offset);
+}
+
+/* How many segments from the front the settings no longer keep; append_lock held. */
+static uint32_t log_retention_count(struct log *log, int64_t now_ms) {
+    const struct log_config *c = &log->config;
+    int64_t excess = atomic_load(&log->size_bytes) - c->retention_bytes, high = atomic_load(&log->high_watermark);
+    uint32_t count = 0;
+    for (; count < log->segment_count; count++) {
+        struct segment *s = log->segments[count];
+        int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count), time = atomic_load(&s->largest_timestamp);
+        if (bytes == 0 || end > high) break;
+        bool before_start = end <= atomic_load(&log->start_offset);
+        bool old = c->cleanup_delete && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
+        bool large = c->cleanup_delete && c->retention_bytes >= 0 && excess - bytes >= 0;
+        if (!before_start && !old && !large) break;
+        excess -= bytes;
+    }
+    return count;
+}
+
+static void log_raise_start(struct log *log, int64_t offset) {
+    pthread_mutex_lock(&log->view_lock);
+    if (offset > atomic_load(&log->start_offset)) atomic_store(&log->start_offset, offset);
+    if (atomic_load(&log->high_watermark) < offset) atomic_store(&log->high_watermark, offset);
+    log_set_last_stable(log);
+    if (log->epochs_loaded && epochs_truncate_start(&log->epochs, offset)) atomic_store(&log->epochs_dirty, true);
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+int log_apply_retention(struct log *log, int64_t now_ms) {
+    int result = 0;
+    pthread_mutex_lock(&log->append_lock);
+    if (atomic_load(&log->deleted)) result = LOG_E_DELETED;
+    else if (log_dir_offline(log->home->dir)) result = LOG_E_OFFLINE;
+    uint32_t count = result == 0 ? log_retention_count(log, now_ms) : 0;
+    /* The writable segment goes too when all of it is due: a new one is made first. */
+    if (count > 0 && count == log->segment_count) {
+        result = log_make_writable(log, now_ms);
+        if (result == 0) result = log_roll(log, now_ms);
+    }
+    if (result == 0 && count > 0) {
+        /* The start moves first: a reader that finds the file gone finds its offset out of range. */
+        log_raise_start(log, log_segment_end(log, count - 1));
+        log_drop_segments(log, 0, count, log->config.file_delete_delay_ms);
+        result = (int)count;
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    return result;
+}
+
+int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
+    pthread_mutex_lock(&log->append_lock);
+    int result = atomic_load(&log->deleted) ? LOG_E_DELETED : 0;
+    if (result == 0 && (offset < 0 || offset > atomic_load(&log->high_watermark))) result = LOG_E_RANGE;
+    if (result == 0) log_raise_start(log, offset);
+    pthread_mutex_unlock(&log->append_lock);
+    if (result != 0) return result;
+    result = log_apply_retention(log, now_ms);
+    return result < 0 ? result : 0;
+}
+
+void log_expire_producers(struct log *log, int64_t now_ms) {
+    pthread_mutex_lock(&log->append_lock);
+    if (log->producers_loaded) producers_expire(&log->producers, now_ms, log->config.producer_id_expiration_ms);
+    pthread_mutex_unlock(&log->append_lock);
+}
+
+uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
+    pthread_mutex_lock(&log->view_lock);
+    uint32_t count = log->segment_count;
+    for (uint32_t i = 0; i < count && i < max; i++) {
+        struct segment *s = log->segments[i];
+        triples[3 * (size_t)i] = s->base_offset;
+        triples[3 * (size_t)i + 1] = atomic_load(&s->bytes);
+        triples[3 * (size_t)i + 2] = atomic_load(&s->largest_timestamp);
+    }
+    pthread_mutex_unlock(&log->view_lock);
+    return count;
+}
+
+/* ---- truncation ------------------------------------------------------------------------------------------------------------ */
+
+/* Cuts the last segment before the batch that holds `offset`; *end is where the log ends then. */
+static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end) {
+    struct segment *s = log->segments[log->segment_count - 1];
+    int64_t position, first, bytes = atomic_load(&s->bytes);
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
+    /* A preallocation under way must not outlive the cut. */
+    while (atomic_load(&s->preallocating)) usleep(200);
+    result = log_locate(s, offset, bytes, false, &position, &first);
+    if (result == 1) {
+        *end = first;
+        segment_index_truncate(s, first, position);
+        pthread_mutex_lock(&log->view_lock);
+        atomic_store(&s->bytes, position);
+        pthread_mutex_unlock(&log->view_lock);
+        atomic_fetch_sub(&log->size_bytes, bytes - position);
+        atomic_store(&s->allocated, 0);
+        s->since_entry_bytes = 0;
+        if (ftruncate(s->fd, position) != 0 || fdatasync(s->fd) != 0)
+            result = log_storage_error(log, -errno, "ftruncate");
+        /* The largest timestamp may have been cut off: headers tell. */
+        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
+        if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);
+    }
+    segment_unpin(s);
+    return result < 0 ? result : 0;
+}
+
+static int log_truncate_locked(struct log *log, int64_t offset) {
+    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
+    int result = log_make_writable(log, now_ms);
+    if (result != 0) return result;
+    uint32_t keep = log->segment_count;
+    while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
+    log_drop_segments(log, keep, log->segment_count - keep, 0);
+    log->writable = false;
+    if (keep > 0) {
+        atomic_store(&log->segments[keep - 1]->sealed, false);
+        if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;
+    }
+    pthread_mutex_lock(&log->view_lock);
+    log->truncations++;
+    free(log->hints);
+    log->hints = NULL;
+    atomic_store(&log->end_offset, end);
+    if (atomic_load(&log->start_offset) > end) atomic_store(&log->start_offset, end);
+    if (atomic_load(&log->high_watermark) > end) atomic_store(&log->high_watermark, end);
+    if (atomic_load(&log->flushed) > end) atomic_store(&log->flushed, end);
+    if (epochs_truncate_end(&log->epochs, end)) atomic_store(&log->epochs_dirty, true);
+    pthread_mutex_unlock(&log->view_lock);
+    log->producers_loaded = false;
+    result = log_restore_producers(log, end, now_ms);
+    log->producers_loaded = result == 0;
+    log->first_open = producers_first_open(&log->producers);
+    pthread_mutex_lock(&log->view_lock);
+    log_set_last_stable(log);
+    pthread_mutex_unlock(&log->view_lock);
+    return result != 0 ? result : log_make_writable(log, now_ms);
+}
+
+int log_truncate(struct log *log, int64_t offset) {
+    int result = 0;
+    pthread_mutex_lock(&log->flush_lock);
+    pthread_mutex_lock(&log->append_lock);
+    if (atomic_load(&log->deleted)) result = LOG_E_DELETED;
+    else if (offset < atomic_load(&log->end_offset)) result = log_truncate_locked(log, offset < 0 ? 0 : offset);
+    pthread_mutex_unlock(&log->append_lock);
+    pthread_mutex_unlock(&log->flush_lock);
+    return result;
+}
+
+/* ---- deletion -------------------------------------------------------------------------------------------------------------- */
+
+static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) {
+    uint8_t id[16];
+    char hex[33];
+    if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id) return -EIO;
+    for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", id[i]);
+    /* A name that would be too long loses the end of its topic; the id keeps it unique. */
+    const char *partition = strrchr(name, '-');
+    size_t tail = strlen(partition) + LOG_DELETE_SUFFIX_BYTES, topic = (size_t)(partition - name);
+    if (topic + tail > LOG_NAME_BYTES_MAX) topic = LOG_NAME_BYTES_MAX - tail;
+    snprintf(out, LOG_NAME_BYTES_MAX + 1, "%.*s%s.%s-delete", (int)topic, name, partition, hex);
+    return 0;
+}
+
+int log_delete(struct log *log, int64_t now_ms) {
+    struct log_dir *dir = log->home->dir;
+    char name[LOG_NAME_BYTES_MAX + 1];
+    (void)now_ms;
+    pthread_mutex_lock(&log->flush_lock);
+    pthread_mutex_lock(&log->append_lock);
+    bool before = atomic_exchange(&log->deleted, true);
+    int64_t delay = log->config.file_delete_delay_ms;
+    int result = before ? LOG_E_DELETED : 0;
+    if (!before) {
+        pthread_mutex_lock(&dir->files_lock);
+        char *renamed = (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
+        if (renamed != NULL && renameat(dir->fd, log->home->name, dir->fd, name) == 0) {
+            free(log->home->name);
+            log->home->name = renamed;
+        } else {
+            result = renamed == NULL ? -ENOMEM : -errno;
+            free(renamed);
+        }
+        pthread_mutex_unlock(&dir->files_lock);
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    pthread_mutex_unlock(&log->flush_lock);
+    if (before) return result;
+    log_wait_fail(log, LOG_E_DELETED);
+    if (result == 0) log_dir_remove_later(dir, name, delay);
+    return result == 0 || result == -ENOENT ? 0 : log_storage_error(log, result, "rename");
+}

@@ -1,0 +1,93 @@
+/* The mailbox: a ring under a mutex held for a copy of one letter, and an eventfd.
+ *
+ * `armed` says that the reader sleeps or is about to. A post that finds it set clears it and writes the eventfd, so that a
+ * burst costs one system call. The lock orders arm against post: no wake-up is lost. */
+#include "mailbox.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct mailbox {
+    pthread_mutex_t lock;
+    int fd;
+    bool armed;
+    uint32_t head, count, letters_max;
+    struct letter letters[];
+};
+
+struct mailbox *mailbox_new(uint32_t letters_max) {
+    assert(letters_max > 0);
+    struct mailbox *m = malloc(sizeof *m + letters_max * sizeof(struct letter));
+    if (m == NULL) return NULL;
+    m->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (m->fd < 0) {
+        free(m);
+        return NULL;
+    }
+    pthread_mutex_init(&m->lock, NULL);
+    m->armed = false;
+    m->head = m->count = 0;
+    m->letters_max = letters_max;
+    return m;
+}
+
+void mailbox_free(struct mailbox *m) {
+    if (m == NULL) return;
+    pthread_mutex_destroy(&m->lock);
+    close(m->fd);
+    free(m);
+}
+
+int mailbox_fd(const struct mailbox *m) { return m->fd; }
+
+bool mailbox_post(struct mailbox *m, const struct letter *l) {
+    pthread_mutex_lock(&m->lock);
+    if (m->count == m->letters_max) {
+        pthread_mutex_unlock(&m->lock);
+        return false;
+    }
+    uint32_t slot = m->head + m->count;
+    m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
+    m->count++;
+    bool wake = m->armed;
+    m->armed = false;
+    pthread_mutex_unlock(&m->lock);
+    if (wake) {
+        uint64_t one = 1;
+        ssize_t n = write(m->fd, &one, sizeof one);
+        (void)n; /* EAGAIN means that the counter is set already: the reader wakes all the same. */
+    }
+    return true;
+}
+
+uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {
+    pthread_mutex_lock(&m->lock);
+    uint32_t n = m->count < max ? m->count : max;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = m->letters[m->head];
+        if (++m->head == m->letters_max) m->head = 0;
+    }
+    m->count -= n;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+bool mailbox_arm(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    bool empty = m->count == 0;
+    m->armed = empty;
+    pthread_mutex_unlock(&m->lock);
+    return empty;
+}
+
+void mailbox_disarm(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    m->armed = false;
+    pthread_mutex_unlock(&m->lock);
+    uint64_t count;
+    ssize_t n = read(m->fd, &count, sizeof count);
+    (void)n; /* EAGAIN: it woke for another descriptor. */
+}

@@ -1,0 +1,188 @@
+/* Producer state: an open-addressing table keyed by producer id, at most three quarters full, linear probing.
+ * Removal rebuilds the table, for expiry removes many at once and is rare. */
+#include "producers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "crc32c.h"
+#include "log.h"
+
+void producers_free(struct producers *p) {
+    free(p->slots);
+    memset(p, 0, sizeof *p);
+}
+
+static uint32_t producers_hash(int64_t id) { return (uint32_t)(((uint64_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32); }
+
+static struct producers_entry *producers_slot(const struct producers *p, int64_t id) {
+    uint32_t mask = p->capacity - 1, i = producers_hash(id) & mask;
+    while (p->slots[i].producer_id != -1 && p->slots[i].producer_id != id) i = (i + 1) & mask;
+    return &p->slots[i];
+}
+
+const struct producers_entry *producers_find(const struct producers *p, int64_t producer_id) {
+    if (p->count == 0) return NULL;
+    const struct producers_entry *e = producers_slot(p, producer_id);
+    return e->producer_id == producer_id ? e : NULL;
+}
+
+static bool producers_resize(struct producers *p, uint32_t capacity) {
+    struct producers next = {malloc(capacity * sizeof *p->slots), p->count, capacity};
+    if (next.slots == NULL) return false;
+    for (uint32_t i = 0; i < capacity; i++) next.slots[i].producer_id = -1;
+    for (uint32_t i = 0; i < p->capacity; i++)
+        if (p->slots[i].producer_id != -1) *producers_slot(&next, p->slots[i].producer_id) = p->slots[i];
+    free(p->slots);
+    *p = next;
+    return true;
+}
+
+/* The producer's slot, made when it is new. */
+static struct producers_entry *producers_take(struct producers *p, int64_t id) {
+    if ((p->count + 1) * 4 > p->capacity * 3 && !producers_resize(p, p->capacity == 0 ? 4 : p->capacity * 2)) return NULL;
+    struct producers_entry *e = producers_slot(p, id);
+    if (e->producer_id == -1) {
+        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1, .epoch = -1};
+        p->count++;
+    }
+    return e;
+}
+
+/* Sequences run from 0 to INT32_MAX and wrap to 0. */
+static int32_t producers_sequence_add(int32_t sequence, int32_t delta) {
+    return (int32_t)(((int64_t)sequence + delta) & INT32_MAX);
+}
+static int32_t producers_first_sequence(const struct producers_batch *b) {
+    return (int32_t)(((int64_t)b->last_sequence - b->offset_delta) & INT32_MAX);
+}
+
+int producers_check(const struct producers *p, const struct batch_header *h, struct producers_batch *seen) {
+    const struct producers_entry *e = producers_find(p, h->producer_id);
+    if (e == NULL) return 0;
+    if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
+    if (h->producer_epoch > e->epoch) return h->base_sequence == 0 ? 0 : LOG_E_SEQUENCE;
+    if (e->batch_count == 0) return 0;
+    int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
+    for (uint32_t i = 0; i < e->batch_count; i++)
+        if (e->batches[i].last_sequence == last && producers_first_sequence(&e->batches[i]) == h->base_sequence) {
+            *seen = e->batches[i];
+            return 1;
+        }
+    return producers_sequence_add(e->batches[e->newest].last_sequence, 1) == h->base_sequence ? 0 : LOG_E_SEQUENCE;
+}
+
+static void producers_push(struct producers_entry *e, const struct producers_batch *b) {
+    e->newest = (uint8_t)(e->batch_count == 0 ? 0 : (e->newest + 1) % PRODUCERS_BATCHES);
+    e->batches[e->newest] = *b;
+    if (e->batch_count < PRODUCERS_BATCHES) e->batch_count++;
+}
+
+int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms) {
+    struct producers_entry *e = producers_take(p, h->producer_id);
+    if (e == NULL) return LOG_E_MEMORY;
+    if (h->producer_epoch != e->epoch) {
+        e->epoch = h->producer_epoch;
+        e->batch_count = 0;
+    }
+    e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
+    if (h->base_sequence >= 0)
+        producers_push(e, &(struct producers_batch){
+            batch_last_offset(h), h->max_timestamp, producers_sequence_add(h->base_sequence, h->last_offset_delta),
+            h->last_offset_delta});
+    if ((h->attributes & BATCH_TRANSACTIONAL) && e->transaction_first_offset < 0)
+        e->transaction_first_offset = h->base_offset;
+    return 0;
+}
+
+int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms) {
+    struct producers_entry *e = producers_take(p, h->producer_id);
+    if (e == NULL) return LOG_E_MEMORY;
+    if (h->producer_epoch != e->epoch) {
+        e->epoch = h->producer_epoch;
+        e->batch_count = 0;
+    }
+    e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
+    e->transaction_first_offset = -1;
+    return 0;
+}
+
+void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms) {
+    uint32_t gone = 0;
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        struct producers_entry *e = &p->slots[i];
+        if (e->producer_id == -1 || e->transaction_first_offset >= 0) continue;
+        if (now_ms - e->seen_ms < expiration_ms) continue;
+        e->producer_id = -1;
+        gone++;
+    }
+    if (gone == 0) return;
+    p->count -= gone;
+    if (p->count == 0) {
+        producers_free(p);
+        return;
+    }
+    uint32_t capacity = 4;
+    while (p->count * 4 > capacity * 3) capacity *= 2;
+    if (!producers_resize(p, capacity)) producers_free(p); /* Forgetting is allowed; a broken probe chain is not. */
+}
+
+int64_t producers_first_open(const struct producers *p) {
+    int64_t first = -1;
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        const struct producers_entry *e = &p->slots[i];
+        if (e->producer_id == -1 || e->transaction_first_offset < 0) continue;
+        if (first < 0 || e->transaction_first_offset < first) first = e->transaction_first_offset;
+    }
+    return first;
+}
+
+uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
+    *bytes = PRODUCERS_HEAD_BYTES + (size_t)p->count * PRODUCERS_ENTRY_BYTES;
+    uint8_t *out = malloc(*bytes), *at = out;
+    if (out == NULL) return NULL;
+    put_i16(out, 1);
+    put_i32(out + 6, (int32_t)p->count);
+    at += PRODUCERS_HEAD_BYTES;
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        const struct producers_entry *e = &p->slots[i];
+        if (e->producer_id == -1) continue;
+        bool any = e->batch_count > 0;
+        const struct producers_batch *b = &e->batches[e->newest];
+        put_i64(at, e->producer_id);
+        put_i16(at + 8, e->epoch);
+        put_i32(at + 10, any ? b->last_sequence : -1);
+        put_i64(at + 14, any ? b->last_offset : -1);
+        put_i32(at + 22, any ? b->offset_delta : 0);
+        put_i64(at + 26, e->seen_ms);
+        put_i32(at + 34, e->coordinator_epoch);
+        put_i64(at + 38, e->transaction_first_offset);
+        at += PRODUCERS_ENTRY_BYTES;
+    }
+    put_u32(out + 2, crc32c_extend(0, out + 6, *bytes - 6));
+    return out;
+}
+
+int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
+    producers_free(p);
+    if (len < PRODUCERS_HEAD_BYTES || get_i16(bytes) != 1 || get_u32(bytes + 2) != crc32c_extend(0, bytes + 6, len - 6))
+        return -1;
+    int32_t count = get_i32(bytes + 6);
+    if (count < 0 || (size_t)count != (len - PRODUCERS_HEAD_BYTES) / PRODUCERS_ENTRY_BYTES) return -1;
+    const uint8_t *at = bytes + PRODUCERS_HEAD_BYTES;
+    for (int32_t i = 0; i < count; i++, at += PRODUCERS_ENTRY_BYTES) {
+        struct producers_entry *e = get_i64(at) < 0 ? NULL : producers_take(p, get_i64(at));
+        if (e == NULL) {
+            producers_free(p);
+            return -1;
+        }
+        e->epoch = get_i16(at + 8);
+        e->seen_ms = get_i64(at + 26);
+        e->coordinator_epoch = get_i32(at + 34);
+        e->transaction_first_offset = get_i64(at + 38);
+        struct producers_batch b = {get_i64(at + 14), e->seen_ms, get_i32(at + 10), get_i32(at + 22)};
+        if (b.last_sequence >= 0) producers_push(e, &b);
+    }
+    return 0;
+}

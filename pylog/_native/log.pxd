@@ -1,0 +1,21 @@
+from pylog._native cimport csrc
+
+
+cdef class IoPool:
+    cdef csrc.iopool *pool
+
+
+cdef class LogDir:
+    cdef csrc.log_dir *dir
+    cdef readonly IoPool io_pool
+    cdef readonly str path
+
+
+cdef class Log:
+    cdef csrc.log_t *ptr
+    cdef readonly LogDir log_dir
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef bytes name
+    cdef int refuse(self, int error) except -1
+    cdef int use(self) except -1
