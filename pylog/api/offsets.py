@@ -23,6 +23,7 @@ EARLIEST_PENDING_UPLOAD = -6
 SPECIAL_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
                  EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+EPOCH_TOLD_SINCE = 4
 UNKNOWN = -1
 
 
@@ -71,6 +72,8 @@ async def _offset(broker, context, request, topic_name, partition, twice):
         # Keeps (1).
         offset, timestamp, epoch = found if found is not None and found[0] < bound \
             else (UNKNOWN, UNKNOWN, UNKNOWN)
+    if context.api_version < EPOCH_TOLD_SINCE:
+        epoch = UNKNOWN
     return new(partition_index=index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
 
