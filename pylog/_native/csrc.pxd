@@ -1,7 +1,7 @@
 """The C declarations of csrc/, one section per header; the contracts stand in the headers."""
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 # ---- bytes.h
 cdef extern from "bytes.h" nogil:
@@ -243,3 +243,25 @@ cdef extern from "log.h" nogil:
     int64_t log_recovery_point(const log_t *log)
     uint32_t log_segments(log_t *log, int64_t *triples, uint32_t max)
     void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)
+
+# ---- scratch.h
+cdef extern from "scratch.h" nogil:
+    void *scratch_new()
+    void scratch_free(void *scratch)
+
+# ---- grants.h
+cdef extern from "grants.h" nogil:
+    enum: GRANT_READ, GRANT_WRITE
+    struct topic:
+        pass
+    struct grants:
+        pass
+    grants *grants_new(uint32_t topics_max)
+    void grants_free(grants *g)
+    topic *topic_new(const char *name, const uint8_t *id, bint internal, log_t **partitions,
+                     int32_t count)
+    void topic_release(topic *t)
+    int grants_install(grants *g, topic *t)
+    void grants_remove(grants *g, const char *name, uint16_t name_len)
+    int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
+    void grants_void(grants *g)
