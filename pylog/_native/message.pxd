@@ -164,7 +164,7 @@ cdef class Layout:
     cdef uint8_t *kinds
     cdef PyObject **defaults  # borrowed from `kept`
     cdef readonly tuple names
-    cdef dict index
+    cdef dict index  # name -> slot
     cdef list kept
     cdef type owner
 

@@ -9,6 +9,7 @@ Source: Kafka's message schemas, for what a default is.
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.string cimport memcmp
 
@@ -44,7 +45,7 @@ cdef class Layout:
             slot = codec_slot(<PyObject *> member)
             assert slot > 0, (cls, name)
             self.slots[i] = slot
-            self.index[name] = i
+            self.index[name] = slot
             if is_list:
                 self.kinds[i] = DEFAULT_LIST
             else:
@@ -78,11 +79,13 @@ cdef PyObject *fresh_struct(PyObject *layout) noexcept:
 
 
 cdef bint fill(PyObject *made, PyObject *layout_object) noexcept:
-    """Sets every field to its default. False when memory ran out."""
+    """Sets each field that is not set to its default. False when memory ran out."""
     cdef Layout layout = <Layout> layout_object
     cdef Py_ssize_t i
     cdef PyObject *value
     for i in range(layout.count):
+        if codec_get(made, layout.slots[i]) != NULL:
+            continue
         value = fresh(layout.kinds[i], layout.defaults[i])
         if value == NULL:
             return False
@@ -98,16 +101,18 @@ cdef class Struct:
 
     def __init__(self, **fields):
         cdef Layout layout = <Layout> type(self).__layout__
-        cdef Py_ssize_t i
+        cdef PyObject *slot
+        cdef PyObject *name
+        cdef PyObject *value
+        cdef Py_ssize_t place = 0
         codec_untrack(<PyObject *> self)
+        while PyDict_Next(fields, &place, &name, &value):
+            slot = PyDict_GetItem(layout.index, <object> name)
+            if slot == NULL:
+                raise TypeError(f"{type(self).__qualname__} has no field {<object> name!r}")
+            codec_put(<PyObject *> self, <Py_ssize_t> <object> slot, owned(value))
         if not fill(<PyObject *> self, <PyObject *> layout):
             raise MemoryError()
-        for name, value in fields.items():
-            place = layout.index.get(name)
-            if place is None:
-                raise TypeError(f"{type(self).__qualname__} has no field {name!r}")
-            i = place
-            codec_put(<PyObject *> self, layout.slots[i], owned(<PyObject *> value))
 
     def __eq__(self, other):
         if type(self) is not type(other):
