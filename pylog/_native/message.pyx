@@ -9,7 +9,7 @@ Source: Kafka's message schemas, for what a default is.
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem, PyDict_Next
+from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.string cimport memcmp
 
@@ -39,6 +39,7 @@ cdef class Layout:
         self.index = {}
         self.kept = []
         self.owner = cls
+        codec_callable(<PyTypeObject *> cls, &construct)
         for i in range(self.count):
             name, default, is_list, is_struct = fields[i]
             member = cls.__dict__[name]
@@ -93,6 +94,38 @@ cdef bint fill(PyObject *made, PyObject *layout_object) noexcept:
     return True
 
 
+cdef int assign(Layout layout, PyObject *made, PyObject *name, PyObject *value) except -1:
+    cdef PyObject *slot = PyDict_GetItem(layout.index, <object> name)
+    if slot == NULL:
+        raise TypeError(f"{layout.owner.__qualname__} has no field {<object> name!r}")
+    codec_put(made, <Py_ssize_t> <object> slot, owned(value))
+    return 0
+
+
+cdef PyObject *construct(
+    PyObject *cls, PyObject **arguments, size_t count, PyObject *names
+) except NULL:
+    """What calling a message class does: as __init__, without a dict for the keywords."""
+    cdef Layout layout = <Layout> (<object> cls).__layout__
+    cdef PyObject *made
+    cdef Py_ssize_t i
+    if PyVectorcall_NARGS(count):
+        raise TypeError(f"{layout.owner.__qualname__} takes fields by name only")
+    made = codec_alloc(<PyTypeObject *> cls)
+    if made == NULL:
+        raise MemoryError()
+    try:
+        if names != NULL:
+            for i in range(Py_SIZE(names)):
+                assign(layout, made, codec_item(names, i), arguments[i])
+        if not fill(made, <PyObject *> layout):
+            raise MemoryError()
+    except BaseException:
+        Py_DECREF(made)
+        raise
+    return made
+
+
 cdef class Struct:
     """Base of all message classes: fields as slots, keyword constructor, equality by value.
 
@@ -101,16 +134,9 @@ cdef class Struct:
 
     def __init__(self, **fields):
         cdef Layout layout = <Layout> type(self).__layout__
-        cdef PyObject *slot
-        cdef PyObject *name
-        cdef PyObject *value
-        cdef Py_ssize_t place = 0
         codec_untrack(<PyObject *> self)
-        while PyDict_Next(fields, &place, &name, &value):
-            slot = PyDict_GetItem(layout.index, <object> name)
-            if slot == NULL:
-                raise TypeError(f"{type(self).__qualname__} has no field {<object> name!r}")
-            codec_put(<PyObject *> self, <Py_ssize_t> <object> slot, owned(value))
+        for name, value in fields.items():
+            assign(layout, <PyObject *> self, <PyObject *> name, <PyObject *> value)
         if not fill(<PyObject *> self, <PyObject *> layout):
             raise MemoryError()
 
