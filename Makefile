@@ -10,7 +10,7 @@ export CC
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
-TEST_NEEDS := kcat=kcat javac=openjdk-17-jdk-headless mvn=maven
+TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 

@@ -19,7 +19,7 @@ KAFKA_FLUSH_EACH = {"log.flush.interval.messages": "1"}
 
 
 class PylogBroker(BrokerProcess):
-    """A single brokerd on loopback. data_dir: its log.dirs; overrides: settings by Kafka's names."""
+    """A single brokerd on loopback. data_dir: its log.dirs; overrides: by Kafka's names."""
 
     name = "pylog"
 

@@ -24,7 +24,7 @@ from bench.process import BrokerProcess, die_with_parent, free_port
 POM = Path(__file__).with_name("kafka-pom.xml")
 BROKER_HEAP = "1g"
 TOOL_HEAP = "512m"
-START_WAIT_S = 120.0
+START_WAIT_S = 300.0
 JVM_OPTIONS = [
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
@@ -175,9 +175,11 @@ class KafkaBroker(BrokerProcess):
     def _format(self) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         cluster_id = cluster_id.replace("-", "A")  # A leading dash would read as an option.
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self.properties)
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id,
+                        "-c", self.properties)
         if done.returncode:
-            raise KafkaMissing(f"Kafka could not format {self.data_dir}: {done.stdout}{done.stderr}")
+            text = done.stdout + done.stderr
+            raise KafkaMissing(f"Kafka could not format {self.data_dir}: {text}")
 
 
 def main(argv: list[str]) -> int:

@@ -69,11 +69,16 @@ def create_topic(broker: BrokerProcess, topic: str, partitions: int, **config) -
     """Create `topic` and wait until each partition's leader takes requests."""
     new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
     _admin_call(broker, lambda admin: admin.create_topics([new], operation_timeout=TOPIC_WAIT_S))
+    wait_leaders(broker, topic, partitions)
+
+
+def wait_leaders(broker: BrokerProcess, topic: str, partitions: int) -> None:
+    """Block until every partition of `topic` can be read."""
     end_s = time.monotonic() + TOPIC_WAIT_S
     while not _leaders_serve(broker, topic, partitions):
         if time.monotonic() > end_s:
             raise LoadFailed(f"{broker.name}: no leaders for {topic} in {TOPIC_WAIT_S} s")
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def _leaders_serve(broker: BrokerProcess, topic: str, partitions: int) -> bool:

@@ -139,7 +139,8 @@ class BrokerProcess:
         end_s = time.monotonic() + wait_s
         while time.monotonic() < end_s:
             if self.process.poll() is not None:
-                raise BrokerFailed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+                status = self.process.returncode
+                raise BrokerFailed(f"{self.name} ended with {status}:\n{self.tail()}")
             if api_versions_answered(self.port):
                 self.answered_at_s = time.monotonic()
                 return
@@ -162,7 +163,7 @@ class BrokerProcess:
         return peak_rss_bytes(self.pid)
 
     def stop(self, wait_s: float = 60.0) -> int | None:
-        """SIGTERM and wait; SIGKILL after `wait_s`. Returns the exit status, None if not started."""
+        """SIGTERM and wait; SIGKILL after `wait_s`. The exit status, None if not started."""
         if self.process is None:
             return None
         if self.process.poll() is None:

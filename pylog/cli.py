@@ -84,16 +84,24 @@ def _serve(command: str, argv: list[str]) -> int:
 
 
 def _serve_arguments():
-    import argparse
-
-    parser = argparse.ArgumentParser(
-        prog="brokerd", description="A commit-log broker that speaks Apache Kafka's protocol.",
-        epilog="brokerd config explain KEY and brokerd config list tell about settings.")
+    parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
+                     "brokerd config explain KEY and brokerd config list tell about settings.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="settings by Kafka's names; none is needed")
     _add_override(parser)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     return parser
+
+
+def _parser(command: str, description: str, epilog: str = ""):
+    import argparse
+
+    def narrow(prog: str):
+        # Left to itself, argparse asks the terminal for its width: 5 ms of imports.
+        return argparse.HelpFormatter(prog, width=100)
+
+    return argparse.ArgumentParser(prog=command, description=description, epilog=epilog,
+                                   formatter_class=narrow)
 
 
 def _add_override(parser) -> None:
@@ -105,8 +113,13 @@ def _print_ready(settings, addresses) -> None:
     """The ready line. addresses: (listener name, host, port) of what is listened on."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                      for _, host, port in addresses)
-    print(f"brokerd ready address={shown} node.id={settings['node.id']} "
-          f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}", flush=True)
+    line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
+            f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}")
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Nobody reads our stdout any more: no reason to stop serving.
+        sys.stdout = None
 
 
 def _ms_since_spawn() -> int:
@@ -123,9 +136,7 @@ def _ms_since_spawn() -> int:
 
 def _config(command: str, argv: list[str]) -> int:
     """config explain KEY, config list: what settings there are and which values are in force."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog=f"{command} config", description="About settings.")
+    parser = _parser(f"{command} config", "About settings.")
     commands = parser.add_subparsers(dest="about", required=True, metavar="explain | list")
     explain = commands.add_parser("explain", help="all there is to know of one setting")
     explain.add_argument("key")
@@ -143,9 +154,7 @@ def _config(command: str, argv: list[str]) -> int:
 
 
 def _tool(command: str, argv: list[str]) -> int:
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="pylog", description="pylog's tool.")
+    parser = _parser("pylog", "pylog's tool.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="config | version")
     commands.add_parser("config", help="explain and list settings")
     commands.add_parser("version", help="print the version")

@@ -1,4 +1,4 @@
-/* The little of Kafka's protocol that the load clients need: Produce v8, Fetch v11, batches.
+/* The little of Kafka's protocol that the load clients need: Produce v8, Fetch, batches.
  *
  * Owns: nothing; the callers own buffers and sockets.
  * Called by: produce.c, latency.c, fetch.c, floor.c.

@@ -1,0 +1,131 @@
+"""The same requests to Apache Kafka and to brokerd: Produce, ListOffsets, OffsetForLeaderEpoch."""
+
+import uuid
+
+import pytest
+
+from tests.wire import raw
+from tests.wire.mixed import BASE_MS, mixed_batches, timestamps_of
+from tests.wire.raw import batch, record
+from tests.wire.sides import Side, compare, produce
+
+pytestmark = pytest.mark.kafka
+LEADER_EPOCH = 23
+KEEP = {"retention_ms": -1}
+
+
+def _produce(side: Side, version: int) -> None:
+    two, stamped = side.topic("two", 2, **KEEP), side.topic(
+        "stamped", message_timestamp_type="LogAppendTime")
+    where = side.id_of if version >= 13 else str
+    good = batch([record(), record(offset_delta=1)], base_timestamp=BASE_MS)
+    bad = batch(crc_xor=1)
+    for acks in (1, -1):
+        produce(side, f"acks {acks}", version, [(where(two), [(0, good)])], acks=acks)
+    produce(side, "two partitions", version, [(where(two), [(0, good), (1, good)])])
+    produce(side, "good and bad", version, [(where(two), [(0, good), (1, bad)])])
+    produce(side, "unknown partition", version, [(where(two), [(7, good)])])
+    produce(side, "same partition twice", version, [(where(two), [(0, good), (0, good)])])
+    unknown = uuid.UUID(int=77).hex if version >= 13 else "no-such-topic"
+    produce(side, "unknown topic", version, [(unknown, [(0, good)])])
+    produce(side, "known and unknown", version,
+            [(where(two), [(0, good)]), (unknown, [(0, good)])])
+    produce(side, "acks 5", version, [(where(two), [(0, good)])], acks=5)
+    produce(side, "no topics", version, [])
+    produce(side, "no partitions", version, [(where(two), [])])
+    answer = produce(side, "log append time", version, [(where(stamped), [(0, good)])])
+    if answer:
+        row = answer["responses"][0]["partition_responses"][0]
+        side.answers[-1] = ("log append time", (row["error_code"], row["log_append_time"] > 1e12))
+    if version >= 8:
+        keyed = side.topic("keyed", cleanup_policy="compact")
+        rows = [record(), record(None, offset_delta=1), record(None, offset_delta=2)]
+        produce(side, "null keys", version, [(where(keyed), [(0, batch(rows))])])
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_produce_answers_are_kafkas(kafka, target, version):
+    compare(kafka, target, _produce, version)
+
+
+def _list_offsets(side: Side, version: int) -> None:
+    full, empty = side.topic("full", **KEEP), side.topic("empty")
+    batches = mixed_batches()
+    for records in batches:
+        side.append(full, records)
+
+    def offsets(label, topic, *timestamps, isolation=0, **cell):
+        for timestamp in timestamps:
+            side.ask(f"{label} {timestamp}", raw.LIST_OFFSETS, version, replica_id=-1,
+                     isolation_level=isolation, timeout=1000, topics=[{
+                         "name": topic, "partitions": [
+                             {"partition_index": 0, "timestamp": timestamp, **cell}]}])
+
+    specials = (-1, -2, -3, -4, -5, -6, -7, -100)
+    offsets("full", full, *specials)
+    offsets("empty", empty, *specials)
+    if version >= 2:
+        offsets("committed", full, *specials, isolation=1)
+    known = timestamps_of(batches)
+    around = sorted({moment + step for moment in known for step in (-1, 0, 1)})
+    if version not in (1, 7, 11):
+        around = around[::9]
+    offsets("at", full, 0, 1, *around, known[-1] + 10**6, 2**62)
+    offsets("at in empty", empty, 0, BASE_MS)
+    if version >= 4:
+        for epoch in (-1, 0, 1, 99):
+            offsets(f"epoch {epoch}", full, -1, -2, BASE_MS, current_leader_epoch=epoch)
+    side.ask("many", raw.LIST_OFFSETS, version, replica_id=-1, timeout=1000, topics=[
+        {"name": full, "partitions": [{"partition_index": 0, "timestamp": -1},
+                                      {"partition_index": 5, "timestamp": -1}]},
+        {"name": "no-such-topic", "partitions": [{"partition_index": 0, "timestamp": -1}]}])
+    side.ask("twice", raw.LIST_OFFSETS, version, replica_id=-1, timeout=1000, topics=[
+        {"name": full, "partitions": [{"partition_index": 0, "timestamp": -1},
+                                      {"partition_index": 0, "timestamp": -2}]}])
+    side.ask("none", raw.LIST_OFFSETS, version, replica_id=-1, timeout=1000, topics=[])
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+def test_list_offsets_answers_are_kafkas(kafka, target, version):
+    compare(kafka, target, _list_offsets, version)
+
+
+def _stamped_offsets(side: Side) -> None:
+    """Timestamps that the broker chose differ; which record they point at does not."""
+    topic = side.topic("stamped", message_timestamp_type="LogAppendTime")
+    for _ in range(3):
+        side.append(topic, batch([record(), record(offset_delta=1)], base_timestamp=BASE_MS))
+    for timestamp in (0, -3, BASE_MS):
+        answer = side.ask("", raw.LIST_OFFSETS, 7, replica_id=-1, topics=[
+            {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}])
+        cell = answer["topics"][0]["partitions"][0]
+        side.answers[-1] = (f"at {timestamp}", (cell["error_code"], cell["offset"]))
+
+
+def test_list_offsets_of_append_time_are_kafkas(kafka, target):
+    compare(kafka, target, _stamped_offsets)
+
+
+def _leader_epochs(side: Side, version: int) -> None:
+    full, empty = side.topic("full", 2, **KEEP), side.topic("empty")
+    for records in mixed_batches()[:5]:
+        side.append(full, records)
+
+    def epoch(label, topic, wanted, current=-1, partition=0):
+        side.ask(label, LEADER_EPOCH, version, replica_id=-1, topics=[{
+            "topic": topic, "partitions": [{"partition": partition, "leader_epoch": wanted,
+                                            "current_leader_epoch": current}]}])
+
+    for topic in (full, empty):
+        for wanted in (-1, 0, 1, 99):
+            epoch(f"{side.stems[topic]} {wanted}", topic, wanted)
+    for current in (-1, 0, 1, 99):
+        epoch(f"current {current}", full, 0, current)
+    epoch("unknown topic", "no-such-topic", 0)
+    epoch("unknown partition", full, 0, partition=9)
+    side.ask("none", LEADER_EPOCH, version, replica_id=-1, topics=[])
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_offset_for_leader_epoch_answers_are_kafkas(kafka, target, version):
+    compare(kafka, target, _leader_epochs, version)
