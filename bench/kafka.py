@@ -24,7 +24,7 @@ from bench.process import BrokerProcess, die_with_parent, free_port
 POM = Path(__file__).with_name("kafka-pom.xml")
 BROKER_HEAP = "1g"
 TOOL_HEAP = "512m"
-START_WAIT_S = 120.0
+START_WAIT_S = 300.0
 JVM_OPTIONS = [
     "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",

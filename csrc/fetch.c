@@ -1,7 +1,9 @@
-/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up, take ranges, wait while
- * there is less than min_bytes, warm what is cold on the io pool, answer with references to the log's files.
+/* Fetch v4-18: parse into a set of partitions (a session's, or the request's own), look them up,
+ * take ranges, wait while there is less than min_bytes, warm what is cold on the io pool, answer
+ * with references to the log's files.
  *
- * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) -> answer (fetch_answer.c). */
+ * Walk: fetch_start -> parse -> open_context (session) -> look_up -> evaluate -> (wait | warm) ->
+ * answer (fetch_answer.c). */
 #include "fetch_state.h"
 
 #include <errno.h>
@@ -148,7 +150,8 @@ static bool merge(struct fetch *f, struct session *session) {
     return parse_forgotten(f, &f->forgotten, set);
 }
 
-/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a top-level error. */
+/* Decides which set is fetched: the request's own, a new session's or a known session's. 0 or a
+ * top-level error. */
 static int16_t open_context(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct sessions *sessions = s->shared->sessions;
     f->set = &f->own;
@@ -217,7 +220,8 @@ static void set_topic(struct fetch_part *p, struct topic *topic) {
         p->grant_error = ERROR_NOT_LEADER;
 }
 
-/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to ask for. */
+/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to
+ * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true;
     uint32_t changes = grants_changes(s->shared->grants);
@@ -270,8 +274,8 @@ static int16_t check_epochs(struct fetch_part *p) {
 }
 
 /* One partition's share of the answer. */
-static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
-                      bool at_least_one) {
+static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
+                      bool nowait) {
     log_range_release(&p->range);
     memset(&p->range, 0, sizeof p->range);
     p->diverging_epoch = -1;
@@ -283,11 +287,13 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
     enum log_bound bound = f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
     if (p->diverging_epoch >= 0) bytes = 0, at_least_one = false;
-    int error = log_read(p->log, p->offset, bound, bytes < 0 ? 0 : bytes, at_least_one, &p->range);
-    /* Between the bound and the end nothing is visible yet, and nothing is wrong. */
-    if (error == LOG_E_RANGE && p->offset >= p->range.log_start_offset &&
-        p->offset <= p->range.log_end_offset)
-        error = 0;
+    if (bytes < 0) bytes = 0;
+    int error = nowait ? log_read_nowait(p->log, p->offset, bound, bytes, at_least_one, &p->range)
+                       : log_read(p->log, p->offset, bound, bytes, at_least_one, &p->range);
+    if (error == LOG_E_WOULD_BLOCK) {
+        f->blocked = true;
+        return;
+    }
     if (error != 0) {
         log_range_release(&p->range);
         memset(&p->range, 0, sizeof p->range);
@@ -295,16 +301,18 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     }
 }
 
-/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for). */
-static bool evaluate(struct serve *s, struct fetch *f) {
-    int64_t limit = f->bytes_max < s->shared->limits.fetch_bytes_max
-                        ? f->bytes_max
-                        : s->shared->limits.fetch_bytes_max;
+/* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
+ * With `nowait`, f->blocked tells that finding a range would have waited for a disk. */
+static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
+    int64_t limit = f->bytes_max;
+    if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
     int64_t taken = 0;
     bool ready = f->set->count == 0;
+    f->blocked = false;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         int64_t left = limit - taken;
-        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0);
+        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait);
+        if (f->blocked) return true;
         taken += p->range.length;
         if (p->error != 0 || p->diverging_epoch >= 0) ready = true;
     }
@@ -327,34 +335,43 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
     return false;
 }
 
-static int warm_job(struct iojob *job, void *worker_scratch) {
-    struct fetch *f = (struct fetch *)job;
-    struct serve_scratch *scratch = worker_scratch;
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        int64_t position = p->range.position, end = position + p->range.length;
-        while (position < end) {
-            size_t want = end - position < SERVE_SCRATCH_BYTES ? (size_t)(end - position)
-                                                               : SERVE_SCRATCH_BYTES;
-            ssize_t got = pread(p->range.fd, scratch->buffer, want, position);
-            if (got < 0 && errno == EINTR) continue;
-            if (got <= 0) break; /* the send will meet the same fault and close the connection */
-            position += got;
-        }
+/* Reads a range once, so that it is in the page cache when it is sent. */
+static void warm(const struct log_range *range, struct scratch *scratch) {
+    int64_t position = range->position, end = position + range->length;
+    while (position < end) {
+        size_t want = end - position < SCRATCH_BYTES ? (size_t)(end - position) : SCRATCH_BYTES;
+        ssize_t got = pread(range->fd, scratch->buffer, want, position);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return; /* the send will meet the same fault and close the connection */
+        position += got;
     }
+}
+
+static int cold_job(struct iojob *job, void *worker_scratch) {
+    struct fetch *f = (struct fetch *)job;
+    if (f->blocked) (void)evaluate(f->serve, f, false);
+    for (struct fetch_part *p = f->set->first; p != NULL && worker_scratch != NULL; p = p->next)
+        if (p->range.length > 0) warm(&p->range, worker_scratch);
     return 0;
 }
 
+static bool is_cold(const struct fetch *f) {
+    if (f->blocked) return true;
+    for (const struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->range.length > 0 && !log_range_cached(&p->range)) return true;
+    return false;
+}
+
+/* What is cold is read on the io pool first, and the answer goes on from its letter. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        if (p->range.length == 0 || log_range_cached(&p->range)) continue;
-        f->job = (struct iojob){.run = warm_job, .mailbox = s->mailbox, .token = r->token};
+    if (is_cold(f)) {
+        f->serve = s;
+        f->job = (struct iojob){.run = cold_job, .mailbox = s->mailbox, .token = r->token};
         f->job_running = true;
-        if (iopool_submit(s->shared->pool, &f->job)) {
-            r->deadline_ms = INT64_MAX;
-            return SERVE_WAIT;
-        }
-        f->job_running = false;
-        break;
+        r->deadline_ms = INT64_MAX;
+        if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
+        f->job_running = false; /* the pool is full: this reactor waits for the disk itself */
+        if (f->blocked) (void)evaluate(s, f, false);
     }
     return fetch_answer(s, r, f);
 }
@@ -363,7 +380,7 @@ static enum serve_status run(struct serve *s, struct serve_request *r, struct fe
                              bool last_chance) {
     unwait_all(f);
     for (;;) {
-        if (evaluate(s, f) || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
+        if (evaluate(s, f, true) || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
         release_ranges(f);
         if (!wait_all(s, r, f)) break;
         unwait_all(f);

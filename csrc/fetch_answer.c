@@ -1,4 +1,5 @@
-/* The Fetch answer: which partitions it names (all, or a session's news), and their records as ranges of files. */
+/* The Fetch answer: which partitions it names (all, or a session's news), and their records as
+ * ranges of files. */
 #include "fetch_state.h"
 
 #include <stdlib.h>
@@ -6,9 +7,10 @@
 
 #include "wire.h"
 
-enum { ABORTED_MAX = 4096 };
+enum { ABORTED_MAX = 65536 };
 
-/* A session's answer names a partition only when it has something to tell. An error is told every time. */
+/* A session's answer names a partition only when it has something to tell. An error is told every
+ * time. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
     if (f->full || p->range.length > 0 || p->error != 0 || p->diverging_epoch >= 0) return true;
     return p->told_high_watermark != p->range.high_watermark ||
@@ -36,13 +38,14 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
     }
     struct log_aborted *aborted = NULL;
     uint32_t count = 0;
-    if (p->range.length > 0) {
-        aborted = malloc(ABORTED_MAX * sizeof *aborted);
-        if (aborted != NULL)
-            count =
-                log_aborted_between(p->log, p->offset, p->range.next_offset, aborted, ABORTED_MAX);
-        if (count > ABORTED_MAX)
-            a->failed = true; /* a cut list would show aborted records as committed */
+    if (p->range.length > 0)
+        count = log_aborted_between(p->log, p->offset, p->range.next_offset, NULL, 0);
+    if (count > 0) {
+        aborted = malloc(count * sizeof *aborted);
+        /* A cut list would show aborted records as committed: rather no answer. */
+        if (count > ABORTED_MAX || aborted == NULL ||
+            log_aborted_between(p->log, p->offset, p->range.next_offset, aborted, count) > count)
+            a->failed = true;
     }
     reply_count(a, f->flexible, count);
     for (uint32_t i = 0; i < count && !a->failed; i++) {

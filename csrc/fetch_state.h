@@ -9,13 +9,14 @@ struct fetch {
     struct iojob job;        /* first: the job is the fetch */
     struct fetch_set own;    /* the request's; moves into a new session */
     struct fetch_set *set;   /* own, or the session's */
+    struct serve *serve;     /* whose thread it runs on, for the io job */
     struct session *session; /* busy while this request lives; NULL without one */
     struct serve_missing *missing;
     struct cursor forgotten;
     uint32_t missing_cap;
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
-    bool flexible, by_id, read_committed, full, waiting, job_running;
+    bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
 };
 
 void fetch_free(struct serve *s, struct serve_request *r);

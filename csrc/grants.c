@@ -1,6 +1,7 @@
-/* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Rights live in the entry as a short
- * list of (principal, rights) stamped with a generation: voiding all of them is one increment. Look-ups take a reference on
- * the topic, so an entry may be replaced while requests still use the old one. */
+/* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Rights
+ * live in the entry as a short list of (principal, rights) stamped with a generation: voiding all
+ * of them is one increment. Look-ups take a reference on the topic, so an entry may be replaced
+ * while requests still use the old one. */
 #include "grants.h"
 
 #include <pthread.h>

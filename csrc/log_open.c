@@ -184,9 +184,9 @@ int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
         segment_release(s);
         return log_storage_error(log, result, "open");
     }
-    segment_unpin(s);
     segment_index_reset(s);
     s->created_ms = now_ms;
+    segment_unpin(s);
     atomic_store(&log->files_dirty, true);
     return log_add_segment(log, s);
 }

@@ -108,6 +108,14 @@ static int log_walk_check(struct segment *s, const struct batch_header *h, int64
     return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
 }
 
+/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another history. */
+static void log_walk_epoch(struct log *log, const struct batch_header *h) {
+    if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
+    epochs_truncate_end(&log->epochs, h->base_offset);
+    epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
+    atomic_store(&log->epochs_dirty, true);
+}
+
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
     struct log_walk_buffer buffer = {NULL, 0};
     struct segment_scan scan;
@@ -125,9 +133,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         if (h.base_offset >= walk->check_from && (result = log_walk_check(s, &h, scan.position, &buffer)) != 0) break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
         if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0) break;
-        if (walk->index && log->epochs_loaded && h.leader_epoch >= 0 && h.leader_epoch > epochs_last(&log->epochs)
-            && epochs_assign(&log->epochs, h.leader_epoch, h.base_offset) == 1)
-            atomic_store(&log->epochs_dirty, true);
+        if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
     }

@@ -1,7 +1,8 @@
 /* Produce v3-13: parse, look up, check, append, wait, answer.
  *
- * All topics are looked up before the first append: a miss parks the request whole, and it is parsed anew when the control plane
- * has decided, so nothing is ever appended twice. The body stays in place until the batches are appended (they are stamped there). */
+ * All topics are looked up before the first append: a miss parks the request whole, and it is
+ * parsed anew when the control plane has decided, so nothing is ever appended twice. The body stays
+ * in place until the batches are appended (they are stamped there). */
 #include "serve_state.h"
 
 #include <stdlib.h>
@@ -158,7 +159,8 @@ static int verdict(const struct produce *q, const struct serve_request *r,
     return -1;
 }
 
-/* Finds every part's log. False when something is missing (then r->missing tells) or memory ran out (r->missing_count 0). */
+/* Finds every part's log. False when something is missing (then r->missing tells) or memory ran out
+ * (r->missing_count 0). */
 static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
     bool complete = true;
     struct topic *topic = NULL;
@@ -213,7 +215,8 @@ static bool zstd_too_old(const struct produce *q, const struct produce_part *p) 
            (get_i16(p->records + 21) & BATCH_CODEC_MASK) == CODEC_ZSTD;
 }
 
-/* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on an io worker. */
+/* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
+ * an io worker. */
 static void check_part(const struct produce *q, struct produce_part *p, struct inflater *in,
                        int64_t now_ms) {
     struct log_config config;
@@ -241,7 +244,13 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         p->error = batch_error_code(p->check);
         return;
     }
-    const struct batch_header *h = &p->summary->header;
+    struct batch_header *h = &p->summary->header;
+    /* What the header claims must be what the records say: the time index is built from it. */
+    if (!rules.log_append_time &&
+        batch_stamp_max_timestamp(p->records, p->len, p->summary->max_timestamp)) {
+        h->max_timestamp = p->summary->max_timestamp;
+        h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
+    }
     if (h->attributes & BATCH_TRANSACTIONAL)
         p->error =
             q->transactional ? ERROR_INVALID_TXN_STATE : ERROR_TRANSACTIONAL_ID_AUTHORIZATION;
@@ -289,7 +298,8 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
     p->log_start_offset = done.log_start_offset;
 }
 
-/* True: the ends that the acknowledgement promises are reached, or the part has its error. False: the waiter is linked. */
+/* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
+ * the waiter is linked. */
 static bool acknowledged(struct produce_part *p) {
     p->waiting = false;
     if (p->error != 0) return true;
@@ -365,7 +375,8 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
     return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
 }
 
-/* The request's names lie in the body; once it may be reused they are needed from elsewhere. Only then. */
+/* The request's names lie in the body; once it may be reused they are needed from elsewhere. Only
+ * then. */
 static bool keep_keys(struct produce *q) {
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
@@ -395,10 +406,11 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
 
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
-    struct serve_scratch *scratch = worker_scratch;
+    struct scratch *scratch = worker_scratch;
     int64_t now_ms = serve_wall_ms();
     for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0) check_part(q, &q->parts[i], scratch->inflater, now_ms);
+        if (q->parts[i].error == 0)
+            check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
     return 0;
 }
 

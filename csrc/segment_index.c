@@ -62,6 +62,7 @@ static int segment_index_count_file(struct segment *s, bool times, uint32_t *cou
     struct stat st;
     int result = fstat(fd, &st) != 0 ? -errno : 0;
     close(fd);
+    if (result == 0 && (size_t)st.st_size % segment_index_entry(times) != 0) result = -ENODATA;
     if (result == 0) *count = (uint32_t)((size_t)st.st_size / segment_index_entry(times));
     return result;
 }
@@ -249,15 +250,16 @@ static int segment_index_rebuild(struct segment *s) {
     return result != 0 ? result : written;
 }
 
-/* From the last entry on, no batch may be due for one that is missing. */
-static int segment_index_short(struct segment *s, int64_t position) {
+/* From the last entry on, no batch may be due for one that is missing, nor be later than the last time entry: that one is
+ * written when the segment is sealed. */
+static int segment_index_short(struct segment *s, int64_t position, int64_t latest) {
     struct batch_header h;
     struct segment_scan scan;
     int64_t since = position == 0 ? 0 : -1; /* An indexed batch counts from its own first byte. */
     int result;
     segment_scan_begin(&scan, s, position, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
-        if (since > s->index_interval_bytes) return 1;
+        if (since > s->index_interval_bytes || h.max_timestamp > latest) return 1;
         since = (since < 0 ? 0 : since) + (int64_t)batch_bytes(&h);
         segment_scan_skip(&scan, &h);
     }
@@ -271,9 +273,10 @@ int segment_index_damaged(struct segment *s) {
     if (result == 0 && !index_offsets_sane(s->offset_map, s->offset_count, atomic_load(&s->bytes))) result = 1;
     if (result == 0 && !index_times_sane(s->time_map, s->time_count)) result = 1;
     int64_t position = result == 0 && s->offset_count > 0 ? index_position_at(s->offset_map, s->offset_count - 1) : 0;
-    if (result == 0 && s->time_count > 0) s->last_indexed_time = index_time_at(s->time_map, s->time_count - 1);
+    s->last_indexed_time = result == 0 && s->time_count > 0 ? index_time_at(s->time_map, s->time_count - 1) : INT64_MIN;
+    int64_t latest = s->time_count > 0 ? s->last_indexed_time : -1;
     pthread_mutex_unlock(&s->index_lock);
-    return result != 0 ? 1 : segment_index_short(s, position);
+    return result != 0 ? 1 : segment_index_short(s, position, latest);
 }
 
 /* Loads with index_lock held on return; repairs once. -EAGAIN: that would block. */

@@ -38,22 +38,6 @@ void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions) {
     *sessions = sessions_count(shared->sessions);
 }
 
-void *serve_scratch_new(void) {
-    struct serve_scratch *scratch = calloc(1, sizeof *scratch);
-    if (scratch == NULL) return NULL;
-    scratch->inflater = inflater_new();
-    scratch->buffer = malloc(SERVE_SCRATCH_BYTES);
-    return scratch;
-}
-
-void serve_scratch_free(void *worker_scratch) {
-    struct serve_scratch *scratch = worker_scratch;
-    if (scratch == NULL) return;
-    inflater_free(scratch->inflater);
-    free(scratch->buffer);
-    free(scratch);
-}
-
 struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     struct serve *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;

@@ -1,8 +1,10 @@
-/* Produce and Fetch: from a framed request to a built answer, on a reactor's thread, without Python.
+/* Produce and Fetch: from a framed request to a built answer, on a reactor's thread, without
+ * Python.
  *
- * Called by reactor.c only. serve_* never blocks: what may block goes to the io pool, what must wait links waiters, what this
- * layer does not know (a topic without a grant) is a miss for the control plane. Walk: serve_start -> produce.c or fetch.c ->
- * grants (topic, partition log) -> log_append / log_read -> reply. */
+ * Called by reactor.c only. serve_* never blocks: what may block goes to the io pool, what must
+ * wait links waiters, what this layer does not know (a topic without a grant) is a miss for the
+ * control plane. Walk: serve_start -> produce.c or fetch.c -> grants (topic, partition log) ->
+ * log_append / log_read -> reply. */
 #ifndef PYLOG_SERVE_H
 #define PYLOG_SERVE_H
 
@@ -54,9 +56,9 @@ struct serve_request {
     struct serve_missing *missing; /* with SERVE_MISS: missing_count entries, owned by state */
     uint32_t missing_count;
     bool body_needed; /* with WAIT or MISS: the body must not move or be reused yet */
-    bool
-        exclusive; /* with WAIT: no later request of this connection may start before this one is answered.
-                               False only for a Produce that is appended and waits for its acknowledgement. */
+    bool exclusive;   /* with WAIT: no later request of this connection may start before this one is
+                         answered.   False only for a Produce that is appended and waits for its
+                         acknowledgement. */
 };
 
 struct serve_limits {
@@ -65,7 +67,7 @@ struct serve_limits {
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
 };
 
-/* What all reactors share. */
+/* What all reactors share. The pool's workers have a scratch (scratch.h). */
 struct serve_shared;
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
                                       const struct serve_limits *limits);
@@ -73,21 +75,18 @@ void serve_shared_free(struct serve_shared *shared);
 /* Gauges for metrics: open fetch sessions. */
 void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 
-/* The io pool's per-worker scratch that serve's jobs expect (iopool_new). */
-void *serve_scratch_new(void);
-void serve_scratch_free(void *worker_scratch);
-
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
 struct serve;
 struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox);
 void serve_free(struct serve *s);
 
-/* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise (0: 3-13, 1: 4-18). */
+/* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise
+ * (0: 3-13, 1: 4-18). */
 bool serve_knows(int16_t api_key, int16_t api_version);
 enum serve_status serve_start(struct serve *s, struct serve_request *r);
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);
-/* The connection is gone. True: everything is released. False: a job still reads the body; keep request and body, and call again
- * at its LETTER_IO_DONE. */
+/* The connection is gone. True: everything is released. False: a job still reads the body; keep
+ * request and body, and call again at its LETTER_IO_DONE. */
 bool serve_abandon(struct serve *s, struct serve_request *r);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "batch.h"
 #include "grants.h"
+#include "scratch.h"
 #include "serve.h"
 #include "sessions.h"
 
@@ -37,13 +38,6 @@ struct serve_shared {
     atomic_uint_fast64_t random; /* session ids */
 };
 
-/* A worker's scratch, made by serve_scratch_new for the io pool. */
-struct serve_scratch {
-    struct inflater *inflater;
-    uint8_t *buffer;
-};
-enum { SERVE_SCRATCH_BYTES = 256 * 1024 };
-
 struct serve {
     struct serve_shared *shared;
     struct mailbox *mailbox;
@@ -52,7 +46,8 @@ struct serve {
 
 int64_t serve_wall_ms(void);
 
-/* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1 for a miss. */
+/* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1
+ * for a miss. */
 int serve_topic(struct serve *s, uint32_t principal, const uint8_t *name, int32_t name_len,
                 const uint8_t *id, uint8_t right, struct topic **out);
 bool serve_id_is_zero(const uint8_t id[16]);

@@ -1,4 +1,5 @@
-/* Sets are hash tables threaded on a list in order of service; sessions are a small hash table bounded by its slots. */
+/* Sets are hash tables threaded on a list in order of service; sessions are a small hash table
+ * bounded by its slots. */
 #include "sessions.h"
 
 #include <pthread.h>

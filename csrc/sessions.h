@@ -1,8 +1,9 @@
-/* Fetch sessions (KIP-227): what a consumer fetches, remembered, so that it sends only changes and gets only news.
+/* Fetch sessions (KIP-227): what a consumer fetches, remembered, so that it sends only changes and
+ * gets only news.
  *
- * A `fetch_set` is an ordered set of partitions with the state of each; a session is a set with an id and an epoch. A request
- * without a session owns a set for its own lifetime. Threads: the table has a lock; a set belongs to the one request that
- * acquired its session, until it is returned. */
+ * A `fetch_set` is an ordered set of partitions with the state of each; a session is a set with an
+ * id and an epoch. A request without a session owns a set for its own lifetime. Threads: the table
+ * has a lock; a set belongs to the one request that acquired its session, until it is returned. */
 #ifndef PYLOG_SESSIONS_H
 #define PYLOG_SESSIONS_H
 
@@ -52,7 +53,8 @@ struct fetch_set {
 
 void fetch_set_init(struct fetch_set *set, bool by_id);
 void fetch_set_clear(struct fetch_set *set);
-/* The part with this key, made when `make`. NULL when absent, out of memory or over FETCH_PARTITIONS_MAX. */
+/* The part with this key, made when `make`. NULL when absent, out of memory or over
+ * FETCH_PARTITIONS_MAX. */
 struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *name, uint32_t name_len,
                                   const uint8_t *id, int32_t partition, bool make);
 void fetch_set_remove(struct fetch_set *set, struct fetch_part *part);
@@ -72,7 +74,8 @@ struct session {
 struct sessions *sessions_new(uint32_t slots);
 void sessions_free(struct sessions *s);
 uint32_t sessions_count(struct sessions *s);
-/* A new session that takes over `set` (cleared on success), busy; NULL when there is no slot. `random`: any number. */
+/* A new session that takes over `set` (cleared on success), busy; NULL when there is no slot.
+ * `random`: any number. */
 struct session *sessions_create(struct sessions *s, struct fetch_set *set, uint32_t principal,
                                 uint64_t random, int64_t now_ms);
 /* Existing session for the request's epoch. 0 and *out busy, or 70 / 71 / 106. */

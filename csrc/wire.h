@@ -1,4 +1,5 @@
-/* Reading and writing the protocol's strings, arrays and tagged fields in both encodings (KIP-482), over bytes.h's cursor. */
+/* Reading and writing the protocol's strings, arrays and tagged fields in both encodings (KIP-482),
+ * over bytes.h's cursor. */
 #ifndef PYLOG_WIRE_H
 #define PYLOG_WIRE_H
 
@@ -47,7 +48,8 @@ static inline int64_t wire_count(struct cursor *c, bool flexible) {
     return c->p == NULL ? -1 : n;
 }
 
-/* One tagged field after another: `*left` counts down from wire_tags. False at the end or when the cursor is bad. */
+/* One tagged field after another: `*left` counts down from wire_tags. False at the end or when the
+ * cursor is bad. */
 static inline uint64_t wire_tags(struct cursor *c, bool flexible) {
     uint64_t n = flexible ? cursor_uvarint(c) : 0;
     if (n > WIRE_TAGGED_FIELDS_MAX) c->p = NULL;

@@ -113,8 +113,13 @@ def _print_ready(settings, addresses) -> None:
     """The ready line. addresses: (listener name, host, port) of what is listened on."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                      for _, host, port in addresses)
-    print(f"brokerd ready address={shown} node.id={settings['node.id']} "
-          f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}", flush=True)
+    line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
+            f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}")
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Nobody reads our stdout any more: no reason to stop serving.
+        sys.stdout = None
 
 
 def _ms_since_spawn() -> int:

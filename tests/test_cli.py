@@ -66,6 +66,20 @@ def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsy
                         rf"log\.dirs={re.escape(str(tmp_path))} ms=\d+\n", capsys.readouterr().out)
 
 
+def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
+    class Closed:
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    def serve(settings, ready):
+        ready([("PLAINTEXT", "127.0.0.1", 1)])
+        return 0
+
+    with_broker(serve)
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert cli.brokerd([]) == 0
+
+
 def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
     def fail(settings, ready):
         raise StartError("127.0.0.1:9092 is in use")

@@ -27,7 +27,7 @@ CLOCK_PACKAGE = "pylog/client/"
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}
 HEAD = ("Owns:", "Called by:", "Invariants:")
-UNFINISHED = re.compile("TO" "DO|FIX" "ME|XX" r"X\b|NotImplemented" "Error")
+UNFINISHED = re.compile(r"\b(TO" "DO|FIX" "ME|XX" r"X|NotImplemented" r"Error)\b")
 CYTHON_RULES = (
     (re.compile(r"^\s*include\s+[\"']"), "include: declare in a .pxd instead"),
     (re.compile(r"^\s*(DEF|IF|ELIF|ELSE)\b"), "DEF and IF are deprecated"),
@@ -155,14 +155,24 @@ def _c_source(path: PurePath, text: str):
         yield 1, "the file opens with its contract or method"
     if path.parts[0] == "csrc" and "Python.h" in text:
         yield 1, "csrc/ knows no Python"
-    start = None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.endswith("{") and line[:1].strip() and "(" in line or line == "{":
-            start = number
-        elif line.startswith("}") and start is not None:
-            if number - start + 1 > FUNCTION_LINES:
-                yield start, f"{number - start + 1} lines in a function, at most {FUNCTION_LINES}"
-            start = None
+    for number, length in _c_functions(text.split("\n")):
+        if length > FUNCTION_LINES:
+            yield number, f"{length} lines in a function, at most {FUNCTION_LINES}"
+
+
+def _c_functions(lines: list[str]):
+    """(line, length) of each function: from a name at the margin to the brace at the margin."""
+    start, opened = 0, False
+    for number, line in enumerate(lines, 1):
+        if not start and "(" in line and (line[0].isalpha() or line[0] == "_"):
+            start, opened = number, False
+        if start and not opened:
+            if line.endswith(";"):
+                start = 0
+            opened = line.endswith("{")
+        elif start and line.startswith("}"):
+            yield start, number - start + 1
+            start = 0
 
 
 def main() -> int:

@@ -164,7 +164,7 @@ cdef class IoPool:
     def __cinit__(self, int threads=IO_THREADS_DEFAULT, uint32_t jobs_max=JOBS_MAX):
         if not 0 < threads <= 256 or jobs_max == 0:
             raise ValueError(f"{threads} threads, {jobs_max} jobs")
-        self.pool = csrc.iopool_new(threads, jobs_max, NULL, NULL)
+        self.pool = csrc.iopool_new(threads, jobs_max, csrc.scratch_new, csrc.scratch_free)
         if self.pool == NULL:
             raise MemoryError("no io pool thread could be started")
 

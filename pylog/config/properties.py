@@ -25,17 +25,19 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
 def _logical_lines(text: str):
     """Lines with comments dropped and continuations joined, each with its first line's number."""
     held, first = None, 0
-    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, raw in enumerate(lines, 1):
         line = raw.lstrip(_BLANK)
         if held is None:
             if not line or line[0] in "#!":
                 continue
             held, first = "", number
         backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            held += line[:-1]
+        if backslashes % 2 and number < len(lines):
+            # Nothing held yet: to Java the next line begins afresh, a comment perhaps.
+            held = held + line[:-1] or None
             continue
-        yield first, held + line
+        yield first, held + (line[:-1] if backslashes % 2 else line)
         held = None
     if held is not None:
         yield first, held

@@ -26,6 +26,7 @@ def test_an_entry_is_read_as_java_reads_it(text, key, value):
 def test_comments_and_blank_lines_are_skipped_and_the_last_duplicate_counts():
     entries = properties.parse("# x\n! y\n\n  # z\na=1\na=2\n")
     assert entries == {"a": ("2", 6)}
+    assert properties.parse("\\\n# still a comment\n\\\n\nb=3") == {"b": ("3", 5)}
 
 
 def test_a_continued_entry_has_the_number_of_its_first_line():

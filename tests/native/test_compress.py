@@ -207,6 +207,7 @@ HOSTILE = {
     "snappy that claims 4 GiB": (SNAPPY, varint(2**32 - 1) + b"\x00a" * 40),
     "xerial block length 2^31-1": (SNAPPY, XERIAL + b"\x7f\xff\xff\xff" + b"x" * 40),
     "xerial block length -1": (SNAPPY, XERIAL + b"\xff\xff\xff\xff" + b"x" * 40),
+    "xerial version 0": (SNAPPY, XERIAL[:8] + bytes(8) + xerial(snappy.compress(b"x"))[16:]),
     "xerial block length 0": (SNAPPY, XERIAL + b"\x00\x00\x00\x00"),
     "xerial inner block that claims 2 GiB": (
         SNAPPY,

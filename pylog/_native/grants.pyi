@@ -1,0 +1,16 @@
+from typing import final
+
+from pylog._native.log import Log
+
+READ: int
+WRITE: int
+
+@final
+class Grants:
+    def __init__(self, topics_max: int = 2_000_000) -> None: ...
+    def install(
+        self, name: str, topic_id: bytes, logs: list[Log | None], internal: bool = False
+    ) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def allow(self, principal: int, topic_id: bytes, rights: int) -> bool: ...
+    def void(self) -> None: ...

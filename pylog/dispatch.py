@@ -1,0 +1,130 @@
+"""From the reactors' events to handlers and back: decode, route, reply; decide misses.
+
+Owns: the tasks of asynchronous handlers while they run.
+Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
+Invariants: (1) every request event is answered, once, or its connection is closed; (2) a miss is
+  decided from the image as it stands, in one step, so that a grant never outlives its topic.
+Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served).
+"""
+
+import asyncio
+import logging
+
+from pylog._native.grants import READ, WRITE
+from pylog.protocol import api, codec
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+log = logging.getLogger("pylog.dispatch")
+
+ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
+
+
+class Context:
+    """What a handler may know of a request besides its message."""
+
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "listener", "local_host",
+                 "local_port", "peer_host", "peer_port", "principal")
+
+    def __init__(self, event: tuple):
+        (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
+         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal) = event
+        self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
+
+
+class Dispatcher:
+    """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async."""
+
+    def __init__(self, broker, reactors, handlers: dict):
+        assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
+        self._broker = broker
+        self._reactors = reactors
+        self._handlers = handlers
+        self._tasks: set[asyncio.Task] = set()
+
+    def drain(self) -> None:
+        """Takes every event that is ready. Never blocks."""
+        for event in self._reactors.poll():
+            if event[0] == "request":
+                self._request(event)
+            elif event[0] == "miss":
+                self._miss(event)
+
+    def _request(self, event: tuple) -> None:
+        token, correlation_id, body = event[1], event[6], event[8]
+        context = Context(event)
+        try:
+            request = self._decode(context, body)
+            answer = self._handlers[context.api_key](self._broker, context, request)
+        except ProtocolError as error:
+            self._refuse(token, context, error)
+            return
+        except Exception:
+            self._fail(token, context)
+            return
+        if asyncio.iscoroutine(answer):
+            task = asyncio.get_running_loop().create_task(
+                self._finish(token, context, correlation_id, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            self._reply(token, context, correlation_id, answer)
+
+    def _decode(self, context: Context, body: bytes):
+        """The request's message; None for an ApiVersions of a version that nobody can read yet."""
+        if context.api_key == api.API_VERSIONS and not api.is_served(18, context.api_version):
+            return None
+        return codec.decode_request(context.api_key, context.api_version, body)
+
+    async def _finish(self, token, context, correlation_id, coroutine) -> None:
+        try:
+            answer = await coroutine
+        except ProtocolError as error:
+            self._refuse(token, context, error)
+        except Exception:
+            self._fail(token, context)
+        else:
+            self._reply(token, context, correlation_id, answer)
+
+    def _reply(self, token, context, correlation_id, answer) -> None:
+        version = context.api_version
+        if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
+            version = ANSWER_UNSUPPORTED_VERSION
+        try:
+            frame = codec.response_frame(context.api_key, version, correlation_id, answer)
+        except Exception:
+            self._fail(token, context)
+            return
+        self._reactors.reply(token, frame)
+
+    def _refuse(self, token, context, error) -> None:
+        log.info("request refused", extra={
+            "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
+            "reason": str(error)})
+        self._reactors.reply(token, None, close=True)
+
+    def _fail(self, token, context) -> None:
+        """A bug of ours: told in full to the log, to the client by a closed connection."""
+        log.exception("request failed", extra={
+            "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
+        self._reactors.reply(token, None, close=True)
+
+    def _miss(self, event: tuple) -> None:
+        _, token, _, _, _, _, principal, topics = event
+        self._reactors.resume(token, [self._decide(principal, name, topic_id)
+                                      for name, topic_id in topics])
+
+    def _decide(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
+        """Installs the grant for one topic, or says with which error code it is refused."""
+        broker = self._broker
+        if name is not None:
+            topic = broker.image.topics.get(name.decode("utf-8", "replace"))
+            refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            topic = broker.image.topics_by_id.get(topic_id)
+            refusal = ErrorCode.UNKNOWN_TOPIC_ID
+        if topic is None:
+            return refusal
+        if not broker.install(topic):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        broker.grants.allow(principal, topic.id, READ | WRITE)
+        return ErrorCode.NONE

@@ -1,0 +1,43 @@
+"""The verdicts of bench.vs."""
+
+from bench.table import Goal, Row, number, render, verdict
+
+
+def _row(*goals: Goal) -> Row:
+    return Row("load", "cpu", "CPU", "s/GB", goals)
+
+
+def test_a_ratio_goal_passes_at_its_limit_and_misses_above():
+    row = _row(Goal("ratio_max", 0.35))
+    assert verdict(row, {("kafka", "cpu"): 2.0, ("pylog", "cpu"): 0.7}) == "pass"
+    assert verdict(row, {("kafka", "cpu"): 2.0, ("pylog", "cpu"): 0.71}) == "MISS"
+
+
+def test_a_minimum_ratio_goal_misses_below_its_limit():
+    row = _row(Goal("ratio_min", 5))
+    assert verdict(row, {("kafka", "cpu"): 10.0, ("pylog", "cpu"): 50.0}) == "pass"
+    assert verdict(row, {("kafka", "cpu"): 10.0, ("pylog", "cpu"): 49.0}) == "MISS"
+
+
+def test_every_goal_of_a_row_must_be_met():
+    row = _row(Goal("ratio_max", 0.35), Goal("floor_max", 1.2))
+    figures = {("kafka", "cpu"): 4.0, ("pylog", "cpu"): 1.0, ("floor", "cpu"): 0.7}
+    assert verdict(row, figures) == "MISS"
+
+
+def test_no_verdict_is_given_without_the_figure_it_compares_with():
+    assert verdict(_row(Goal("ratio_max", 0.35)), {("pylog", "cpu"): 0.1}) == ""
+
+
+def test_a_row_without_any_figure_is_left_out_of_the_table():
+    samples = {"e2e": {"kafka": {"p99_us": [900.0, 1000.0, 5000.0]},
+                       "pylog": {"p99_us": [300.0]}}}
+    lines = render(samples, "4.3.1").splitlines()
+    assert len(lines) == 3
+    assert "| 1,000 | 300 | 0.30× |" in lines[2]
+    assert lines[2].endswith("| pass |")
+
+
+def test_numbers_are_printed_with_three_digits():
+    assert [number(value) for value in (None, 0.12345, 12.345, 123456.7)] == [
+        "—", "0.123", "12.3", "123,457"]

@@ -1,0 +1,211 @@
+/* Appenders, readers, waiters, a flusher, upkeep and truncation-free role changes on a few logs at once; then a directory that
+ * fails. Every reader must see each offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "crc32c.h"
+#include "log.h"
+
+enum { LOGS = 3, APPENDERS = 3, READERS = 3, WAITERS = 3 };
+
+#define CHECK(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);               \
+            exit(1);                                                                      \
+        }                                                                                 \
+    } while (0)
+
+struct setting {
+    struct log_dir *dir;
+    struct log *logs[LOGS];
+    int batches;
+    _Atomic int appenders_left;
+};
+struct worker { struct setting *setting; int number; pthread_t thread; };
+
+static size_t make_batch(uint8_t *p, int64_t producer_id, int32_t sequence, int64_t timestamp) {
+    uint8_t record[] = {0, 0, 0, 0, 1, 8, 'a', 'b', 'c', 'd', 0};
+    size_t len = BATCH_HEADER_BYTES + sizeof record;
+    record[0] = (uint8_t)((sizeof record - 1) << 1);
+    memset(p, 0, BATCH_HEADER_BYTES);
+    put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
+    p[16] = 2;
+    put_i64(p + 27, timestamp);
+    put_i64(p + 35, timestamp);
+    put_i64(p + 43, producer_id);
+    put_i32(p + 53, sequence);
+    put_i32(p + 57, 1);
+    memcpy(p + BATCH_HEADER_BYTES, record, sizeof record);
+    put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
+    return len;
+}
+
+static void *append(void *argument) {
+    struct worker *w = argument;
+    struct setting *setting = w->setting;
+    struct batch_rules rules = {.batch_bytes_max = 1 << 20, .inflated_bytes_max = 1 << 20, .timestamp_before_max_ms = INT64_MAX,
+                                .timestamp_after_max_ms = INT64_MAX, .walk_records = true};
+    for (int i = 0; i < setting->batches; i++) {
+        uint8_t batch[128];
+        struct batch_summary summary;
+        struct log_appended out;
+        size_t len = make_batch(batch, w->number, i, 1000 + i);
+        CHECK(batch_check(batch, len, &rules, NULL, &summary) == 0);
+        for (int k = 0; k < LOGS; k++) {
+            CHECK(log_append(setting->logs[k], batch, len, &summary, 0, 1000, &out) == 0);
+            CHECK(!out.duplicate && out.last_offset == out.base_offset);
+            if (i % 64 != 0) continue;
+            int64_t base = out.base_offset;
+            CHECK(log_append(setting->logs[k], batch, len, &summary, 0, 1000, &out) == 0);
+            CHECK(out.duplicate && out.base_offset == base);
+        }
+    }
+    atomic_fetch_sub(&setting->appenders_left, 1);
+    return NULL;
+}
+
+static void *read_all(void *argument) {
+    struct worker *w = argument;
+    struct setting *setting = w->setting;
+    struct log *log = setting->logs[w->number % LOGS];
+    int64_t at = 0, end = (int64_t)setting->batches * APPENDERS;
+    uint8_t *buffer = malloc(1 << 16);
+    while (at < end) {
+        struct log_range range;
+        CHECK(log_read(log, at, LOG_BOUND_HIGH_WATERMARK, 1 << (8 + w->number), true, &range) == 0);
+        if (range.length > 0) {
+            CHECK(range.length <= 1 << 16);
+            CHECK(pread(range.fd, buffer, (size_t)range.length, range.position) == range.length);
+            for (int32_t p = 0; p < range.length;) {
+                struct batch_header h;
+                CHECK(batch_parse(buffer + p, (size_t)(range.length - p), &h) == 0);
+                CHECK(h.base_offset == at && batch_check_crc(buffer + p, &h) == 0);
+                at++;
+                p += (int32_t)batch_bytes(&h);
+            }
+            CHECK(range.next_offset == at);
+            CHECK(log_range_cached(&range) >= 0 && log_bytes_from(log, at, LOG_BOUND_END) >= 0);
+        }
+        log_range_release(&range);
+    }
+    free(buffer);
+    return NULL;
+}
+
+/* Sleeps in epoll until the letter comes; the mailbox's own protocol. */
+static void take_letter(struct mailbox *m, int epoll, struct letter *l) {
+    struct epoll_event event;
+    while (mailbox_take(m, l, 1) == 0) {
+        if (!mailbox_arm(m)) continue;
+        CHECK(epoll_wait(epoll, &event, 1, 30000) == 1);
+        mailbox_disarm(m);
+    }
+}
+
+static void *wait_all(void *argument) {
+    struct worker *w = argument;
+    struct setting *setting = w->setting;
+    struct log *log = setting->logs[w->number % LOGS];
+    struct mailbox *m = mailbox_new(4);
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, mailbox_fd(m), &event) == 0);
+    static const uint8_t kinds[] = {LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_FLUSHED, LOG_WAIT_END, LOG_WAIT_LAST_STABLE};
+    int64_t end = (int64_t)setting->batches * APPENDERS;
+    for (int64_t at = 0; at < end; at += 7) {
+        struct log_waiter waiter = {.mailbox = m, .token = (uint64_t)at, .offset = at};
+        waiter.wait_for = kinds[(at / 7 + w->number) % 4];
+        if (log_wait(log, &waiter)) continue;
+        struct letter l;
+        take_letter(m, epoll, &l);
+        CHECK(l.kind == LETTER_WAKE && l.token == (uint64_t)at && l.status == 0);
+        CHECK(log_end_offset(log) > at);
+        if (waiter.wait_for == LOG_WAIT_FLUSHED) CHECK(log_flushed_offset(log) > at);
+        log_unwait(log, &waiter);
+    }
+    struct log_waiter never = {.mailbox = m, .offset = INT64_MAX, .wait_for = LOG_WAIT_END};
+    CHECK(!log_wait(log, &never));
+    log_unwait(log, &never);
+    struct letter none;
+    CHECK(mailbox_take(m, &none, 1) == 0);
+    close(epoll);
+    mailbox_free(m);
+    return NULL;
+}
+
+static void *upkeep(void *argument) {
+    struct setting *setting = ((struct worker *)argument)->setting;
+    while (atomic_load(&setting->appenders_left) > 0) {
+        for (int k = 0; k < LOGS; k++) {
+            struct log *log = setting->logs[k];
+            int64_t offset, timestamp;
+            int32_t epoch;
+            CHECK(log_roll_if_due(log, 1000) == 0);
+            CHECK(log_apply_retention(log, 1000) >= 0);
+            CHECK(log_flush(log) == 0);
+            log_expire_producers(log, 1000);
+            CHECK(log_offset_for_time(log, 1001, &offset, &timestamp, &epoch) >= 0);
+            log_end_for_epoch(log, 0, &epoch, &offset);
+            CHECK(log_segments(log, NULL, 0) < 1u << 20);
+        }
+        usleep(1000);
+    }
+    return NULL;
+}
+
+static void fail(struct setting *setting) {
+    struct mailbox *m = mailbox_new(4);
+    struct log_waiter waiter = {.mailbox = m, .offset = INT64_MAX - 1, .wait_for = LOG_WAIT_END};
+    struct letter l;
+    CHECK(!log_wait(setting->logs[0], &waiter));
+    CHECK(log_delete(setting->logs[0], 0) == 0);
+    CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_DELETED);
+    CHECK(!log_wait(setting->logs[0], &waiter)); /* woken at once, never "reached" */
+    CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_DELETED && !waiter.linked);
+    CHECK(!log_wait(setting->logs[1], &waiter));
+    log_become_follower(setting->logs[1], 1);
+    CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_NOT_LEADER);
+    mailbox_free(m);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3);
+    int error;
+    struct setting setting = {.batches = atoi(argv[2]), .appenders_left = APPENDERS};
+    struct iopool *pool = iopool_new(2, 64, NULL, NULL);
+    setting.dir = log_dir_new(argv[1], pool, &error);
+    CHECK(setting.dir != NULL);
+    log_dir_set_open_files(setting.dir, 4);
+    struct log_config config = {
+        .segment_ms = 1 << 30, .retention_ms = -1, .retention_bytes = -1, .flush_messages = INT64_MAX, .flush_ms = INT64_MAX,
+        .segment_bytes = 20000, .segment_index_bytes = 1 << 20, .index_interval_bytes = 200, .max_message_bytes = 1 << 20,
+        .compression_codec = -1, .cleanup_delete = true, .producer_id_expiration_ms = INT64_MAX};
+    struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
+    uint8_t id[16] = {1};
+    for (int k = 0; k < LOGS; k++) {
+        CHECK(log_open(setting.dir, "t", k, id, &config, &checkpoint, 0, &setting.logs[k]) == 0);
+        CHECK(log_become_leader(setting.logs[k], 0, true) == 0);
+    }
+    struct { void *(*run)(void *); int count; } parts[] = {{append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}};
+    struct worker workers[16];
+    int n = 0;
+    for (size_t part = 0; part < 4; part++)
+        for (int i = 0; i < parts[part].count; i++, n++) {
+            workers[n] = (struct worker){.setting = &setting, .number = i};
+            CHECK(pthread_create(&workers[n].thread, NULL, parts[part].run, &workers[n]) == 0);
+        }
+    for (int i = 0; i < n; i++) pthread_join(workers[i].thread, NULL);
+    fail(&setting);
+    for (int k = 1; k < LOGS; k++) CHECK(log_close_clean(setting.logs[k], 0) == 0);
+    for (int k = 0; k < LOGS; k++) log_release(setting.logs[k]);
+    log_dir_free(setting.dir);
+    iopool_free(pool);
+    puts("ok");
+    return 0;
+}

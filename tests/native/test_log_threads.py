@@ -1,0 +1,31 @@
+"""The log under threads, in C, with the sanitizers that see races, stray reads and leaks."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [
+    "batch", "records", "recode", "compress", "deflate", "crc32c", "mailbox", "iopool", "index", "epochs", "producers",
+    "segment", "segment_index", "log_dir", "log_open", "log_recover", "log_role", "log_append",
+    "log_read", "log_lookup", "log_upkeep", "log_flush", "log_wait",
+]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
+LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
+
+
+@pytest.mark.parametrize("sanitizer, batches", [("thread", 300), ("address,undefined", 600)])
+@pytest.mark.timeout(300)
+def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, batches):
+    program = tmp_path / "log_threads"
+    sources = [str(ROOT / "csrc" / f"{name}.c") for name in SOURCES]
+    cc = os.environ.get("CC", "gcc").split()
+    subprocess.run(
+        [*cc, *FLAGS, f"-fsanitize={sanitizer}", "-I", str(ROOT / "csrc"), "-o", str(program),
+         str(ROOT / "tests/native/log_threads.c"), *sources, *LIBRARIES],
+        check=True)
+    data = tmp_path / "data"
+    ran = subprocess.run([str(program), str(data), str(batches)], capture_output=True, text=True, timeout=240)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -1,0 +1,298 @@
+"""What a kill, a power cut or a damaged file leaves behind, and what an open makes of it."""
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from pylog._native import batch, log
+from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, offsets, opened
+
+SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+def filled(directory, count=60, config=None, **producer):
+    one = opened(directory, config=config)
+    for i in range(count):
+        more = dict(producer, base_sequence=2 * i) if producer else {}
+        one.append(make(2, now=NOW + 10 * i, **more), NOW)
+    return one
+
+
+def last_file(tmp_path, extension="log"):
+    return sorted((tmp_path / "t-0").glob(f"*.{extension}"))[-1]
+
+
+def whole(one):
+    out, at = b"", one.start_offset
+    while data := one.read(at):
+        out += data
+        *_, (_, h) = batch.walk(data)
+        at = h.base_offset + h.last_offset_delta + 1
+    return out
+
+
+def test_everything_is_there_after_an_unclean_stop(directory):
+    one = filled(directory, config=SMALL)
+    before = whole(one)
+    one.release()
+    again = opened(directory, config=SMALL)
+    assert whole(again) == before
+    assert again.end_offset == again.high_watermark == 120
+    assert again.recovery_report()[0] == 0
+    assert again.append(make(1), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 61, 100, 200, 233])
+def test_a_torn_tail_is_cut_after_the_last_good_batch(directory, tmp_path, cut):
+    one = filled(directory, 10)
+    length = one.size_bytes // 10
+    one.release()
+    file = last_file(tmp_path)
+    os.truncate(file, file.stat().st_size - cut)
+    again = opened(directory)
+    assert again.end_offset == 2 * (10 - 1 - (cut - 1) // length)
+    assert again.recovery_report()[0] == (length - cut % length) % length
+    assert file.stat().st_size == again.size_bytes
+    assert again.append(make(1), NOW)[0] == again.end_offset - 1
+
+
+@pytest.mark.parametrize("zeros", [1, 60, 61, 5000, 1 << 20])
+def test_zeros_behind_the_last_batch_are_not_records(directory, tmp_path, zeros):
+    filled(directory, 10).release()
+    file = last_file(tmp_path)
+    os.truncate(file, file.stat().st_size + zeros)
+    again = opened(directory)
+    assert again.end_offset == 20
+    assert again.recovery_report()[0] == zeros
+    assert offsets(again.read(18)) == [18]
+
+
+def test_damage_above_the_recovery_point_ends_the_log_there(directory, tmp_path):
+    filled(directory, 60, SMALL).release()
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    data = bytearray(files[1].read_bytes())
+    third = list(batch.walk(data))[2]
+    data[third[0] + 70] ^= 1
+    files[1].write_bytes(data)
+    again = opened(directory, config=SMALL)
+    assert again.end_offset == third[1].base_offset
+    assert len(again.segments()) // 24 == 2
+    assert again.append(make(1), NOW)[0] == third[1].base_offset
+
+
+def test_damage_below_the_recovery_point_is_not_cut(directory, tmp_path):
+    one = filled(directory, 60, SMALL)
+    one.flush()
+    point = one.recovery_point
+    one.release()
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    for file in (files[0], files[-1]):
+        data = bytearray(file.read_bytes())
+        data[list(batch.walk(data))[1][0] + 70] ^= 1
+        file.write_bytes(data)
+    again = opened(directory, config=SMALL, recovery_point=point)
+    assert again.end_offset == 120
+    assert again.recovery_report()[0] == 0
+
+
+def test_a_broken_header_below_the_recovery_point_is_refused(directory, tmp_path):
+    one = filled(directory, 10)
+    one.flush()
+    one.release()
+    file = last_file(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[8:12] = b"\xff" * 4
+    file.write_bytes(data)
+    with pytest.raises(log.CorruptLog):
+        opened(directory, recovery_point=20)
+    assert file.read_bytes() == data
+
+
+def damage_missing(file):
+    file.unlink()
+
+
+def damage_short(file):
+    os.truncate(file, file.stat().st_size // 2 // 24 * 24)
+
+
+def damage_odd(file):
+    os.truncate(file, file.stat().st_size - 5)
+
+
+def damage_random(file):
+    file.write_bytes(random.Random(4711).randbytes(file.stat().st_size))
+
+
+def damage_zero(file):
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+def damage_long(file):
+    with file.open("ab") as out:
+        out.write(bytes(240))
+
+
+DAMAGES = [damage_missing, damage_short, damage_odd, damage_random, damage_zero, damage_long]
+
+
+@pytest.mark.parametrize("extension", ["index", "timeindex"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("start", ["clean", "unclean", "unclean above"])
+def test_damaged_indexes_are_rebuilt(directory, tmp_path, extension, damage, start):
+    one = filled(directory, 80, SMALL)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    if start != "clean":
+        saved = {"recovery_point": saved["recovery_point"] if start == "unclean" else 0}
+    one.close(NOW)
+    files = sorted((tmp_path / "t-0").glob(f"*.{extension}"))
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        damage(file)
+    again = opened(directory, config=SMALL, **saved)
+    for offset in range(0, 160, 3):
+        assert offsets(again.read(offset, 1)) == [offset // 2 * 2]
+        assert again.offset_for_time(NOW + 10 * (offset // 2)) == (offset // 2 * 2, NOW + 10 * (offset // 2), 0)
+    again.append(make(1, now=NOW + 10_000), NOW)
+    again.close(NOW)
+    if start != "clean":
+        assert [file.read_bytes() for file in files][:-1] == before[:-1]
+
+
+def test_producer_state_survives_an_unclean_stop(directory):
+    filled(directory, 60, SMALL, producer_id=9, producer_epoch=1).release()
+    again = opened(directory, config=SMALL)
+    for i in range(55, 60):
+        expected = (2 * i, 2 * i + 1)
+        again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
+        assert again.append(again_batch, NOW) == expected
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])
+def test_producer_state_is_replayed_when_snapshots_are_damaged(directory, tmp_path, damage):
+    one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
+    one.close(NOW)
+    for file in (tmp_path / "t-0").glob("*.snapshot"):
+        damage(file)
+    again = opened(directory, config=SMALL, recovery_point=120)
+    with pytest.raises(log.SequenceError):
+        again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=121), NOW)
+    with pytest.raises(log.SequenceError):
+        again.append(make(1, producer_id=9, producer_epoch=0, base_sequence=120), NOW)
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+def test_snapshots_have_kafkas_form(directory, tmp_path):
+    one = opened(directory)
+    one.append(make(3, producer_id=9, producer_epoch=2, base_sequence=0), NOW)
+    one.close(NOW)
+    data = last_file(tmp_path, "snapshot").read_bytes()
+    version, crc, count = struct.unpack(">hIi", data[:10])
+    assert (version, count) == (1, 1)
+    assert crc == batch.crc32c(data[6:])
+    entry = struct.unpack(">qhiqiqiq", data[10:])
+    assert entry[:5] == (9, 2, 2, 2, 2)
+    assert entry[6:] == (0, -1)
+    assert last_file(tmp_path, "snapshot").name == f"{3:020}.snapshot"
+
+
+@pytest.mark.parametrize("text", [None, "", "junk", "0\n5\n0 0\n", "0\n2\n3 5\n1 9\n", "0\n1\n7 999\n"])
+def test_the_epoch_file_is_rebuilt_from_the_batches(directory, tmp_path, text):
+    one = opened(directory)
+    for epoch in (0, 2, 5):
+        one.become_leader(epoch)
+        one.append(make(10), NOW)
+    one.close(NOW)
+    file = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    file.unlink() if text is None else file.write_text(text)
+    again = opened(directory, leader=False)
+    assert [again.epoch_of(offset) for offset in (0, 9, 10, 19, 20, 29)] == [0, 0, 2, 2, 5, 5]
+    assert again.end_for_epoch(3) == (2, 20)
+
+
+def test_a_recovery_that_is_killed_and_repeated_gives_the_same(directory, tmp_path):
+    one = filled(directory, 60, SMALL)
+    one.release()
+    file = last_file(tmp_path)
+    os.truncate(file, file.stat().st_size - 10)
+    first = opened(directory, config=SMALL, leader=False)
+    end, data = first.end_offset, whole(first)
+    first.release()
+    for extension in ("index", "timeindex", "snapshot"):
+        for file in list((tmp_path / "t-0").glob(f"*.{extension}"))[::2]:
+            file.unlink()
+    second = opened(directory, config=SMALL, leader=False)
+    assert (second.end_offset, whole(second)) == (end, data)
+
+
+def test_a_checkpoint_above_what_is_left_does_not_hand_out_an_offset_twice(directory, tmp_path):
+    filled(directory, 10).release()
+    again = opened(directory, log_start_offset=50, high_watermark=60, recovery_point=60)
+    assert again.start_offset == again.end_offset == 50
+    assert again.append(make(1), NOW) == (50, 50)
+
+
+def test_left_over_files_of_a_crash_are_cleared(directory, tmp_path):
+    filled(directory, 10).release()
+    left = [tmp_path / "t-0" / name for name in (
+        f"{0:020}.log.deleted", f"{7:020}.index.deleted", "leader-epoch-checkpoint.tmp", f"{5:020}.log.cleaned")]
+    for file in left:
+        file.write_bytes(b"x")
+    again = opened(directory)
+    assert not any(file.exists() for file in left)
+    assert again.end_offset == 20
+
+
+KILLED = """
+    import sys
+    from pylog._native import batch, log
+    directory = log.LogDir(sys.argv[1], 2)
+    one = log.Log.open(directory, "t", 0, bytes(range(16)),
+                       {"internal.segment.bytes": 300_000, "index.interval.bytes": 4096}, now_ms=1,
+                       recovery_point=int(sys.argv[2]))
+    one.become_leader(int(sys.argv[3]))
+    first = at = one.end_offset
+    while True:
+        made = batch.build([(None, b"%020d" % at * 20, 1_700_000_000_000, [])], producer_id=3,
+                           producer_epoch=int(sys.argv[3]), base_sequence=at - first)
+        base, at = one.append(made, 1)
+        at += 1
+        sys.stdout.write("%d\\n" % base)
+        sys.stdout.flush()
+"""
+
+
+def test_a_kill_in_a_loop_loses_no_answered_append(tmp_path):
+    answered = -1
+    for turn in range(6):
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), "0", str(turn)],
+                                 stdout=subprocess.PIPE, text=True)
+        for _ in range(random.Random(turn).randrange(20, 1500)):
+            line = child.stdout.readline()
+            if not line:
+                break
+            answered = int(line)
+        child.send_signal(signal.SIGKILL)
+        rest = child.stdout.read().split()
+        answered = max([answered, *(int(x) for x in rest if x.isdigit())])
+        child.wait()
+    directory = log.LogDir(tmp_path, 2)
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, {"internal.segment.bytes": 300_000}, now_ms=NOW)
+    seen = [h.base_offset for _, h in batch.walk(whole(one))]
+    assert seen == list(range(one.end_offset))
+    assert one.end_offset > answered > 100
+    value = batch.records(one.read(answered, 1))[0][3]
+    assert value == b"%020d" % answered * 20
