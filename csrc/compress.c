@@ -131,44 +131,54 @@ static int zstd_begin(struct inflater *in) {
     return in->src == in->end ? COMPRESS_E_CORRUPT : 0;
 }
 
-static int snappy_begin(struct inflater *in) {
+/* Past snappy-java's header, of which it refuses versions below 1. 1, or 0 when there is none. */
+static int xerial_header(struct inflater *in) {
     size_t len = (size_t)(in->end - in->src);
-    in->xerial =
-        len >= sizeof XERIAL_MAGIC && memcmp(in->src, XERIAL_MAGIC, sizeof XERIAL_MAGIC) == 0;
-    if (in->xerial) {
-        if (len < XERIAL_HEADER_BYTES) {
-            return COMPRESS_E_CORRUPT;
-        }
-        in->src += XERIAL_HEADER_BYTES;
+    if (len < sizeof XERIAL_MAGIC || memcmp(in->src, XERIAL_MAGIC, sizeof XERIAL_MAGIC) != 0) {
         return 0;
     }
-    return len == 0 ? COMPRESS_E_CORRUPT : 0;
+    if (len < XERIAL_HEADER_BYTES || get_i32(in->src + sizeof XERIAL_MAGIC) < 1) {
+        return COMPRESS_E_CORRUPT;
+    }
+    in->src += XERIAL_HEADER_BYTES;
+    return 1;
 }
 
-int inflater_begin(struct inflater *in, int codec, const uint8_t *src, size_t len,
-                   uint64_t out_max) {
-    inflater_shrink(in);
-    in->codec = codec;
-    in->done = false;
-    in->src = src;
-    in->end = src + len;
-    in->out_left = out_max;
-    if (len > INT32_MAX) {
+static int snappy_begin(struct inflater *in) {
+    int found = in->src == in->end ? COMPRESS_E_CORRUPT : xerial_header(in);
+    in->xerial = found == 1;
+    return found < 0 ? found : 0;
+}
+
+static int inflater_open(struct inflater *in) {
+    if (in->end - in->src > INT32_MAX) {
         return COMPRESS_E_LIMIT;
     }
-    if (codec == CODEC_NONE) {
+    if (in->codec == CODEC_NONE) {
         return 0;
     }
     if (!inflater_reserve(in, INFLATER_WINDOW_BYTES)) {
         return COMPRESS_E_MEMORY;
     }
-    switch (codec) {
+    switch (in->codec) {
     case CODEC_GZIP: return gzip_begin(in);
     case CODEC_SNAPPY: return snappy_begin(in);
     case CODEC_LZ4: return lz4_begin(in);
     case CODEC_ZSTD: return zstd_begin(in);
     default: return COMPRESS_E_CODEC;
     }
+}
+
+int inflater_begin(struct inflater *in, int codec, const uint8_t *src, size_t len,
+                   uint64_t out_max) {
+    inflater_shrink(in);
+    in->codec = codec;
+    in->src = src;
+    in->end = src + len;
+    in->out_left = out_max;
+    int rc = inflater_open(in);
+    in->done = rc < 0;
+    return rc;
 }
 
 /* Each of the following puts the next bytes into the window: how many (0: only at the end, then
@@ -290,13 +300,11 @@ static int64_t snappy_next(struct inflater *in) {
     }
     while (in->src < in->end) {
         size_t left = (size_t)(in->end - in->src);
-        if (left >= XERIAL_HEADER_BYTES &&
-            memcmp(in->src, XERIAL_MAGIC, sizeof XERIAL_MAGIC) == 0) {
-            in->src +=
-                XERIAL_HEADER_BYTES; /* streams one behind the other, as snappy-java reads them */
+        int again = xerial_header(in); /* one stream behind the other, as snappy-java reads them */
+        if (again == 1) {
             continue;
         }
-        if (left < 4) {
+        if (again < 0 || left < 4) {
             return COMPRESS_E_CORRUPT;
         }
         int32_t len = get_i32(in->src);
@@ -316,6 +324,7 @@ static int64_t snappy_next(struct inflater *in) {
 
 int inflater_next(struct inflater *in, const uint8_t **chunk, size_t *len) {
     if (in->done) {
+        inflater_shrink(in);
         return 0;
     }
     int64_t made;
@@ -335,15 +344,15 @@ int inflater_next(struct inflater *in, const uint8_t **chunk, size_t *len) {
     case CODEC_ZSTD: made = zstd_next(in); break;
     default: made = COMPRESS_E_CODEC; break;
     }
-    if (made < 0) {
-        in->done = true;
-        return (int)made;
+    if (made >= 0 && (uint64_t)made > in->out_left) {
+        made = COMPRESS_E_LIMIT;
     }
-    if ((uint64_t)made > in->out_left) {
+    if (made <= 0) {
         in->done = true;
-        return COMPRESS_E_LIMIT;
+        inflater_shrink(in);
+        return (int)made;
     }
     in->out_left -= (uint64_t)made;
     *len = (size_t)made;
-    return made > 0;
+    return 1;
 }

@@ -26,7 +26,7 @@ enum compress_error {
  * lazily, bounded (INFLATER_WINDOW_BYTES plus the libraries' own states). Two streams may need more
  * while they last: a snappy block, at most what its bytes can truly expand to, and a zstd window,
  * at most 128 MiB as Kafka's clients declare at level 22, of which only what output has filled is
- * ever touched. Both are given back before the next stream. */
+ * ever touched. Both are given back at the end of the stream. */
 struct inflater;
 struct inflater *inflater_new(void);
 void inflater_free(struct inflater *in);

@@ -13,7 +13,7 @@
 struct mailbox {
     pthread_mutex_t lock;
     int fd;
-    bool armed;
+    bool armed, overflowed;
     uint32_t head, count, letters_max;
     struct letter letters[];
 };
@@ -28,7 +28,7 @@ struct mailbox *mailbox_new(uint32_t letters_max) {
         return NULL;
     }
     pthread_mutex_init(&m->lock, NULL);
-    m->armed = false;
+    m->armed = m->overflowed = false;
     m->head = m->count = 0;
     m->letters_max = letters_max;
     return m;
@@ -48,6 +48,11 @@ bool mailbox_post(struct mailbox *m, const struct letter *l) {
     if (m->count == m->letters_max) {
         pthread_mutex_unlock(&m->lock);
         return false;
+    }
+    if (l->kind == LETTER_WAKE && m->count >= m->letters_max / 2) {
+        m->overflowed = true; /* the reader is awake or woken: there are letters */
+        pthread_mutex_unlock(&m->lock);
+        return true;
     }
     uint32_t slot = m->head + m->count;
     m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
@@ -71,8 +76,18 @@ uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {
         if (++m->head == m->letters_max) m->head = 0;
     }
     m->count -= n;
+    if (m->count == 0) m->head = 0; /* the same few lines of cache every time */
+    m->armed = false;
     pthread_mutex_unlock(&m->lock);
     return n;
+}
+
+bool mailbox_overflowed(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    bool overflowed = m->overflowed;
+    m->overflowed = false;
+    pthread_mutex_unlock(&m->lock);
+    return overflowed;
 }
 
 bool mailbox_arm(struct mailbox *m) {

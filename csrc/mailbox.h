@@ -22,11 +22,13 @@ struct mailbox *mailbox_new(uint32_t letters_max);
 void mailbox_free(struct mailbox *m);
 int mailbox_fd(const struct mailbox *m);
 
-/* Any thread. False when full (the limit is sized so that this is a bug or a flood; the poster decides). */
+/* Any thread. LETTER_WAKEs take at most half of the room; those beyond are dropped, and mailbox_overflowed says so. False when full (the limit is sized so that this is a bug or a flood; the poster decides). */
 bool mailbox_post(struct mailbox *m, const struct letter *l);
 
-/* Reader only: moves up to `max` letters out, in order. */
+/* Reader only: moves up to `max` letters out, in order. The reader is awake: posts write no eventfd until it arms again. */
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max);
+/* Reader only: LETTER_WAKEs were dropped since the last call, so whoever waits must look again. */
+bool mailbox_overflowed(struct mailbox *m);
 
 /* Reader only, before it sleeps: true when it may sleep (empty, and the next post will write the eventfd). */
 bool mailbox_arm(struct mailbox *m);

@@ -265,3 +265,75 @@ cdef extern from "grants.h" nogil:
     void grants_remove(grants *g, const char *name, uint16_t name_len)
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
     void grants_void(grants *g)
+
+# ---- events.h
+cdef extern from "events.h" nogil:
+    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED
+    struct event_address:
+        uint8_t ip[16]
+        uint16_t port
+    struct event_missing:
+        uint32_t name_at
+        int32_t name_len
+        uint8_t id[16]
+    struct event:
+        event *next
+        uint64_t token, connection
+        uint32_t kind, principal
+        int32_t listener, correlation_id, client_id_len
+        int16_t api_key, api_version
+        event_address local, peer
+        uint32_t missing_count
+        size_t body_at, body_len
+        uint8_t *data
+    struct events:
+        pass
+    int events_fd(const events *e)
+    event *events_take(events *e, uint32_t count_max)
+
+# ---- frames.h
+cdef extern from "frames.h" nogil:
+    enum: FRAMES_API_KEYS_MAX
+    struct frames_versions:
+        int16_t min, max, flexible_from
+    struct frames_rules:
+        frames_versions *apis
+    void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
+
+# ---- serve.h
+cdef extern from "serve.h" nogil:
+    struct serve_limits:
+        int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes
+    struct serve_shared:
+        pass
+    serve_shared *serve_shared_new(grants *grants, iopool *pool, const serve_limits *limits)
+    void serve_shared_free(serve_shared *shared)
+    void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
+
+# ---- reactor.h
+cdef extern from "reactor.h" nogil:
+    enum: REACTOR_THREADS_MAX
+    struct reactors_config:
+        frames_rules rules
+        int threads
+        uint32_t connections_max, connections_per_ip_max, queued_requests_max
+        int64_t idle_ms_max
+        uint64_t input_bytes_max
+        int send_buffer_bytes, receive_buffer_bytes
+    struct reactors:
+        pass
+    reactors *reactors_new(serve_shared *shared, const reactors_config *config)
+    void reactors_free(reactors *rs)
+    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
+    int reactors_start(reactors *rs)
+    events *reactors_events(reactors *rs)
+    void reactors_taken(reactors *rs)
+    bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close)
+    bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
+    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
+    void reactors_watch(reactors *rs, uint64_t connection)
+    void reactors_close(reactors *rs, uint64_t connection)
+    void reactors_stop_accepting(reactors *rs)
+    void reactors_stop(reactors *rs, int64_t drain_ms)
+    const char *reactors_stat_name(int i)
+    uint64_t reactors_stat(reactors *rs, int i)

@@ -27,7 +27,8 @@ class Broker:
         self.changed = []
 
     async def start(self):
-        await self.controller.start(Image(), ENDPOINTS, [bytes(15) + b"\x05"], clean=True)
+        self.controller.take_office(Image(), clean=True)
+        self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         return self
 
     @property

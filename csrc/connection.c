@@ -1,0 +1,217 @@
+/* One connection's life: opened, run as far as it goes whenever something happened, timed, closed.
+ *
+ * Edge-triggered and registered once: what the events said is kept in readable and blocked, so that pausing and going on cost no
+ * system call. */
+#include "reactor_state.h"
+
+#include <string.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { API_FETCH = 1 };
+
+void connection_delist(struct connection *c) {
+    struct connection_list *list = c->list;
+    if (list == NULL) return;
+    *(c->list_prev == NULL ? &list->first : &c->list_prev->list_next) = c->list_next;
+    *(c->list_next == NULL ? &list->last : &c->list_next->list_prev) = c->list_prev;
+    c->list = NULL;
+    c->list_next = c->list_prev = NULL;
+}
+
+void connection_enlist(struct connection *c, struct connection_list *list) {
+    if (c->list == list) return;
+    connection_delist(c);
+    c->list = list;
+    c->list_prev = list->last;
+    *(list->last == NULL ? &list->first : &list->last->list_next) = c;
+    list->last = c;
+}
+
+void connection_run_list(struct reactor *r, struct connection_list *list) {
+    struct connection_list now = *list;
+    *list = (struct connection_list){0};
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
+    while (now.first != NULL) {
+        struct connection *c = now.first;
+        connection_delist(c);
+        connection_run(r, c);
+    }
+}
+
+static void left(struct reactor *r, const uint8_t ip[16]) {
+    peers_leave(r->all->peers, ip);
+    atomic_fetch_sub(&r->all->connections, 1);
+    atomic_fetch_sub(&r->load, 1);
+}
+
+static void learn_local_address(struct connection *c) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    if (getsockname(c->fd, (struct sockaddr *)&a, &len) == 0) listener_address(&a, &c->local);
+}
+
+void connection_open(struct reactor *r, const struct listener_accepted *a) {
+    bool grew;
+    struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
+    if (c != NULL && grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
+        slab_give(&r->connections, c);
+        c = NULL;
+    }
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
+    if (c != NULL) {
+        event.data.u64 = reactor_name(r, &c->item);
+        if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
+            slab_give(&r->connections, c);
+            c = NULL;
+        }
+    }
+    if (c == NULL) {
+        close(a->fd);
+        left(r, a->peer.ip);
+        return;
+    }
+    c->timer.kind = TIMER_CONNECTION;
+    c->fd = a->fd;
+    c->listener = a->listener;
+    c->peer = a->peer;
+    c->active_ms = r->now_ms;
+    learn_local_address(c);
+    STAT_ADD(r, connections, 1);
+    STAT_ADD(r, connections_accepted, 1);
+    if (r->all->config.idle_ms_max >= 0)
+        timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
+}
+
+void connection_close(struct reactor *r, struct connection *c) {
+    requests_abandon_all(r, c);
+    connection_delist(c);
+    timers_cancel(&r->timers, &c->timer);
+    c->in_start = c->in_end = 0;
+    receive_settle(r, c, false);
+    close(c->fd);
+    left(r, c->peer.ip);
+    if (c->watched) {
+        struct event *e = events_make(EVENT_CLOSED, 0);
+        if (e != NULL) {
+            e->connection = reactor_name(r, &c->item);
+            events_post(r->all->events, e);
+        }
+    }
+    slab_give(&r->connections, c);
+    STAT_ADD(r, connections, -1);
+    STAT_ADD(r, connections_closed, 1);
+}
+
+static int64_t frame_deadline(const struct connection *c) {
+    size_t pending = c->in_end - c->in_start;
+    return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
+}
+
+/* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it. */
+static int64_t deadline(const struct reactor *r, const struct connection *c) {
+    if (c->blocked) return c->progress_ms + STALL_MS_MAX;
+    if (c->first != NULL || c->list != NULL) return INT64_MAX;
+    if (c->in_end == c->in_start) {
+        int64_t idle_ms_max = r->all->config.idle_ms_max;
+        return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
+    }
+    int64_t at_ms = frame_deadline(c), shrink_ms = c->active_ms + SHRINK_MS;
+    return shrink_ms < at_ms && receive_wants_shrink(c) ? shrink_ms : at_ms;
+}
+
+/* A timer that is due too early is looked at again when it fires, so the usual request moves none. */
+static void arm(struct reactor *r, struct connection *c) {
+    int64_t at_ms = deadline(r, c);
+    if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
+    timers_set(&r->timers, &c->timer, at_ms);
+}
+
+void connection_on_timer(struct reactor *r, struct connection *c) {
+    if (deadline(r, c) > r->now_ms) {
+        arm(r, c);
+        return;
+    }
+    if (c->blocked) {
+        STAT_ADD(r, connections_stalled, 1);
+    } else if (c->in_end == c->in_start) {
+        STAT_ADD(r, connections_idle, 1);
+    } else if (frame_deadline(c) <= r->now_ms) {
+        STAT_ADD(r, frames_late, 1);
+    } else {
+        receive_settle(r, c, true);
+        c->active_ms = r->now_ms; /* if it could not shrink, not at once again */
+        arm(r, c);
+        return;
+    }
+    connection_close(r, c);
+}
+
+/* Reads once. False: this turn is over. */
+static bool read_more(struct reactor *r, struct connection *c, size_t *turn, bool *failed) {
+    if (!c->readable || !requests_may_read(c) || r->draining) return false;
+    if (*turn >= RECEIVE_TURN_BYTES) {
+        connection_enlist(c, &r->ready);
+        return false;
+    }
+    size_t bytes = 0;
+    switch (receive_some(r, c, &bytes)) {
+    case RECEIVE_SOME: *turn += bytes; return true;
+    case RECEIVE_NOTHING: return false;
+    case RECEIVE_ENDED: c->closing = true; return true;
+    case RECEIVE_NO_ROOM:
+        STAT_ADD(r, input_waits, 1);
+        connection_enlist(c, &r->input_waiting);
+        return false;
+    case RECEIVE_FAILED: break;
+    }
+    *failed = true;
+    return false;
+}
+
+void connection_run(struct reactor *r, struct connection *c) {
+    size_t turn = 0;
+    connection_delist(c);
+    for (;;) {
+        int started = requests_start(r, c);
+        uint8_t before = c->slot_count;
+        enum output_result sent = output_run(r, c);
+        bool failed = sent == OUTPUT_FAILED || c->failed;
+        bool ended = (c->closing || r->draining) && c->first == NULL;
+        if (!failed && !ended) {
+            if (sent == OUTPUT_TURN) connection_enlist(c, &r->ready);
+            if (sent != OUTPUT_DONE) break;
+            if (started > 0 || c->slot_count < before) continue;
+            if (read_more(r, c, &turn, &failed)) continue;
+        }
+        if (failed || ended) {
+            connection_close(r, c);
+            return;
+        }
+        break;
+    }
+    receive_settle(r, c, false);
+    arm(r, c);
+}
+
+void connection_on_events(struct reactor *r, struct connection *c, uint32_t events) {
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    if (events & EPOLLOUT) c->blocked = false;
+    if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
+    bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
+    /* After a mere end of input the requests before it still count (acks=0), but a Fetch does nothing that anyone would miss. */
+    if (c->first != NULL && (gone || (c->hung_up && c->first->state == SLOT_WAITING &&
+                                      c->first->r.api_key == API_FETCH))) {
+        connection_close(r, c);
+        return;
+    }
+    connection_run(r, c);
+}
+
+void connection_drain(struct reactor *r, struct connection *c) {
+    if (c->first != NULL && c->first->state == SLOT_WAITING && c->first->r.api_key == API_FETCH)
+        requests_resume(r, c->first, SERVE_TIMEOUT);
+    connection_enlist(c, &r->ready);
+}

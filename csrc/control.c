@@ -1,0 +1,204 @@
+/* The control plane's calls: each becomes a letter to the reactor that the name belongs to. */
+#include "reactor_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/epoll.h>
+
+void control_post(struct reactor *r, const struct letter *l) {
+    while (!mailbox_post(r->mailbox, l)) sched_yield();
+}
+
+void control_discard(const struct letter *l) {
+    switch (l->kind) {
+    case LETTER_LISTEN: close(((struct listener_socket *)l->data)->fd); break;
+    case LETTER_ADOPT: close(((struct listener_accepted *)l->data)->fd); break;
+    case LETTER_REPLY:
+    case LETTER_VERDICT: break;
+    default: return;
+    }
+    free(l->data);
+}
+
+static bool open_reactor(struct reactors *rs, struct reactor *r, uint32_t index) {
+    const struct reactors_config *config = &rs->config;
+    r->all = rs;
+    r->index = index;
+    r->accepting = true;
+    r->drain_until_ms = INT64_MAX;
+    r->tick.kind = TIMER_TICK;
+    timers_init(&r->timers);
+    slab_init(&r->slots, sizeof(struct slot));
+    slab_init(&r->connections, sizeof(struct connection));
+    input_pool_init(&r->input,
+                    config->input_bytes_max != 0 ? config->input_bytes_max : INPUT_BYTES_MAX);
+    r->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r->mailbox = mailbox_new(REACTOR_LETTERS_MAX);
+    if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 1)) return false;
+    r->serve = serve_new(rs->shared, r->mailbox);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = EPOLL_MAILBOX};
+    return r->serve != NULL &&
+           epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
+}
+
+static void free_reactor(struct reactor *r) {
+    struct letter l;
+    while (r->mailbox != NULL && mailbox_take(r->mailbox, &l, 1) != 0) control_discard(&l);
+    if (r->serve != NULL) serve_free(r->serve);
+    if (r->mailbox != NULL) mailbox_free(r->mailbox);
+    if (r->epoll >= 0) close(r->epoll);
+    input_pool_clear(&r->input);
+    slab_clear(&r->slots);
+    slab_clear(&r->connections);
+    timers_clear(&r->timers);
+}
+
+struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config) {
+    assert(config->threads > 0 && config->threads <= REACTOR_THREADS_MAX);
+    size_t bytes = sizeof(struct reactors) + (size_t)config->threads * sizeof(struct reactor);
+    struct reactors *rs = calloc(1, bytes);
+    if (rs == NULL) return NULL;
+    rs->config = *config;
+    rs->shared = shared;
+    rs->count = config->threads;
+    for (int i = 0; i < rs->count; i++) rs->reactors[i].epoll = -1;
+    rs->events = events_new();
+    rs->peers = peers_new();
+    bool complete = rs->events != NULL && rs->peers != NULL;
+    for (int i = 0; complete && i < rs->count; i++)
+        complete = open_reactor(rs, &rs->reactors[i], (uint32_t)i);
+    if (complete) return rs;
+    int error = errno;
+    reactors_free(rs);
+    errno = error;
+    return NULL;
+}
+
+void reactors_free(struct reactors *rs) {
+    assert(!rs->started || rs->stopped);
+    for (int i = 0; i < rs->count; i++) free_reactor(&rs->reactors[i]);
+    if (rs->events != NULL) events_free(rs->events);
+    if (rs->peers != NULL) peers_free(rs->peers);
+    free(rs);
+}
+
+/* The threads take no signals: those are for the program. */
+int reactors_start(struct reactors *rs) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0, begun = 0;
+    while (error == 0 && begun < rs->count) {
+        struct reactor *r = &rs->reactors[begun];
+        error = pthread_create(&r->thread, NULL, reactor_main, r);
+        if (error == 0) begun++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error == 0) {
+        rs->started = true;
+        return 0;
+    }
+    for (int i = 0; i < begun; i++) {
+        control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_STOP});
+        pthread_join(rs->reactors[i].thread, NULL);
+    }
+    return -error;
+}
+
+struct events *reactors_events(struct reactors *rs) { return rs->events; }
+
+void reactors_taken(struct reactors *rs) {
+    for (int i = 0; i < rs->count; i++)
+        if (atomic_exchange(&rs->reactors[i].room_wanted, false))
+            control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_ROOM});
+}
+
+/* Letters to a thread that never started or has ended would only fill its mailbox. */
+static struct reactor *reactor_of(struct reactors *rs, uint64_t name) {
+    uint32_t index = name_reactor(name);
+    return rs->started && !rs->stopped && index < (uint32_t)rs->count ? &rs->reactors[index] : NULL;
+}
+
+static void post(struct reactors *rs, uint64_t name, struct letter l) {
+    struct reactor *r = reactor_of(rs, name);
+    l.token = name;
+    if (r != NULL)
+        control_post(r, &l);
+    else
+        control_discard(&l);
+}
+
+static void *copy_of(const void *from, size_t bytes) {
+    void *copy = malloc(bytes == 0 ? 1 : bytes);
+    if (copy != NULL && bytes != 0) memcpy(copy, from, bytes);
+    return copy;
+}
+
+bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                    bool close_after) {
+    void *data = copy_of(frame, frame == NULL ? 0 : len);
+    if (data == NULL) return false;
+    post(rs, token, (struct letter){.kind = LETTER_REPLY, .data = data, .status = close_after,
+                                    .size = frame == NULL ? 0 : len});
+    return true;
+}
+
+bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count) {
+    void *data = copy_of(errors, count * sizeof *errors);
+    if (data == NULL) return false;
+    post(rs, token, (struct letter){.kind = LETTER_VERDICT, .data = data, .size = count});
+    return true;
+}
+
+void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
+    post(rs, connection, (struct letter){.kind = LETTER_PRINCIPAL, .size = principal});
+}
+
+void reactors_watch(struct reactors *rs, uint64_t connection) {
+    post(rs, connection, (struct letter){.kind = LETTER_WATCH});
+}
+
+void reactors_close(struct reactors *rs, uint64_t connection) {
+    post(rs, connection, (struct letter){.kind = LETTER_CLOSE});
+}
+
+void reactors_stop_accepting(struct reactors *rs) {
+    if (!rs->started || rs->stopped) return;
+    for (int i = 0; i < rs->count; i++)
+        control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_STOP_ACCEPTING});
+}
+
+void reactors_stop(struct reactors *rs, int64_t drain_ms) {
+    if (!rs->started || rs->stopped) return;
+    struct letter stop = {.kind = LETTER_STOP, .size = (uint64_t)(drain_ms < 0 ? 0 : drain_ms)};
+    for (int i = 0; i < rs->count; i++) control_post(&rs->reactors[i], &stop);
+    for (int i = 0; i < rs->count; i++) pthread_join(rs->reactors[i].thread, NULL);
+    rs->stopped = true;
+}
+
+const char *reactors_stat_name(int i) {
+    static const char *const names[] = {
+#define X(name) #name,
+        REACTOR_STATS(X)
+#undef X
+    };
+    return i < 0 || (size_t)i >= sizeof names / sizeof *names ? NULL : names[i];
+}
+
+uint64_t reactors_stat(struct reactors *rs, int i) {
+    uint64_t sum = 0;
+    for (int r = 0; r < rs->count; r++) {
+        const _Atomic uint64_t *all[] = {
+#define X(name) &rs->reactors[r].stats.name,
+            REACTOR_STATS(X)
+#undef X
+        };
+        sum += atomic_load_explicit(all[i], memory_order_relaxed);
+    }
+    return sum;
+}

@@ -1,0 +1,47 @@
+/* What the reactors want the control plane to see: requests, misses and closed connections, in one queue with an eventfd.
+ * Written by reactors, read by one thread that sleeps on the eventfd. Its length is bounded by the connections: each has at most
+ * one request here. */
+#ifndef PYLOG_EVENTS_H
+#define PYLOG_EVENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum event_kind { EVENT_REQUEST = 1, EVENT_MISS = 2, EVENT_CLOSED = 3 };
+
+struct event_address {
+    uint8_t ip[16]; /* v4-mapped for IPv4 */
+    uint16_t port;
+};
+struct event_missing { /* of a miss */
+    uint32_t name_at;  /* in data */
+    int32_t name_len;  /* -1: named by id */
+    uint8_t id[16];
+};
+struct event {
+    struct event *next;
+    uint64_t token, connection;
+    uint32_t kind, principal;
+    int32_t listener, correlation_id, client_id_len; /* -1: null */
+    int16_t api_key, api_version;
+    struct event_address local, peer;
+    uint32_t missing_count;
+    size_t body_at, body_len; /* in data */
+    _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then their names */
+};
+
+struct events;
+struct events *events_new(void);
+void events_free(struct events *e);
+int events_fd(const struct events *e);
+/* An event with room for data_len bytes of data; NULL when memory ran out. */
+struct event *events_make(uint32_t kind, size_t data_len);
+/* Takes the event over. */
+void events_post(struct events *e, struct event *event);
+/* The oldest events, at most count_max, as a list; the caller frees each. Clears the eventfd unless some are left. */
+struct event *events_take(struct events *e, uint32_t count_max);
+/* Requests and misses that wait to be taken. */
+uint32_t events_waiting(struct events *e);
+
+#endif

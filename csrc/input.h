@@ -1,0 +1,41 @@
+/* Buffers that requests are received into, and the pool of one reactor that they come from and go back to.
+ *
+ * A buffer's size follows the bytes that arrived, never a declared length; a connection with nothing pending holds none.
+ * A buffer is held by its connection and by each request whose body must stay in place; whoever finds others holding it takes a
+ * new one instead of moving bytes. Large ones are maps of their own, so that they really go back to the system. */
+#ifndef PYLOG_INPUT_H
+#define PYLOG_INPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 17 };
+/* Free buffers kept by a pool, at most. */
+enum { INPUT_SPARE_BYTES_MAX = 32 << 20 };
+
+struct input_buffer {
+    struct input_buffer *next;
+    uint32_t references, class_bits;
+    size_t room; /* bytes that may be used; a power of two less this head */
+    uint8_t bytes[];
+};
+
+struct input_pool {
+    struct input_buffer *spare[INPUT_CLASS_MAX + 1];
+    uint32_t spare_count[INPUT_CLASS_MAX + 1], spare_least[INPUT_CLASS_MAX + 1];
+    uint64_t held_bytes, spare_bytes, held_bytes_max;
+};
+
+void input_pool_init(struct input_pool *p, uint64_t held_bytes_max);
+/* No buffer is held any more. */
+void input_pool_clear(struct input_pool *p);
+/* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or held_bytes_max would be passed and not `must`. */
+struct input_buffer *input_take(struct input_pool *p, size_t room, bool must);
+void input_release(struct input_pool *p, struct input_buffer *b);
+/* What a buffer taken for `room` bytes would hold. */
+size_t input_room_for(size_t room);
+/* About once a second: frees the spare buffers that were not needed since the last call. */
+void input_pool_trim(struct input_pool *p);
+
+#endif

@@ -1,0 +1,8 @@
+from pylog._native cimport csrc
+
+
+cdef class Reactors:
+    cdef csrc.reactors *ptr
+    cdef csrc.serve_shared *shared
+    cdef object grants
+    cdef object io_pool

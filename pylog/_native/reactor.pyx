@@ -1,0 +1,233 @@
+"""The network threads: what arrives that native code does not serve by itself, and the answers to it.
+
+Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
+Called by: dispatch (poll, reply, resume, from one thread), broker (listen, start, stop).
+Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are ignored; (3) Grants and
+  IoPool outlive the threads.
+Source: csrc/reactor.h.
+"""
+
+import os
+
+import cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport errno
+from libc.stdint cimport INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
+
+from pylog._native.grants cimport Grants
+from pylog._native.log cimport IoPool
+from pylog._native cimport csrc
+
+cdef extern from "<arpa/inet.h>" nogil:
+    enum: AF_INET, AF_INET6, INET6_ADDRSTRLEN
+    const char *inet_ntop(int family, const void *address, char *text, unsigned room)
+
+POLL_EVENTS_MAX = 1024
+cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
+THREADS_MAX = csrc.REACTOR_THREADS_MAX
+
+
+@cython.final
+cdef class Reactors:
+    """The reactors of one broker, on any number of listeners.
+
+    api_versions: (api key, first and last version served, first version with flexible headers or -1); everything else closes
+    its connection. idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections wait.
+    fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h.
+    """
+
+    def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
+                  connections_max, connections_per_ip_max, idle_ms_max, queued_requests_max,
+                  send_buffer_bytes=-1, receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
+                  inline_inflate_bytes=65536):
+        cdef csrc.reactors_config config
+        cdef csrc.serve_limits limits
+        cdef csrc.frames_versions *api
+        if not 0 < network_threads <= THREADS_MAX:
+            raise ValueError(f"network_threads is {network_threads}, not 1 to {THREADS_MAX}")
+        csrc.frames_rules_init(&config.rules, request_bytes_max)
+        for key, first, last, flexible_from in api_versions:
+            if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
+                raise ValueError(f"api key {key}")
+            api = &config.rules.apis[<int>key]
+            api.min, api.max = first, last
+            api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
+        config.threads = network_threads
+        config.connections_max = _at_most(connections_max, UINT32_MAX)
+        config.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
+        config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
+        config.idle_ms_max = idle_ms_max
+        config.input_bytes_max = 0
+        config.send_buffer_bytes = send_buffer_bytes
+        config.receive_buffer_bytes = receive_buffer_bytes
+        limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
+        limits.sessions_max = _at_most(sessions_max, INT32_MAX)
+        limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        self.grants = grants
+        self.io_pool = io_pool
+        self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
+        if self.shared == NULL:
+            raise MemoryError("reactors")
+        self.ptr = csrc.reactors_new(self.shared, &config)
+        if self.ptr == NULL:
+            raise OSError(errno, os.strerror(errno), "reactors")
+
+    def __dealloc__(self):
+        if self.ptr != NULL:
+            with nogil:
+                csrc.reactors_stop(self.ptr, 0)
+            csrc.reactors_free(self.ptr)
+        if self.shared != NULL:
+            csrc.serve_shared_free(self.shared)
+
+    def listen(self, int listener, str host, int port, int backlog):
+        """Listens on every address of `host` ("" is every interface); port 0 takes a free one. The bound port.
+
+        `listener` comes back in events. Raises OSError when it cannot.
+        """
+        cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
+        cdef const char *text = name
+        cdef int bound
+        with nogil:
+            bound = csrc.reactors_listen(self.ptr, listener, text, port, backlog)
+        if bound < 0:
+            raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
+        return bound
+
+    def start(self):
+        """Starts the threads, once. Raises OSError when the system gives none."""
+        cdef int error = csrc.reactors_start(self.ptr)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error), "reactors")
+
+    def fileno(self):
+        """Readable when poll() has something."""
+        return csrc.events_fd(csrc.reactors_events(self.ptr))
+
+    def poll(self):
+        """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX tuples of
+
+        ("request", token, connection, listener, api_key, api_version, correlation_id, client_id | None, body, local_host,
+          local_port, peer_host, peer_port, principal): to be answered by reply();
+        ("miss", token, connection, listener, api_key, api_version, principal, [(name | None, id | None), ...]): to be answered
+          by resume();
+        ("closed", connection): of a connection named in set_interest().
+        """
+        cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
+        cdef csrc.event *next_event
+        cdef list taken = []
+        try:
+            while e != NULL:
+                taken.append(_event(e))
+                next_event = e.next
+                free(e)
+                e = next_event
+        finally:
+            # Left only when memory ran out in between: their connections wait for the idle limit.
+            while e != NULL:
+                next_event = e.next
+                free(e)
+                e = next_event
+        csrc.reactors_taken(self.ptr)
+        return taken
+
+    def reply(self, uint64_t token, bytes frame, bint close=False):
+        """Answers a request with a whole frame, size prefix included; None sends nothing. close: and then hangs up."""
+        cdef const uint8_t *data = NULL
+        cdef size_t size = 0
+        if frame is not None:
+            data = frame
+            size = len(frame)
+        if not csrc.reactors_reply(self.ptr, token, data, size, close):
+            raise MemoryError("reply")
+
+    def resume(self, uint64_t token, list errors):
+        """Decides a miss: one error code for each missing topic in order, 0 where it is granted now."""
+        cdef uint32_t count = len(errors)
+        cdef int16_t *codes = <int16_t *>malloc((count + 1) * sizeof(int16_t))
+        if codes == NULL:
+            raise MemoryError("resume")
+        try:
+            for i in range(count):
+                codes[i] = errors[i]
+            if not csrc.reactors_resume(self.ptr, token, codes, count):
+                raise MemoryError("resume")
+        finally:
+            free(codes)
+
+    def set_principal(self, uint64_t connection, uint32_t principal):
+        """Whose requests those of this connection are from its next one on."""
+        csrc.reactors_set_principal(self.ptr, connection, principal)
+
+    def set_interest(self, uint64_t connection):
+        """Asks for a ("closed", connection) event when it ends."""
+        csrc.reactors_watch(self.ptr, connection)
+
+    def close_connection(self, uint64_t connection):
+        """Ends a connection; what it waits for is abandoned."""
+        csrc.reactors_close(self.ptr, connection)
+
+    def stop_accepting(self):
+        """Closes the listening sockets; connections stay."""
+        csrc.reactors_stop_accepting(self.ptr)
+
+    def stop(self, long long drain_ms):
+        """Starts no more requests, answers those in flight within drain_ms, closes everything. Waits; poll() and reply() may
+        go on in another thread meanwhile."""
+        with nogil:
+            csrc.reactors_stop(self.ptr, drain_ms)
+
+    def stats(self):
+        """Counters since the start and gauges of now, by name."""
+        cdef int i = 0
+        cdef uint64_t sessions
+        cdef dict out = {}
+        while csrc.reactors_stat_name(i) != NULL:
+            out[csrc.reactors_stat_name(i).decode()] = csrc.reactors_stat(self.ptr, i)
+            i += 1
+        csrc.serve_shared_stats(self.shared, &sessions)
+        out["fetch_sessions"] = sessions
+        return out
+
+
+cdef object _at_most(object value, object limit):
+    return min(max(value, 0), limit)
+
+
+cdef str _host(const csrc.event_address *address):
+    cdef char text[64]
+    cdef const uint8_t *ip = &address.ip[0]
+    if memcmp(ip, MAPPED, 12) == 0:
+        inet_ntop(AF_INET, ip + 12, text, sizeof(text))
+    else:
+        inet_ntop(AF_INET6, ip, text, sizeof(text))
+    return text.decode("ascii")
+
+
+cdef bytes _bytes(const csrc.event *e, size_t at, size_t size):
+    return PyBytes_FromStringAndSize(<const char *>e.data + at, <Py_ssize_t>size)
+
+
+cdef list _missing(const csrc.event *e):
+    cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
+    cdef list out = []
+    for i in range(e.missing_count):
+        if m[i].name_len >= 0:
+            out.append((_bytes(e, m[i].name_at, m[i].name_len), None))
+        else:
+            out.append((None, PyBytes_FromStringAndSize(<const char *>m[i].id, 16)))
+    return out
+
+
+cdef tuple _event(const csrc.event *e):
+    if e.kind == csrc.EVENT_CLOSED:
+        return ("closed", e.connection)
+    if e.kind == csrc.EVENT_MISS:
+        return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
+                _missing(e))
+    client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
+    return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version, e.correlation_id,
+            client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local), e.local.port,
+            _host(&e.peer), e.peer.port, e.principal)
