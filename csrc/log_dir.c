@@ -188,6 +188,8 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&dir->flush_more, &monotonic);
     pthread_cond_init(&dir->flush_quiet, &monotonic);
+    pthread_cond_init(&dir->group_more, &monotonic);
+    pthread_cond_init(&dir->group_done, &monotonic);
     pthread_condattr_destroy(&monotonic);
     *error = log_dir_prepare(dir, path);
     if (*error == 0) {
@@ -245,6 +247,8 @@ void log_dir_free(struct log_dir *dir) {
     if (dir->fd >= 0) close(dir->fd);
     pthread_cond_destroy(&dir->flush_more);
     pthread_cond_destroy(&dir->flush_quiet);
+    pthread_cond_destroy(&dir->group_more);
+    pthread_cond_destroy(&dir->group_done);
     pthread_mutex_destroy(&dir->logs_lock);
     pthread_mutex_destroy(&dir->files_lock);
     pthread_mutex_destroy(&dir->flush_lock);

@@ -1,5 +1,5 @@
 /* Group commit: one thread for each log directory takes all logs that want a flush, starts their write-back together, syncs them
- * one after the other and wakes whoever waits. What asks meanwhile forms the next group. A thread of its own, not a job of the io
+ * with a few helpers (large groups: with one syncfs) and wakes whoever waits. What asks meanwhile forms the next group. A thread of its own, not a job of the io
  * pool: a commit must neither queue behind cold reads nor be refused. It also hands removals that are due to the pool.
  * A failed flush is never tried again: the pages that it was about may be gone. The directory is offline from then on. */
 #include <errno.h>
@@ -10,11 +10,15 @@
 
 #include "log_state.h"
 
-enum { LOG_FLUSH_SEGMENTS = 64 };
+/* Measured on ext4 beside other load, p50 of a group of 4 KiB writes: 6 files one after the other 6-20 ms, with write-back started
+ * on all and four threads 0.4 ms; 24 files 48-80 ms and 1.1 ms. syncfs: 0.6-4 ms whatever the number, and for 96 files a tenth
+ * of the CPU (0.19 ms against 1.9-4.6), but it also flushes what others write: for large groups, and not while it is slow. */
+enum { LOG_FLUSH_SEGMENTS = 64, LOG_FLUSH_SYNCFS_MIN = 32, LOG_FLUSH_SYNCFS_MS_MAX = 50, LOG_FLUSH_SYNCFS_SKIPS = 64 };
 
 void log_flush_ask(struct log *log) {
     struct log_dir *dir = log->home->dir;
     pthread_mutex_lock(&dir->flush_lock);
+    atomic_store(&log->flush_again, true);
     if (!log->flush_wanted && !dir->closing) {
         log->flush_wanted = true;
         log->flush_next = NULL;
@@ -64,7 +68,7 @@ static int log_flush_segment(struct segment *s) {
     if (result != 0) return s->removed ? 0 : result;
     /* Cleared first: an append that comes now sets it again. */
     atomic_store(&s->dirty, false);
-    if (sealed && !atomic_load(&s->preallocating)) segment_trim(s);
+    if (sealed) segment_trim_sealed(s);
     if (fdatasync(s->fd) != 0) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");
@@ -87,13 +91,13 @@ static int log_flush_names(struct log *log) {
     return result == 0 ? log_dir_sync(dir, NULL) : result;
 }
 
-static void log_flush_publish(struct log *log, const struct log_flush_set *set) {
+static void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
-    bool moved = log->truncations == set->truncations && set->target > atomic_load(&log->flushed);
-    if (moved) atomic_store(&log->flushed, set->target);
+    bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
+    if (moved) atomic_store(&log->flushed, target);
     pthread_mutex_unlock(&log->view_lock);
     atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
-    if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, set->target);
+    if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
 }
 
 int log_flush(struct log *log) {
@@ -112,7 +116,7 @@ int log_flush(struct log *log) {
         if (result == 0 && atomic_load(&log->epochs_dirty)) result = log_write_epochs(log);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
-        if (result == 0) log_flush_publish(log, &set);
+        if (result == 0) log_flush_publish(log, set.target, set.truncations);
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);
     pthread_mutex_unlock(&log->flush_lock);
@@ -141,17 +145,104 @@ static void log_flush_start_writeback(struct log *log) {
     segment_release(s);
 }
 
-static void log_flush_group(struct log_dir *dir, struct log *first) {
-    struct log *log, *next;
-    for (log = first; first->flush_next != NULL && log != NULL; log = log->flush_next) log_flush_start_writeback(log);
-    for (log = first; log != NULL; log = next) {
-        pthread_mutex_lock(&dir->flush_lock);
-        next = log->flush_next;
+/* Takes logs off the group until it is empty; flush_lock held on entry and return. */
+static void log_flush_drain(struct log_dir *dir) {
+    struct log *log;
+    while ((log = dir->group) != NULL) {
+        dir->group = log->flush_next;
         log->flush_wanted = false; /* From here on an asker waits for the next group. */
+        dir->group_busy++;
         pthread_mutex_unlock(&dir->flush_lock);
         if (!log_dir_offline(dir)) log_flush(log);
         log_release(log);
+        pthread_mutex_lock(&dir->flush_lock);
+        dir->group_busy--;
     }
+    if (dir->group_busy == 0) pthread_cond_signal(&dir->group_done);
+}
+
+static void *log_flush_help(void *argument) {
+    struct log_dir *dir = argument;
+    pthread_mutex_lock(&dir->flush_lock);
+    for (;;) {
+        while (dir->group == NULL && !dir->helpers_closing) pthread_cond_wait(&dir->group_more, &dir->flush_lock);
+        if (dir->group == NULL) break;
+        log_flush_drain(dir);
+    }
+    pthread_mutex_unlock(&dir->flush_lock);
+    return NULL;
+}
+
+/* The helpers start with the first group that has work for them. */
+static void log_flush_call_helpers(struct log_dir *dir) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 * 1024);
+    while (dir->helper_count < LOG_FLUSH_HELPERS
+           && pthread_create(&dir->helpers[dir->helper_count], &attributes, log_flush_help, dir) == 0)
+        dir->helper_count++;
+    pthread_attr_destroy(&attributes);
+    pthread_cond_broadcast(&dir->group_more);
+}
+
+/* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its last segment's bytes. */
+static void log_flush_note(struct log *log) {
+    bool simple = !atomic_load(&log->files_dirty) && !atomic_load(&log->epochs_dirty) && !atomic_load(&log->deleted);
+    pthread_mutex_lock(&log->view_lock);
+    struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
+    simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);
+    log->sync_target = simple ? atomic_load(&log->end_offset) : -1;
+    log->sync_truncations = log->truncations;
+    if (simple) atomic_store(&s->dirty, false);
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+/* One syncfs for a large group; logs that need no more are done then, the others stay in the group. */
+static struct log *log_flush_whole(struct log_dir *dir, struct log *first) {
+    struct log *rest = NULL, **end = &rest, *next;
+    for (struct log *log = first; log != NULL; log = log->flush_next) {
+        /* Askers from here on must come to the next group, yet may not relink a log of this one: see the end. */
+        atomic_store(&log->flush_again, false);
+        log_flush_note(log);
+    }
+    int64_t began = log_dir_now_ms(CLOCK_MONOTONIC);
+    if (syncfs(dir->fd) != 0) log_dir_fail(dir, errno, "syncfs");
+    dir->syncfs_skips = log_dir_now_ms(CLOCK_MONOTONIC) - began > LOG_FLUSH_SYNCFS_MS_MAX ? LOG_FLUSH_SYNCFS_SKIPS : 0;
+    for (struct log *log = first; log != NULL; log = next) {
+        next = log->flush_next;
+        bool done = log->sync_target >= 0 && !log_dir_offline(dir);
+        if (done) log_flush_publish(log, log->sync_target, log->sync_truncations);
+        pthread_mutex_lock(&dir->flush_lock);
+        bool again = done && atomic_load(&log->flush_again);
+        if (done) log->flush_wanted = false;
+        pthread_mutex_unlock(&dir->flush_lock);
+        if (again) log_flush_ask(log);
+        if (done) {
+            log_release(log);
+        } else {
+            *end = log;
+            end = &log->flush_next;
+        }
+    }
+    *end = NULL;
+    return rest;
+}
+
+static void log_flush_group(struct log_dir *dir, struct log *first) {
+    uint32_t count = 0;
+    for (struct log *log = first; log != NULL; log = log->flush_next) count++;
+    if (count >= LOG_FLUSH_SYNCFS_MIN && dir->syncfs_skips == 0 && !log_dir_offline(dir))
+        first = log_flush_whole(dir, first);
+    else if (dir->syncfs_skips > 0)
+        dir->syncfs_skips--;
+    if (count > 1)
+        for (struct log *log = first; log != NULL; log = log->flush_next) log_flush_start_writeback(log);
+    pthread_mutex_lock(&dir->flush_lock);
+    dir->group = first;
+    if (first != NULL && first->flush_next != NULL) log_flush_call_helpers(dir);
+    log_flush_drain(dir);
+    while (dir->group_busy > 0) pthread_cond_wait(&dir->group_done, &dir->flush_lock);
+    pthread_mutex_unlock(&dir->flush_lock);
     atomic_fetch_add_explicit(&dir->flush_groups, 1, memory_order_relaxed);
 }
 
@@ -205,6 +296,9 @@ void *log_flush_thread(void *argument) {
         }
         pthread_mutex_lock(&dir->flush_lock);
     }
+    dir->helpers_closing = true;
+    pthread_cond_broadcast(&dir->group_more);
     pthread_mutex_unlock(&dir->flush_lock);
+    for (int i = 0; i < dir->helper_count; i++) pthread_join(dir->helpers[i], NULL);
     return NULL;
 }

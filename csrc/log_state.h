@@ -14,7 +14,7 @@
 #include "producers.h"
 #include "segment.h"
 
-enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40 };
+enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40, LOG_FLUSH_HELPERS = 3 };
 
 /* A path below the log directory that is to be unlinked (a directory: with its files) when its time has come. */
 struct log_dir_removal {
@@ -38,8 +38,14 @@ struct log_dir {
     struct segment *clock;
     uint32_t open_count, open_max;
     pthread_mutex_t flush_lock;     /* the flusher's list, removals */
-    pthread_cond_t flush_more, flush_quiet;
+    pthread_cond_t flush_more, flush_quiet, group_more, group_done;
     struct log *flush_first, **flush_last;
+    struct log *group;              /* what is being flushed; linked by flush_next */
+    uint32_t group_busy;
+    uint32_t syncfs_skips;          /* the flusher's own */
+    bool helpers_closing;
+    int helper_count;
+    pthread_t helpers[LOG_FLUSH_HELPERS];
     struct log_dir_removal *removals;
     uint32_t removing;              /* removal jobs on the pool */
     bool closing, thread_started;
@@ -55,6 +61,9 @@ struct log {
     struct log *dir_next, *dir_prev;            /* logs_lock */
     struct log *flush_next;                     /* dir->flush_lock */
     bool flush_wanted;
+    _Atomic bool flush_again;                   /* asked for since the flusher began to note ends */
+    int64_t sync_target;                        /* the flusher's own, as is the next */
+    uint64_t sync_truncations;
     _Atomic bool leader, alone, deleted;
     bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
     bool writable;                              /* the last segment is open for appends */

@@ -17,7 +17,6 @@ from kio.static.constants import EntityType
 
 from pylog.protocol import codec, messages, tables
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of kafka-python.
 KINDS = {"request": EntityType.request, "response": EntityType.response}
 
 

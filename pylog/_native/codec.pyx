@@ -164,7 +164,8 @@ cdef class Program:
         if w.bytes == NULL:
             raise MemoryError(self.title)
         w.data = <uint8_t *> raw_bytes_data(w.bytes)
-        memcpy(w.data, head, size)
+        if size:
+            memcpy(w.data, head, size)
         w.size = size
         if not write_struct(&w, NULL, &self.plan, message):
             Py_XDECREF(w.bytes)

@@ -29,6 +29,8 @@ cdef class Grants:
         self.ptr = c.grants_new(topics_max)
         if self.ptr == NULL:
             raise MemoryError("grants")
+        # Topics hold native references on logs, which must be gone before their directories.
+        self.directories = set()
 
     def __dealloc__(self):
         if self.ptr != NULL:
@@ -52,6 +54,7 @@ cdef class Grants:
             if logs[i] is not None:
                 log = logs[i]
                 partitions[i] = log.ptr
+                self.directories.add(log.log_dir)
         topic = c.topic_new(encoded, <const uint8_t *>topic_id, internal, partitions, <int>count)
         free(partitions)
         if topic == NULL:

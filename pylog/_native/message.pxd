@@ -22,6 +22,12 @@ cdef extern from *:
         CODEC_AT(object, slot) = owned;
         Py_XDECREF(old);
     }
+    /* Makes calls of a class go to `construct`; classes made from it are called the usual way. */
+    typedef PyObject *(*codec_constructor)(PyObject *, PyObject **, size_t, PyObject *);
+    static inline void codec_callable(PyTypeObject *type, codec_constructor construct)
+    {
+        type->tp_vectorcall = (vectorcallfunc)construct;
+    }
     /* A message is a tree: the cycle collector finds nothing in it, yet would look at each. */
     static inline PyObject *codec_untrack(PyObject *object)
     {
@@ -66,6 +72,8 @@ cdef extern from *:
     }
     """
     Py_ssize_t codec_slot(PyObject *descriptor) noexcept
+    void codec_callable(PyTypeObject *type, PyObject *(*construct)(
+        PyObject *, PyObject **, size_t, PyObject *) except NULL) noexcept
     PyObject *codec_get(PyObject *object, Py_ssize_t slot) noexcept
     void codec_put(PyObject *object, Py_ssize_t slot, PyObject *owned) noexcept
     PyObject *codec_alloc(PyTypeObject *type) noexcept
@@ -94,6 +102,7 @@ cdef extern from "Python.h":
     bint PyList_Check(PyObject *)
     bint PyTuple_Check(PyObject *)
     Py_ssize_t Py_SIZE(PyObject *)
+    Py_ssize_t PyVectorcall_NARGS(size_t)
     void PyErr_Clear()
     PyObject *PyErr_Occurred()
     PyObject *raw_long "PyLong_FromLongLong"(long long)
@@ -164,7 +173,7 @@ cdef class Layout:
     cdef uint8_t *kinds
     cdef PyObject **defaults  # borrowed from `kept`
     cdef readonly tuple names
-    cdef dict index
+    cdef dict index  # name -> slot
     cdef list kept
     cdef type owner
 

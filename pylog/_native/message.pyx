@@ -9,6 +9,7 @@ Source: Kafka's message schemas, for what a default is.
 
 cimport cython
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.string cimport memcmp
 
@@ -38,13 +39,14 @@ cdef class Layout:
         self.index = {}
         self.kept = []
         self.owner = cls
+        codec_callable(<PyTypeObject *> cls, &construct)
         for i in range(self.count):
             name, default, is_list, is_struct = fields[i]
             member = cls.__dict__[name]
             slot = codec_slot(<PyObject *> member)
             assert slot > 0, (cls, name)
             self.slots[i] = slot
-            self.index[name] = i
+            self.index[name] = slot
             if is_list:
                 self.kinds[i] = DEFAULT_LIST
             else:
@@ -78,16 +80,50 @@ cdef PyObject *fresh_struct(PyObject *layout) noexcept:
 
 
 cdef bint fill(PyObject *made, PyObject *layout_object) noexcept:
-    """Sets every field to its default. False when memory ran out."""
+    """Sets each field that is not set to its default. False when memory ran out."""
     cdef Layout layout = <Layout> layout_object
     cdef Py_ssize_t i
     cdef PyObject *value
     for i in range(layout.count):
+        if codec_get(made, layout.slots[i]) != NULL:
+            continue
         value = fresh(layout.kinds[i], layout.defaults[i])
         if value == NULL:
             return False
         codec_put(made, layout.slots[i], value)
     return True
+
+
+cdef int assign(Layout layout, PyObject *made, PyObject *name, PyObject *value) except -1:
+    cdef PyObject *slot = PyDict_GetItem(layout.index, <object> name)
+    if slot == NULL:
+        raise TypeError(f"{layout.owner.__qualname__} has no field {<object> name!r}")
+    codec_put(made, <Py_ssize_t> <object> slot, owned(value))
+    return 0
+
+
+cdef PyObject *construct(
+    PyObject *cls, PyObject **arguments, size_t count, PyObject *names
+) except NULL:
+    """What calling a message class does: as __init__, without a dict for the keywords."""
+    cdef Layout layout = <Layout> (<object> cls).__layout__
+    cdef PyObject *made
+    cdef Py_ssize_t i
+    if PyVectorcall_NARGS(count):
+        raise TypeError(f"{layout.owner.__qualname__} takes fields by name only")
+    made = codec_alloc(<PyTypeObject *> cls)
+    if made == NULL:
+        raise MemoryError()
+    try:
+        if names != NULL:
+            for i in range(Py_SIZE(names)):
+                assign(layout, made, codec_item(names, i), arguments[i])
+        if not fill(made, <PyObject *> layout):
+            raise MemoryError()
+    except BaseException:
+        Py_DECREF(made)
+        raise
+    return made
 
 
 cdef class Struct:
@@ -98,16 +134,11 @@ cdef class Struct:
 
     def __init__(self, **fields):
         cdef Layout layout = <Layout> type(self).__layout__
-        cdef Py_ssize_t i
         codec_untrack(<PyObject *> self)
+        for name, value in fields.items():
+            assign(layout, <PyObject *> self, <PyObject *> name, <PyObject *> value)
         if not fill(<PyObject *> self, <PyObject *> layout):
             raise MemoryError()
-        for name, value in fields.items():
-            place = layout.index.get(name)
-            if place is None:
-                raise TypeError(f"{type(self).__qualname__} has no field {name!r}")
-            i = place
-            codec_put(<PyObject *> self, layout.slots[i], owned(<PyObject *> value))
 
     def __eq__(self, other):
         if type(self) is not type(other):

@@ -9,6 +9,7 @@ Source: KIP-79, KIP-98, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, K
 
 import asyncio
 
+from pylog._native.log import LogError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -22,6 +23,7 @@ EARLIEST_PENDING_UPLOAD = -6
 SPECIAL_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
                  EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
+EPOCH_TOLD_SINCE = 4
 UNKNOWN = -1
 
 
@@ -70,6 +72,8 @@ async def _offset(broker, context, request, topic_name, partition, twice):
         # Keeps (1).
         offset, timestamp, epoch = found if found is not None and found[0] < bound \
             else (UNKNOWN, UNKNOWN, UNKNOWN)
+    if context.api_version < EPOCH_TOLD_SINCE:
+        epoch = UNKNOWN
     return new(partition_index=index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
 
@@ -80,8 +84,8 @@ async def _look_up(log, asked):
         if asked == MAX_TIMESTAMP:
             return await loop.run_in_executor(None, log.offset_of_max_time), ErrorCode.NONE
         return await loop.run_in_executor(None, log.offset_for_time, asked), ErrorCode.NONE
-    except OSError:
-        return None, ErrorCode.KAFKA_STORAGE_ERROR
+    except LogError as error:
+        return None, error.code
 
 
 def leader_log(broker, topic_name, index, client_epoch):
@@ -96,7 +100,7 @@ def leader_log(broker, topic_name, index, client_epoch):
     if state.leader != broker.node_id:
         return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
     log = broker.logs.get(topic_name, index)
-    if log is None or log.offline:
+    if log is None or log.failed:
         return None, ErrorCode.KAFKA_STORAGE_ERROR
     return log, ErrorCode.NONE
 

@@ -1,13 +1,9 @@
-"""What ends a start, and what takes a log directory offline.
+"""What ends a start.
 
 Owns: nothing.
-Called by: log, metadata, broker, cli.
+Called by: log, metadata, broker, cli. What ends an operation of a log are the classes of _native.log.
 """
 
 
 class StartError(Exception):
     """A broker cannot start here; the message says in one line what to do about it."""
-
-
-class StorageError(OSError):
-    """A log directory failed: what it holds is served no more."""

@@ -1,7 +1,8 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.service; metadata.local implements it on a log of our own.
+Called by: metadata.service; metadata.local implements it on a log of our own. Calls may block: while requests
+  are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or absent, and durable
   when it returns; (3) an append under an epoch that is not the newest fails; (4) an append whose writer has
   not seen the newest record fails, so that decisions never rest on an old image.
@@ -20,35 +21,40 @@ class Conflict(Exception):
 
 
 class MetadataLog(ABC):
-    """A gapless sequence of metadata records."""
+    """A gapless sequence of metadata records. `snapshot_end`: the offset after the newest snapshot."""
+
+    snapshot_end = 0
 
     @abstractmethod
-    async def append(self, records: list, epoch: int, expected_end: int) -> int:
+    def append(self, records: list, epoch: int, expected_end: int) -> int:
         """Appends records as the controller of `epoch`, if the log still ends at `expected_end`.
 
-        Returns the offset of the last one. Raises Conflict, StorageError.
+        Returns the offset of the last one. Raises Conflict, LogError's kinds.
         """
 
     @abstractmethod
     def read(self, offset: int):
-        """Yields a MetadataBatch for each append from the one that holds `offset` to the end."""
+        """Yields a MetadataBatch for each append from the one that holds `offset` to the end.
+
+        From offset 0 of a trimmed log, the first one is the snapshot.
+        """
 
     @abstractmethod
-    async def wait(self, offset: int) -> None:
+    def wait(self, offset: int) -> None:
         """Returns once a record stands at `offset`."""
 
     @abstractmethod
-    async def session(self, node_id: int) -> None:
+    def session(self, node_id: int) -> None:
         """Returns while this node is known to be alive to the others; raises Conflict when it is not."""
 
     @abstractmethod
-    async def elect(self, node_id: int) -> int:
+    def elect(self, node_id: int) -> int:
         """Makes this node the controller. Returns its epoch, higher than any before."""
 
     @abstractmethod
-    async def snapshot(self, records: list, offset: int, epoch: int) -> None:
+    def snapshot(self, records: list, offset: int, epoch: int) -> None:
         """Keeps `records` as the sum of all records up to and including `offset`."""
 
     @abstractmethod
-    async def trim(self, offset: int) -> None:
+    def trim(self, offset: int) -> None:
         """Drops records below `offset`, which a snapshot covers."""

@@ -1,7 +1,7 @@
 """The controller at work: decides on the newest image, appends, applies, and lets logs follow.
 
-Owns: the image in force, the block of producer ids, the order of decisions.
-Called by: broker (start, stop), api and dispatch (everything else), on the event loop.
+Owns: the image in force, the metadata log, state.lmdb, the block of producer ids, the order of decisions.
+Called by: broker (open, register, close), api and dispatch (everything else), on the event loop.
 Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) the image
   changes only after its records are on disk; (3) a topic is answered as created when its partitions are
   open, as deleted when they are gone; (4) a producer id is given out once.
@@ -10,19 +10,26 @@ Source: KIP-631 (registration), KIP-320 (leader epochs).
 
 import asyncio
 import logging
+import random
 
-from pylog.metadata import controller
-from pylog.metadata.image import NO_LEADER, Image, apply
+from pylog.log.errors import StartError
+from pylog.metadata import controller, identity, snapshots
+from pylog.metadata.image import Image, MetadataError, apply
+from pylog.metadata.local import LocalLog
+from pylog.metadata.store import Store
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
+# About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
+RECORDS_BETWEEN_SNAPSHOTS = 200_000
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
 log = logging.getLogger("pylog.metadata")
 
 
 class Controller:
-    """The node's controller over a metadata log; `logs` are the partitions that this node holds."""
+    """This node as the controller over a metadata log; `logs` are the partitions that the node holds."""
 
     def __init__(self, metadata_log, logs, settings, random, node_id: int):
         self.image = Image()
@@ -35,31 +42,31 @@ class Controller:
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
 
-    async def start(self, image: Image, endpoints, directories, clean: bool) -> None:
-        """Replays the log behind `image`, takes office and registers this broker.
+    def take_office(self, image: Image, clean: bool) -> None:
+        """Replays the log behind `image` and becomes its controller. Blocks; before requests are served.
 
-        endpoints: [(listener, host, port, security protocol's number)]. directories: the log directories' ids.
-        clean: false gives new leader epochs to what this broker leads.
+        clean: false gives new leader epochs to what this broker leads. Raises MetadataError, Conflict.
         """
-        self.image = self._replayed(image)
-        await self._log.session(self._node_id)
-        self._epoch = await self._log.elect(self._node_id)
-        async with self._deciding:
-            if self.image.offset == -1:
-                await self._commit(controller.bootstrap(self.image))
-            records = controller.register_broker(
-                self.image, self._node_id, endpoints, self._settings["broker.rack"], directories,
-                self._random)
-            await self._commit(records)
-            records = controller.unfence_broker(self.image, self._node_id)
-            if not clean:
-                records += controller.raise_leader_epochs(self.image, self._node_id)
-            await self._commit(records)
-
-    def _replayed(self, image: Image) -> Image:
         for batch in self._log.read(image.offset + 1):
             image = apply(image, batch.records, batch.last_offset, batch.epoch)
-        return image
+        self.image = image
+        self._log.session(self._node_id)
+        self._epoch = self._log.elect(self._node_id)
+        if not clean:
+            self._commit_now(controller.raise_leader_epochs(self.image, self._node_id))
+
+    def register(self, endpoints, directories) -> None:
+        """Makes this broker one that leads partitions. Blocks; before requests are served.
+
+        endpoints: [(listener, host, port, security protocol's number)]. directories: the log directories' ids.
+        """
+        records = controller.bootstrap(self.image) if self.image.offset == -1 else []
+        image = _after(self.image, records)
+        records += controller.register_broker(
+            image, self._node_id, endpoints, self._settings["broker.rack"], directories,
+            self._random)
+        image = _after(self.image, records)
+        self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
     async def create_topics(self, request) -> list:
         """Decides a CreateTopicsRequest and opens the partitions. Returns controller.TopicResults."""
@@ -68,8 +75,9 @@ class Controller:
                 self.image, request, self._settings, self._random)
             await self._commit(records)
             if records:
-                made = [result.name for result in results if result.error == ErrorCode.NONE]
-                await self._in_thread(self._open_topics, made)
+                made = [self.image.topics[result.name] for result in results
+                        if result.error == ErrorCode.NONE]
+                await _in_thread(self._open_topics, made)
         return results
 
     async def delete_topics(self, topics) -> list:
@@ -81,7 +89,7 @@ class Controller:
             gone = [before.topics[result.name] for result in results
                     if result.error == ErrorCode.NONE]
             if gone:
-                await self._in_thread(self._close_topics, gone)
+                await _in_thread(self._close_topics, gone)
         return results
 
     async def next_producer_id(self) -> int:
@@ -99,30 +107,106 @@ class Controller:
     async def _commit(self, records: list) -> None:
         """Makes records part of the log, then of the image (2)."""
         for part in _parts(records):
-            last_offset = await self._log.append(part, self._epoch, self.image.offset + 1)
-            assert last_offset == self.image.offset + len(part), (last_offset, self.image.offset)
-            self.image = apply(self.image, part, last_offset, self._epoch)
+            self.image = await _in_thread(self._appended, part)
+        if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
+            await _in_thread(self._take_snapshot)
 
-    async def _in_thread(self, work, *args):
-        # Directories and files are made there; the loop goes on answering.
-        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+    def _take_snapshot(self) -> None:
+        image = self.image
+        self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        self._log.trim(image.offset + 1)
 
-    def _open_topics(self, names) -> None:
-        for name in names:
-            topic = self.image.topics[name]
-            self._logs.create(topic.name, topic.id, self.local_partitions(topic),
-                              self.image.topic_config(name))
+    def _commit_now(self, records: list) -> None:
+        for part in _parts(records):
+            self.image = self._appended(part)
+
+    def _appended(self, records: list) -> Image:
+        last_offset = self._log.append(records, self._epoch, self.image.offset + 1)
+        assert last_offset == self.image.offset + len(records), (last_offset, self.image.offset)
+        return apply(self.image, records, last_offset, self._epoch)
+
+    def _open_topics(self, topics) -> None:
+        for topic in topics:
+            self._logs.create(topic.name, topic.id, local_roles(topic, self._node_id),
+                              self.image.topic_config(topic.name))
 
     def _close_topics(self, topics) -> None:
         for topic in topics:
             self._logs.delete(topic.name)
 
-    def local_partitions(self, topic) -> list:
-        """A Role per partition of the topic, None where this node holds no replica."""
-        return local_partitions(topic, self._node_id)
+
+class MetadataService(Controller):
+    """The controller over this node's own metadata log, with what a start finds on disk."""
+
+    def __init__(self, broker):
+        super().__init__(None, broker.logs, broker.settings, random.SystemRandom(), broker.node_id)
+        self._now_ms = broker.now_ms
+        self._store = None
+        self._identity = None
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, 22 characters."""
+        return self._identity.cluster_id
+
+    def open(self) -> None:
+        """Formats or reads the log directories and opens this node's partitions. Raises StartError."""
+        logs = self._logs
+        self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
+        self._store = Store(logs.paths[0])
+        clean = logs.take_clean_marks(self._store.take_clean_mark())
+        checkpoints = self._store.load_checkpoints()
+        self._log = LocalLog(
+            logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
+            self._now_ms)
+        try:
+            self.take_office(self._stored_image(), clean)
+        except MetadataError as error:
+            raise StartError(f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
+        image = self.image
+        if image.offset == -1 and logs.holds_partitions():
+            raise StartError(f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
+        logs.open_partitions(
+            [(topic.name, topic.id, local_roles(topic, self._node_id), image.topic_config(topic.name))
+             for topic in image.topics.values()],
+            checkpoints, clean, self._store)
+
+    def _stored_image(self) -> Image:
+        """The image in state.lmdb, unless it does not belong to this log."""
+        image = self._store.load_image()
+        if self._log.holds(image.offset, image.epoch):
+            return image
+        log.warning("the stored image is not of this metadata log: the log is read in full")
+        return Image()
+
+    def register(self, addresses) -> None:
+        """Registers this broker. addresses: [(listener, host, port)] as bound."""
+        protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
+                     for listener in self._settings.listeners}
+        told = [(listener.name, listener.host, listener.port)
+                for listener in self._settings.advertised_listeners] or addresses
+        super().register([(name, host, port, protocols[name]) for name, host, port in told],
+                         list(self._identity.directories.values()))
+
+    def close(self) -> None:
+        """The clean stop: everything to disk, then the marks that say so."""
+        if self._store is None:
+            return
+        entries = self._logs.close_partitions()
+        if self._log is not None:
+            entries.append((LocalLog.KEY, self._log.close()))
+        if self._logs.failed:
+            # What failed is not known to be on disk: the next start must look.
+            self._store.save(self.image, [])
+        else:
+            broker = self.image.brokers.get(self._node_id)
+            marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
+            self._store.save(self.image, entries, mark=marks)
+        self._store.close()
+        self._store = None
 
 
-def local_partitions(topic, node_id: int) -> list:
+def local_roles(topic, node_id: int) -> list:
     """(leads, leader epoch, alone in the ISR) per partition; None where the node holds no replica."""
     roles = {}
     found = []
@@ -130,10 +214,19 @@ def local_partitions(topic, node_id: int) -> list:
         # Partition states are shared, so that a topic has few different ones.
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else (
-                state.leader == node_id and state.leader != NO_LEADER, state.leader_epoch,
-                len(state.isr) <= 1)
+                state.leader == node_id, state.leader_epoch, len(state.isr) <= 1)
         found.append(roles[state])
     return found
+
+
+async def _in_thread(work, *args):
+    # Files are written there; the loop goes on answering.
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def _after(image: Image, records: list) -> Image:
+    """The image as it will be once the records are appended."""
+    return apply(image, records, image.offset + len(records), image.epoch) if records else image
 
 
 def _parts(records: list):

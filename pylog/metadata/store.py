@@ -13,10 +13,11 @@ import json
 import logging
 import os
 import struct
-from collections import namedtuple
+import threading
 
 import lmdb
 
+from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
 
 FILE = "state.lmdb"
@@ -31,20 +32,14 @@ _LOG_KEY = struct.Struct(">4s16si")
 _CHECKPOINT = struct.Struct(">qqqqi")
 _IMAGE_HEAD = struct.Struct(">qi")
 
-Checkpoint = namedtuple("Checkpoint", (
-    "recovery_point", "log_start_offset", "high_watermark", "log_end_offset", "last_epoch",
-    "segments"))
-Checkpoint.__doc__ = """What a partition log looked like at a clean stop or at its last flush.
-
-segments: bytes, triples of native int64 (base offset, bytes, largest timestamp); empty after a mere flush.
-"""
-
 
 class Store:
-    """The environment of one log directory; used by one thread at a time."""
+    """The environment of one log directory; any thread may save."""
 
     def __init__(self, directory: str):
         self._path = os.path.join(directory, FILE)
+        # LMDB's own lock is off: the log directory's lock keeps other processes out, this one threads.
+        self._lock = threading.Lock()
         try:
             self._env = self._open()
         except lmdb.Error as error:
@@ -58,7 +53,6 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _open(self):
-        # The log directory's own lock keeps other processes out.
         return lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
                          readahead=False, max_readers=1)
 
@@ -104,7 +98,7 @@ class Store:
 
         checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of partitions that are no more.
         """
-        with self._env.begin(write=True) as txn:
+        with self._lock, self._env.begin(write=True) as txn:
             if image is not None:
                 txn.put(b"image", _IMAGE_HEAD.pack(image.offset, image.epoch) + _blob(image))
             for key in gone:

@@ -27,7 +27,8 @@ class Broker:
         self.changed = []
 
     async def start(self):
-        await self.controller.start(Image(), ENDPOINTS, [bytes(15) + b"\x05"], clean=True)
+        self.controller.take_office(Image(), clean=True)
+        self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         return self
 
     @property
@@ -41,7 +42,7 @@ class Broker:
         """The handler's answer after it went through the codec, both ways."""
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
         context = SimpleNamespace(
-            api_version=version, client_id="c", listener="PLAINTEXT", local_host="dialled.example",
+            api_version=version, client_id="c", listener=0, local_host="dialled.example",
             local_port=1234, peer_host="p", principal=0, **fields)
         answer = api.HANDLERS[key](self, context, request)
         if asyncio.iscoroutine(answer):

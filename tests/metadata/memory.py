@@ -11,7 +11,7 @@ class MemoryLog(MetadataLog):
         self.end = 0
         self.epoch = 0
 
-    async def append(self, records, epoch, expected_end):
+    def append(self, records, epoch, expected_end):
         if epoch != self.epoch or expected_end != self.end:
             raise Conflict((epoch, self.epoch, expected_end, self.end))
         self.end += len(records)
@@ -21,20 +21,20 @@ class MemoryLog(MetadataLog):
     def read(self, offset):
         yield from (batch for batch in self.batches if batch.last_offset >= offset)
 
-    async def wait(self, offset):
+    def wait(self, offset):
         assert offset < self.end, (offset, self.end)
 
-    async def session(self, node_id):
+    def session(self, node_id):
         return None
 
-    async def elect(self, node_id):
+    def elect(self, node_id):
         self.epoch += 1
         return self.epoch
 
-    async def snapshot(self, records, offset, epoch):
+    def snapshot(self, records, offset, epoch):
         return None
 
-    async def trim(self, offset):
+    def trim(self, offset):
         return None
 
 

@@ -11,7 +11,7 @@
 #include "crc32c.h"
 #include "log.h"
 
-enum { LOGS = 3, APPENDERS = 3, READERS = 3, WAITERS = 3 };
+enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
 
 #define CHECK(condition)                                                                  \
     do {                                                                                  \
@@ -23,8 +23,8 @@ enum { LOGS = 3, APPENDERS = 3, READERS = 3, WAITERS = 3 };
 
 struct setting {
     struct log_dir *dir;
-    struct log *logs[LOGS];
-    int batches;
+    struct log *logs[LOGS_MAX];
+    int batches, count;
     _Atomic int appenders_left;
 };
 struct worker { struct setting *setting; int number; pthread_t thread; };
@@ -57,7 +57,7 @@ static void *append(void *argument) {
         struct log_appended out;
         size_t len = make_batch(batch, w->number, i, 1000 + i);
         CHECK(batch_check(batch, len, &rules, NULL, &summary) == 0);
-        for (int k = 0; k < LOGS; k++) {
+        for (int k = 0; k < setting->count; k++) {
             CHECK(log_append(setting->logs[k], batch, len, &summary, 0, 1000, &out) == 0);
             CHECK(!out.duplicate && out.last_offset == out.base_offset);
             if (i % 64 != 0) continue;
@@ -73,7 +73,7 @@ static void *append(void *argument) {
 static void *read_all(void *argument) {
     struct worker *w = argument;
     struct setting *setting = w->setting;
-    struct log *log = setting->logs[w->number % LOGS];
+    struct log *log = setting->logs[w->number % setting->count];
     int64_t at = 0, end = (int64_t)setting->batches * APPENDERS;
     uint8_t *buffer = malloc(1 << 16);
     while (at < end) {
@@ -111,7 +111,7 @@ static void take_letter(struct mailbox *m, int epoll, struct letter *l) {
 static void *wait_all(void *argument) {
     struct worker *w = argument;
     struct setting *setting = w->setting;
-    struct log *log = setting->logs[w->number % LOGS];
+    struct log *log = setting->logs[w->number % setting->count];
     struct mailbox *m = mailbox_new(4);
     int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
@@ -142,7 +142,7 @@ static void *wait_all(void *argument) {
 static void *upkeep(void *argument) {
     struct setting *setting = ((struct worker *)argument)->setting;
     while (atomic_load(&setting->appenders_left) > 0) {
-        for (int k = 0; k < LOGS; k++) {
+        for (int k = 0; k < setting->count; k++) {
             struct log *log = setting->logs[k];
             int64_t offset, timestamp;
             int32_t epoch;
@@ -175,12 +175,12 @@ static void fail(struct setting *setting) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 3);
+    CHECK(argc == 4);
     int error;
-    struct setting setting = {.batches = atoi(argv[2]), .appenders_left = APPENDERS};
+    struct setting setting = {.batches = atoi(argv[2]), .count = atoi(argv[3]), .appenders_left = APPENDERS};
     struct iopool *pool = iopool_new(2, 64, NULL, NULL);
     setting.dir = log_dir_new(argv[1], pool, &error);
-    CHECK(setting.dir != NULL);
+    CHECK(setting.dir != NULL && setting.count <= LOGS_MAX);
     log_dir_set_open_files(setting.dir, 4);
     struct log_config config = {
         .segment_ms = 1 << 30, .retention_ms = -1, .retention_bytes = -1, .flush_messages = INT64_MAX, .flush_ms = INT64_MAX,
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
         .compression_codec = -1, .cleanup_delete = true, .producer_id_expiration_ms = INT64_MAX};
     struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
     uint8_t id[16] = {1};
-    for (int k = 0; k < LOGS; k++) {
+    for (int k = 0; k < setting.count; k++) {
         CHECK(log_open(setting.dir, "t", k, id, &config, &checkpoint, 0, &setting.logs[k]) == 0);
         CHECK(log_become_leader(setting.logs[k], 0, true) == 0);
     }
@@ -202,8 +202,8 @@ int main(int argc, char **argv) {
         }
     for (int i = 0; i < n; i++) pthread_join(workers[i].thread, NULL);
     fail(&setting);
-    for (int k = 1; k < LOGS; k++) CHECK(log_close_clean(setting.logs[k], 0) == 0);
-    for (int k = 0; k < LOGS; k++) log_release(setting.logs[k]);
+    for (int k = 1; k < setting.count; k++) CHECK(log_close_clean(setting.logs[k], 0) == 0);
+    for (int k = 0; k < setting.count; k++) log_release(setting.logs[k]);
     log_dir_free(setting.dir);
     iopool_free(pool);
     puts("ok");

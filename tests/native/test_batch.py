@@ -159,6 +159,7 @@ record_lists = st.lists(
 
 
 @given(given=record_lists, codec=st.sampled_from(list(CODECS.values())))
+@settings(deadline=None)
 def test_whatever_is_built_is_accepted_and_read_back(given, codec):
     batch = build(given, codec=codec)
     error, summary = check(batch)
@@ -338,7 +339,7 @@ def test_every_single_damaged_byte_is_noticed_or_lies_outside_the_checksum(codec
 
 @EACH_CODEC
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_damage_under_a_right_checksum_never_crashes(codec, data):
     out = bytearray(build(RECORDS, codec=codec))
     for position, value in data.draw(
@@ -363,6 +364,7 @@ def test_damage_under_a_right_checksum_never_crashes(codec, data):
 
 
 @given(data=st.binary(max_size=200))
+@settings(deadline=None)
 def test_arbitrary_bytes_are_refused(data):
     assert check(data)[0] < 0
     with pytest.raises(BatchError):

@@ -73,6 +73,7 @@ def test_what_is_compressed_inflates_to_the_same_bytes(codec, level):
 
 @EACH_CODEC
 @given(data=st.binary(max_size=5000), level=st.sampled_from([None, 1, 4, 9]))
+@settings(deadline=None)
 def test_any_bytes_survive_each_codec(codec, data, level):
     assert decompress(codec, compress(codec, data, level), len(data)) == data
 
@@ -171,7 +172,7 @@ def test_junk_and_trailing_junk_are_refused(codec):
     data=st.binary(max_size=300),
     flips=st.lists(st.tuples(st.integers(0), st.integers(1, 255)), max_size=4),
 )
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_damaged_streams_end_in_an_error_or_in_bounded_output(codec, data, flips):
     framed = bytearray(compress(codec, data * 5))
     for position, mask in flips:

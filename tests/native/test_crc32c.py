@@ -1,6 +1,6 @@
 import crc32c as reference
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pylog._native.batch import crc32c, crc32c_portable
 
@@ -33,6 +33,7 @@ def test_long_inputs_equal_the_reference(compute, size):
 
 @BOTH
 @given(data=st.binary(max_size=2000), cut=st.integers(0, 2000), seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None)
 def test_a_checksum_continues_over_pieces(compute, data, cut, seed):
     whole = compute(data, seed)
     assert whole == reference.crc32c(data, seed)

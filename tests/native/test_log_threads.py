@@ -16,9 +16,11 @@ FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
 
 
-@pytest.mark.parametrize("sanitizer, batches", [("thread", 300), ("address,undefined", 600)])
+# Three logs are flushed file by file, forty with one syncfs.
+@pytest.mark.parametrize("sanitizer, logs_and_batches", [
+    ("thread", [(3, 300), (40, 60)]), ("address,undefined", [(3, 600), (40, 100)])])
 @pytest.mark.timeout(300)
-def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, batches):
+def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, logs_and_batches):
     program = tmp_path / "log_threads"
     sources = [str(ROOT / "csrc" / f"{name}.c") for name in SOURCES]
     cc = os.environ.get("CC", "gcc").split()
@@ -26,6 +28,8 @@ def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, 
         [*cc, *FLAGS, f"-fsanitize={sanitizer}", "-I", str(ROOT / "csrc"), "-o", str(program),
          str(ROOT / "tests/native/log_threads.c"), *sources, *LIBRARIES],
         check=True)
-    data = tmp_path / "data"
-    ran = subprocess.run([str(program), str(data), str(batches)], capture_output=True, text=True, timeout=240)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
+    for logs, batches in logs_and_batches:
+        data = tmp_path / f"data-{logs}"
+        ran = subprocess.run([str(program), str(data), str(batches), str(logs)], capture_output=True, text=True,
+                             timeout=120)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from pylog.protocol import messages
+from pylog.protocol import codec, messages
 
 
 def test_a_message_starts_with_the_schemas_defaults():
@@ -37,6 +37,23 @@ def test_unknown_names_are_refused():
         messages.MetadataRequest(topic=[])
     with pytest.raises(AttributeError):
         messages.MetadataRequest().topic = []
+
+
+def test_fields_are_given_by_name_only():
+    with pytest.raises(TypeError, match="by name only"):
+        messages.MetadataRequest([])
+
+
+def test_a_class_made_from_a_message_class_is_a_message_too():
+    class Mine(messages.MetadataRequest):
+        __slots__ = ()
+
+    assert Mine(topics=None).allow_auto_topic_creation is True
+    assert codec.encode_request(3, 12, Mine(topics=None)) == codec.encode_request(
+        3, 12, messages.MetadataRequest(topics=None)
+    )
+    with pytest.raises(TypeError, match="no field 'name'"):
+        Mine(name="")
 
 
 def test_messages_compare_by_value():

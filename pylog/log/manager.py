@@ -1,0 +1,375 @@
+"""All partition logs of this node: opened at the start, kept in order while it runs, closed at the stop.
+
+Owns: the log directories with their locks, every Log, the checkpoint files.
+Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
+Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint never
+  promises more than is on disk; (4) a clean start trusts only what the last clean stop of ours wrote: the
+  marks in state.lmdb and in the directories must agree, for Kafka may have run in between.
+Source: Kafka's log directory layout; KIP-858 (several directories).
+"""
+
+import fcntl
+import logging
+import os
+import re
+import shutil
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from pylog._native.log import LogDeleted, LogDir, LogError
+from pylog.log import checkpoints as files
+from pylog.log import partitions
+from pylog.log.errors import StartError
+
+LOCK = ".lock"
+METADATA_PARTITION = "__cluster_metadata-0"
+CHECKPOINT_MS = 60_000
+FIRST_RETENTION_MS = 30_000
+SETTLE_THREADS = 8
+
+log = logging.getLogger("pylog.log")
+
+_PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
+
+
+class LogManager:
+    """The logs of one node. `paths` are its log directories; `failed` after a stop that was not clean."""
+
+    def __init__(self, settings, io_pool, now_ms):
+        self.paths = settings.log_dirs
+        self.directories = []
+        self.failed = False
+        self._settings = settings
+        self._io_pool = io_pool
+        self._now_ms = now_ms
+        self._locks = []
+        self._topics = {}        # name -> (topic id, [Log or None], overrides)
+        self._listings = []      # per directory, the names in it at the start
+        self._loads = []         # per directory, how many partitions it holds
+        self._store = None
+        self._place_of = {}      # Log -> number of its directory, when it is not the first
+        self._default_config = None
+        self._saved = {}         # (topic id, partition) -> Checkpoint, for what changed since the start
+        self._gone = []          # keys of deleted partitions that the store still has
+        self._upkeep_lock = threading.Lock()
+        self._closing = False
+        self._due = None         # when retention, checkpoints are next looked at, in ms
+        self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
+        self._left_over = []     # paths of deleted partitions, from before the start
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Takes the log directories. Raises StartError when one is unusable or another broker has it."""
+        for path in self.paths:
+            try:
+                os.makedirs(path, exist_ok=True)
+                self._locks.append(_locked(os.path.join(path, LOCK)))
+                self.directories.append(LogDir(path, self._io_pool))
+                self._listings.append(set(os.listdir(path)))
+            except OSError as error:
+                raise StartError(f"log directory {path}: {error.strerror or error}") from error
+            self._loads.append(0)
+
+    def take_clean_marks(self, stored: list) -> bool:
+        """Whether the last stop was clean and ours (4). The marks are gone afterwards."""
+        found = [list(files.clean_mark(path)) for path in self.paths]
+        for path in self.paths:
+            files.remove_clean_mark(path)
+        return bool(stored) and stored == found and all(found)
+
+    def holds_partitions(self) -> bool:
+        """Whether the directories held partitions of topics at the start."""
+        return any(_PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION
+                   for listing in self._listings for name in listing)
+
+    def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
+        """Opens every partition of this node, and sets aside directories that belong to none.
+
+        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition) ->
+        Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
+        """
+        self._store = store
+        now_ms = self._now_ms()
+        self._due = [now_ms + FIRST_RETENTION_MS, now_ms + CHECKPOINT_MS]
+        places = self._places()
+        hints = {} if clean else self._hints()
+        plan = []
+        for name, topic_id, roles, overrides in topics:
+            logs = [None] * len(roles)
+            self._topics[name] = (topic_id, logs, overrides)
+            config = self._config(overrides)
+            for index, role in enumerate(roles):
+                if role is not None:
+                    place = places.pop(f"{name}-{index}", None)
+                    checkpoint = checkpoints.pop((topic_id, index), None)
+                    plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
+        self._gone += checkpoints
+        self._set_aside(places)
+        self._listings.clear()
+        self._open_all(plan, clean, hints)
+
+    def _places(self) -> dict:
+        """Partition directory -> number of the log directory that it is in."""
+        places = {}
+        for number, listing in enumerate(self._listings):
+            for name in listing:
+                if _PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION:
+                    if name in places:
+                        raise StartError(f"{name} is in both {self.paths[places[name]]} "
+                                         f"and {self.paths[number]}")
+                    places[name] = number
+        return places
+
+    def _hints(self) -> dict:
+        """What Kafka's checkpoint files tell of partitions that state.lmdb does not know."""
+        hints = {}
+        for path in self.paths:
+            points, starts, watermarks = [
+                files.read_offsets(os.path.join(path, name))
+                for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
+            for key in points.keys() | starts.keys() | watermarks.keys():
+                hints[key] = partitions.NOTHING_KNOWN._replace(
+                    recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
+                    high_watermark=watermarks.get(key, -1))
+        return hints
+
+    def _open_all(self, plan, clean: bool, hints: dict) -> None:
+        begin_ms = self._now_ms()
+
+        def open_one(entry):
+            logs, name, topic_id, index, role, config, place, checkpoint = entry
+            trusted = clean and checkpoint is not None and (place is not None or not checkpoint.segments)
+            if checkpoint is None:
+                checkpoint = hints.get((name, index), partitions.NOTHING_KNOWN)
+            if place is None:
+                place = self._least_loaded()
+            self._loads[place] += 1
+            logs[index] = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
+            _assume(logs[index], role)
+
+        if clean:
+            for entry in plan:
+                open_one(entry)
+        else:
+            count = self._settings["num.recovery.threads.per.data.dir"] * len(self.paths)
+            with ThreadPoolExecutor(count, "recovery") as threads:
+                for _ in threads.map(open_one, plan):
+                    pass
+        if plan:
+            log.info("partitions opened", extra={
+                "count": len(plan), "clean": clean, "ms": self._now_ms() - begin_ms})
+
+    def close_partitions(self) -> list:
+        """Brings everything to disk and closes it. Returns [((topic id, partition), Checkpoint)]."""
+        self._closing = True
+        with self._upkeep_lock:
+            now_ms = self._now_ms()
+
+            def settle(entry):
+                _, topic_id, index, one = entry
+                try:
+                    one.settle(now_ms)
+                    return (topic_id, index), partitions.at_rest(one)
+                except LogError as error:
+                    self.failed = True
+                    log.error("a log could not be closed", extra={"reason": str(error)})
+
+            # Mostly waits for the disk, which serves several waits with one write.
+            with ThreadPoolExecutor(SETTLE_THREADS, "settle") as threads:
+                entries = [done for done in threads.map(settle, self._all()) if done]
+            if not self.failed:
+                self._write_checkpoint_files()
+            return entries
+
+    def write_clean_marks(self, broker_epoch: int) -> list:
+        """Marks the directories as cleanly stopped; what it returns must be given to the store."""
+        return [list(files.write_clean_mark(path, broker_epoch)) for path in self.paths]
+
+    def close(self) -> None:
+        """Lets go of the logs and the directories."""
+        self._topics.clear()
+        self.directories.clear()
+        for descriptor in self._locks:
+            os.close(descriptor)
+        self._locks.clear()
+
+    # ---- partitions -----------------------------------------------------------------------------
+
+    def get(self, name: str, index: int):
+        """The Log of a partition, or None when this node holds none."""
+        entry = self._topics.get(name)
+        if entry is None or not 0 <= index < len(entry[1]):
+            return None
+        return entry[1][index]
+
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+        """Opens the partitions of a new topic.
+
+        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no replica.
+        Raises StorageError.
+        """
+        config = self._config(overrides)
+        logs = [None] * len(roles)
+        for index, role in enumerate(roles):
+            if role is not None:
+                place = self._least_loaded()
+                self._loads[place] += 1
+                logs[index] = self._opened(place, name, topic_id, index, config,
+                                           partitions.NOTHING_KNOWN, False)
+                _assume(logs[index], role)
+        self._topics[name] = (topic_id, logs, overrides)
+
+    def delete(self, name: str) -> None:
+        """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
+        topic_id, logs, _ = self._topics.pop(name)
+        for index, one in enumerate(logs):
+            if one is not None:
+                self._saved.pop((topic_id, index), None)
+                self._gone.append((topic_id, index))
+                self._timed.discard(one)
+                self._loads[self._place_of.pop(one, 0)] -= 1
+                one.delete(self._now_ms())
+
+    def configure(self, name: str, overrides: dict) -> None:
+        """Puts changed topic settings into force."""
+        topic_id, logs, _ = self._topics[name]
+        self._topics[name] = (topic_id, logs, overrides)
+        config = self._config(overrides)
+        for one in logs:
+            if one is not None:
+                one.set_config(config)
+                self._watch(one, config)
+
+    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint, trusted):
+        one = partitions.open_log(
+            self.directories[place], name, index, topic_id, config, checkpoint, trusted,
+            self._now_ms())
+        if place:
+            self._place_of[one] = place
+        self._watch(one, config)
+        return one
+
+    def _watch(self, one, config) -> None:
+        if config["flush.ms"] < partitions.NEVER:
+            self._timed.add(one)
+        else:
+            self._timed.discard(one)
+
+    def _config(self, overrides: dict):
+        """The native settings of a topic; topics without overrides share one object."""
+        if overrides:
+            return partitions.native_config(self._settings.topic_config(overrides), self._settings)
+        if self._default_config is None:
+            self._default_config = partitions.native_config(
+                self._settings.topic_config({}), self._settings)
+        return self._default_config
+
+    def _set_aside(self, places: dict) -> None:
+        """Renames partition directories that no topic of the image has; forgotten, not deleted."""
+        for name, number in places.items():
+            path = os.path.join(self.paths[number], name)
+            os.rename(path, f"{path}.{uuid.uuid4().hex}-stray")
+            log.warning("a partition that no topic has was set aside", extra={"directory": path})
+        for number, listing in enumerate(self._listings):
+            self._left_over += [os.path.join(self.paths[number], name) for name in listing
+                                if name.endswith("-delete")]
+
+    def _least_loaded(self) -> int:
+        return min(range(len(self._loads)), key=self._loads.__getitem__)
+
+    def _all(self):
+        """(name, topic id, partition, Log) of every open partition."""
+        for name, (topic_id, logs, _) in list(self._topics.items()):
+            for index, one in enumerate(logs):
+                if one is not None:
+                    yield name, topic_id, index, one
+
+    # ---- upkeep ---------------------------------------------------------------------------------
+
+    def upkeep(self, now_ms: int) -> None:
+        """Does what is due: retention, rolls, flushes, checkpoints. Called about once a second, on a worker thread."""
+        with self._upkeep_lock:
+            if self._closing or self._due is None:
+                return
+            while self._left_over and not self._closing:
+                shutil.rmtree(self._left_over.pop(), ignore_errors=True)
+            every = now_ms >= self._due[0]
+            if every:
+                self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
+            self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
+            if now_ms >= self._due[1]:
+                self._due[1] = now_ms + CHECKPOINT_MS
+                self._checkpoint()
+
+    def _keep(self, now_ms: int, logs) -> None:
+        for one in logs:
+            if self._closing:
+                return
+            try:
+                one.upkeep(now_ms)
+            except LogDeleted:
+                continue
+            except LogError as error:
+                log.error("upkeep failed", extra={"reason": str(error)})
+
+    def _checkpoint(self) -> None:
+        """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
+        changed = []
+        for name, topic_id, index, one in self._all():
+            if self._closing:
+                return
+            if one.end_offset > one.recovery_point:
+                try:
+                    one.flush()
+                except LogError as error:
+                    log.error("a flush failed", extra={
+                        "topic": name, "partition": index, "reason": str(error)})
+                    continue
+            elif one.recovery_point == 0:
+                continue
+            # Keeps (3): the recovery point is read after the flush that moved it.
+            entry = partitions.flushed(one)
+            if self._saved.get((topic_id, index)) != entry:
+                self._saved[(topic_id, index)] = entry
+                changed.append(((topic_id, index), entry))
+        if changed or self._gone:
+            gone, self._gone = self._gone, []
+            self._store.save(None, changed, gone)
+            self._write_checkpoint_files()
+
+    def _write_checkpoint_files(self) -> None:
+        """Kafka's own checkpoint files, for its tools and for a Kafka that takes the directory over."""
+        for number, path in enumerate(self.paths):
+            rows = [(name, index, one) for name, _, index, one in self._all()
+                    if self._place_of.get(one, 0) == number]
+            files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
+                (name, index, one.recovery_point) for name, index, one in rows])
+            files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
+                (name, index, one.high_watermark) for name, index, one in rows])
+            files.write_offsets(os.path.join(path, files.LOG_START), [
+                (name, index, one.start_offset) for name, index, one in rows
+                if one.start_offset > 0])
+
+
+def _locked(path: str) -> int:
+    """A descriptor that holds the lock file, until it is closed or the process ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
+    return descriptor
+
+
+def _assume(one, role) -> None:
+    """Gives a log the part that the image has for it."""
+    leads, leader_epoch, alone = role
+    if leads:
+        one.become_leader(leader_epoch, alone)
+    else:
+        one.become_follower(leader_epoch)

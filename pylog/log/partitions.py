@@ -1,0 +1,63 @@
+"""One partition's log as Python opens and closes it: settings and checkpoints in, a native Log out.
+
+Owns: nothing; the Log owns its files.
+Called by: log.manager, metadata.local, metadata.store.
+Invariants: (1) a checkpoint that is not trusted makes the log look at its files.
+Source: csrc/log.h.
+"""
+
+from collections import namedtuple
+
+from pylog._native.log import Log
+
+NEVER = 2**63 - 1
+# What the broker's settings add to a topic's for its logs.
+BROKER_SETTINGS = ("producer.id.expiration.ms", "decompressed.batch.bytes.max",
+                   "records.validate.enable", "log.flush.acks.all.enable")
+
+Checkpoint = namedtuple("Checkpoint", (
+    "recovery_point", "log_start_offset", "high_watermark", "log_end_offset", "last_epoch",
+    "segments"))
+Checkpoint.__doc__ = """What a partition log looked like at a clean stop or at its last flush.
+
+segments: as Log.segments gives them. After a mere flush log_end_offset and last_epoch are -1 and
+segments is empty.
+"""
+
+NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
+
+
+def native_config(topic_settings: dict, settings) -> dict:
+    """All settings of a topic's logs, by Kafka's names."""
+    return {**topic_settings, **{name: settings[name] for name in BROKER_SETTINGS}}
+
+
+def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dict,
+             checkpoint: Checkpoint, trusted: bool, now_ms: int) -> Log:
+    """Opens or creates a partition's log.
+
+    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the recovery
+    point on. Raises LogError's kinds.
+    """
+    if trusted:
+        return Log.open(directory, topic, partition, topic_id, config, now_ms=now_ms,
+                        recovery_point=checkpoint.recovery_point,
+                        log_start_offset=checkpoint.log_start_offset,
+                        high_watermark=checkpoint.high_watermark, clean=True,
+                        segments=checkpoint.segments, log_end_offset=checkpoint.log_end_offset,
+                        last_epoch=checkpoint.last_epoch)
+    return Log.open(directory, topic, partition, topic_id, config, now_ms=now_ms,
+                    recovery_point=checkpoint.recovery_point,
+                    log_start_offset=checkpoint.log_start_offset,
+                    high_watermark=checkpoint.high_watermark)
+
+
+def at_rest(log) -> Checkpoint:
+    """The checkpoint of a log that was settled for a clean stop."""
+    return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, log.end_offset,
+                      log.last_epoch, log.segments())
+
+
+def flushed(log) -> Checkpoint:
+    """The checkpoint of a log that goes on: what a start after a crash may rely on."""
+    return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, -1, -1, b"")

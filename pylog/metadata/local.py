@@ -1,0 +1,109 @@
+"""The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory, no network.
+
+Owns: that partition log.
+Called by: metadata.service.
+Invariants: (1) an append is on disk when it returns; (2) one process has the directory (its lock), so that an
+  election is a matter of counting up; (3) an epoch is used by one start only, as far as anything was
+  appended under it.
+Source: KIP-595, KIP-631 (record frame).
+"""
+
+import os
+
+from pylog._native import batch
+from pylog.log import partitions
+from pylog.metadata import snapshots
+from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
+from pylog.metadata.store import METADATA_LOG_ID
+from pylog.protocol import records
+
+TOPIC = "__cluster_metadata"
+READ_BYTES_MAX = 8 << 20
+# Its records go only when a snapshot covers them, never by age or size.
+CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable": False}
+
+
+class LocalLog(MetadataLog):
+    """checkpoint: what the last clean stop left, or None to look at the files."""
+
+    KEY = (METADATA_LOG_ID, 0)
+
+    def __init__(self, directory, checkpoint, now_ms):
+        self._now_ms = now_ms
+        self._folder = os.path.join(directory.path, f"{TOPIC}-0")
+        if not os.path.isdir(self._folder):
+            checkpoint = None
+        self._log = partitions.open_log(
+            directory, TOPIC, 0, METADATA_LOG_ID, CONFIG, checkpoint or partitions.NOTHING_KNOWN,
+            checkpoint is not None, now_ms())
+        self._snapshot = snapshots.newest(self._folder)
+        # A snapshot's epoch counts too: the records that it covers may be gone from the log.
+        self._epoch = max(self._log.last_epoch, self._snapshot[2] if self._snapshot else 0, 0)
+
+    @property
+    def snapshot_end(self) -> int:
+        return self._snapshot[1] if self._snapshot else 0
+
+    def holds(self, offset: int, epoch: int) -> bool:
+        """Whether the record at `offset` is here, appended under `epoch`; offset -1 is before all records."""
+        within = self._log.start_offset <= offset < self._log.end_offset
+        return offset == -1 or within and self._log.epoch_of(offset) == epoch
+
+    def close(self) -> partitions.Checkpoint:
+        """Everything to disk; what the next start may trust. Raises LogError's kinds."""
+        self._log.settle(self._now_ms())
+        return partitions.at_rest(self._log)
+
+    def append(self, new: list, epoch: int, expected_end: int) -> int:
+        if epoch != self._epoch:
+            raise Conflict(f"epoch {epoch} is not the newest, {self._epoch} is")
+        if expected_end != self._log.end_offset:
+            raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
+        now_ms = self._now_ms()
+        data = batch.build([(None, records.encode_record(snapshots.version_of(record), record), now_ms, ())
+                            for record in new])
+        _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
+        self._log.flush()
+        return last_offset
+
+    def read(self, offset: int):
+        if offset < self._log.start_offset:
+            assert offset == 0, (offset, self._log.start_offset)
+            path, end, epoch = self._snapshot
+            yield MetadataBatch(end - 1, epoch, snapshots.read(path))
+            offset = end
+        while offset < self._log.end_offset:
+            data = self._log.read(offset, READ_BYTES_MAX)
+            for position, header in batch.walk(data):
+                last_offset = header.base_offset + header.last_offset_delta
+                if last_offset >= offset:
+                    yield _decoded(memoryview(data)[position:], header, last_offset)
+                offset = last_offset + 1
+
+    def wait(self, offset: int) -> None:
+        # Keeps (2): nobody else appends, so that what is not there will not come.
+        assert offset < self._log.end_offset, (offset, self._log.end_offset)
+
+    def session(self, node_id: int) -> None:
+        """Nobody else is there who could take this node for dead."""
+
+    def elect(self, node_id: int) -> int:
+        self._epoch += 1
+        self._log.become_leader(self._epoch, True)
+        return self._epoch
+
+    def snapshot(self, kept: list, offset: int, epoch: int) -> None:
+        snapshots.write(self._folder, kept, offset + 1, epoch, self._now_ms())
+        self._snapshot = snapshots.newest(self._folder)
+
+    def trim(self, offset: int) -> None:
+        assert offset <= self.snapshot_end, (offset, self.snapshot_end)
+        self._log.move_start(offset, self._now_ms())
+
+
+def _decoded(data, header, last_offset: int) -> MetadataBatch:
+    found = []
+    if not header.attributes & batch.CONTROL:
+        found = [records.decode_record(value)[1] for _, _, _, value, _ in batch.records(data)]
+    return MetadataBatch(last_offset, header.leader_epoch, found)
+

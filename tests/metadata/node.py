@@ -1,0 +1,70 @@
+"""A node on a directory: log manager and metadata service as the broker composes them, without sockets."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+from pylog._native.log import IoPool
+from pylog.config import Settings
+from pylog.log.manager import LogManager
+from pylog.metadata.service import MetadataService
+from pylog.protocol import messages
+
+NEW = messages.CreateTopicsRequest
+
+
+class Node:
+    """Starts on construction; `stop` is a clean one, `crash` keeps nothing but what is on disk by then."""
+
+    def __init__(self, path, **texts):
+        self.settings = Settings({"log.dirs": str(path), **{
+            name.replace("_", "."): value for name, value in texts.items()}})
+        self.node_id = self.settings["node.id"]
+        self.pool = IoPool(2)
+        self.logs = LogManager(self.settings, self.pool, self.now_ms)
+        self.service = MetadataService(SimpleNamespace(
+            settings=self.settings, logs=self.logs, node_id=self.node_id, now_ms=self.now_ms))
+        try:
+            self.logs.open()
+            self.service.open()
+            self.service.register([("PLAINTEXT", "localhost", 9092)])
+        except BaseException:
+            self.logs.close()
+            raise
+
+    @staticmethod
+    def now_ms():
+        return time.time_ns() // 1_000_000
+
+    @property
+    def image(self):
+        return self.service.image
+
+    def create(self, *names, partitions=1, configs=None):
+        """Creates topics; returns their ids."""
+        results = asyncio.run(self.service.create_topics(NEW(topics=[
+            NEW.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
+                NEW.CreatableTopicConfig(name=key, value=value)
+                for key, value in (configs or {}).items()])
+            for name in names])))
+        assert [result.error for result in results] == [0] * len(names), results
+        return [result.topic_id for result in results]
+
+    def delete(self, *names):
+        results = asyncio.run(self.service.delete_topics([(name, bytes(16)) for name in names]))
+        assert [result.error for result in results] == [0] * len(names), results
+
+    def producer_id(self):
+        return asyncio.run(self.service.next_producer_id())
+
+    def stop(self):
+        self.service.close()
+        self.logs.close()
+
+    def crash(self):
+        """Lets go of everything as a kill would: nothing is flushed, nothing is marked."""
+        for _, _, _, one in self.logs._all():
+            one.release()
+        self.service._log._log.release()
+        self.service._store.close()
+        self.logs.close()

@@ -1,0 +1,242 @@
+"""The node's start and stop over real files."""
+
+import glob
+import os
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pylog._native import batch
+from pylog.log.errors import StartError
+from pylog.metadata.image import Image, apply
+from tests.metadata.node import Node
+
+
+def folded(node):
+    image = Image()
+    for stretch in node.service._log.read(0):
+        image = apply(image, stretch.records, stretch.last_offset, stretch.epoch)
+    return image
+
+
+def append(node, topic, partition=0, records=3):
+    data = batch.build([(b"k", b"v", node.now_ms(), ())] * records)
+    return node.logs.get(topic, partition).append(data, node.now_ms())
+
+
+def test_topics_records_and_settings_survive_a_clean_stop(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", partitions=3, configs={"retention.ms": "9000"})
+    append(node, "a", 1)
+    cluster_id = node.service.cluster_id
+    node.stop()
+    node = Node(tmp_path)
+    assert node.service.cluster_id == cluster_id
+    assert node.image.topic_config("a") == {"retention.ms": "9000"}
+    assert [node.logs.get("a", index).end_offset for index in range(3)] == [0, 3, 0]
+    assert node.logs.get("a", 1).recovery_report() == (0, 0)
+    assert node.image.partition("a", 1).leader_epoch == 0
+    assert append(node, "a", 1) == (3, 5)
+    node.stop()
+
+
+def test_topics_and_flushed_records_survive_a_crash_under_new_leader_epochs(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", partitions=2)
+    append(node, "a", 1)
+    node.logs.get("a", 1).flush()
+    node.crash()
+    node = Node(tmp_path)
+    log = node.logs.get("a", 1)
+    assert log.end_offset == 3
+    assert node.image.partition("a", 1).leader_epoch == 1 and log.leader_epoch == 1
+    assert append(node, "a", 1) == (3, 5)
+    assert log.end_for_epoch(0) == (0, 3)
+    node.stop()
+
+
+def test_deleting_lmdb_loses_nothing(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", "b", partitions=2)
+    append(node, "a")
+    first = node.producer_id()
+    node.stop()
+    for file in glob.glob(str(tmp_path / "state.lmdb*")):
+        os.unlink(file)
+    node = Node(tmp_path)
+    assert set(node.image.topics) == {"a", "b"}
+    assert node.image == folded(node)
+    assert node.logs.get("a", 0).end_offset == 3
+    assert node.producer_id() > first
+    node.stop()
+
+
+def test_an_image_that_is_not_of_this_log_is_not_believed(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    node = Node(one)
+    node.create("a", "b", "c")
+    node.stop()
+    node = Node(other)
+    node.create("x")
+    node.stop()
+    os.replace(one / "state.lmdb", other / "state.lmdb")
+    node = Node(other)
+    assert set(node.image.topics) == {"x"}
+    node.stop()
+
+
+def test_a_mark_that_is_not_the_last_stops_makes_the_start_look_at_the_files(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    node.stop()
+    mark = tmp_path / ".kafka_cleanshutdown"
+    text = mark.read_text()
+    mark.unlink()
+    mark.write_text(text)          # As if Kafka had run here and stopped in between.
+    node = Node(tmp_path)
+    assert node.image.partition("a", 0).leader_epoch == 1
+    assert node.logs.get("a", 0).end_offset == 3
+    node.stop()
+
+
+def test_a_running_node_has_no_clean_mark(tmp_path):
+    node = Node(tmp_path)
+    node.stop()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    node = Node(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    node.stop()
+
+
+def test_a_deleted_topic_stays_deleted_and_its_name_is_free(tmp_path):
+    node = Node(tmp_path)
+    old, = node.create("a")
+    append(node, "a")
+    node.delete("a")
+    new, = node.create("a")
+    assert new != old and append(node, "a") == (0, 2)
+    node.crash()
+    node = Node(tmp_path)
+    assert node.image.topics["a"].id == new
+    assert node.logs.get("a", 0).end_offset == 3
+    node.stop()
+
+
+def test_a_second_broker_on_the_directory_is_told_so(tmp_path):
+    node = Node(tmp_path)
+    with pytest.raises(StartError, match="another broker"):
+        Node(tmp_path)
+    node.stop()
+    Node(tmp_path).stop()
+
+
+def test_partitions_without_their_metadata_log_stop_the_start(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.stop()
+    os.rename(tmp_path / "__cluster_metadata-0", tmp_path.parent / "away")
+    with pytest.raises(StartError, match="metadata log"):
+        Node(tmp_path)
+
+
+def test_a_partition_of_no_topic_is_set_aside_not_deleted(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.stop()
+    (tmp_path / "ghost-0").mkdir()
+    (tmp_path / "ghost-0" / "00000000000000000000.log").write_bytes(b"precious")
+    node = Node(tmp_path)
+    kept, = glob.glob(str(tmp_path / "ghost-0.*-stray"))
+    assert os.listdir(kept) == ["00000000000000000000.log"]
+    assert node.logs.get("a", 0) is not None
+    node.stop()
+
+
+def test_what_deletion_left_behind_goes_with_the_first_upkeep(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.delete("a")
+    node.crash()
+    assert glob.glob(str(tmp_path / "a-0.*-delete"))
+    node = Node(tmp_path)
+    node.logs.upkeep(node.now_ms())
+    assert not glob.glob(str(tmp_path / "a-0*"))
+    node.stop()
+
+
+def test_several_directories_share_the_partitions(tmp_path):
+    paths = f"{tmp_path}/a,{tmp_path}/b"
+    node = Node(paths)
+    node.create("t", partitions=4)
+    append(node, "t", 3)
+    for _ in range(2):
+        assert [len(glob.glob(f"{tmp_path}/{name}/t-*")) for name in "ab"] == [2, 2]
+        node.stop()
+        node = Node(paths)
+        assert node.logs.get("t", 3).end_offset == 3
+    node.crash()
+    node = Node(paths)
+    assert node.logs.get("t", 3).end_offset == 3
+    node.stop()
+
+
+class Restarts(RuleBasedStateMachine):
+    """Topics come and go, nodes stop and crash: the image is always the fold of the log."""
+
+    names = st.sampled_from("abcdef")
+
+    @initialize()
+    def start(self):
+        import tempfile
+        self.directory = tempfile.TemporaryDirectory()
+        self.node = Node(self.directory.name)
+        self.topics = {}
+
+    @rule(name=names, partitions=st.integers(1, 3))
+    def create(self, name, partitions):
+        if name not in self.topics:
+            self.node.create(name, partitions=partitions)
+            self.topics[name] = partitions
+
+    @rule(name=names)
+    def delete(self, name):
+        if self.topics.pop(name, None):
+            self.node.delete(name)
+
+    @rule(crash=st.booleans(), forget=st.booleans())
+    def restart(self, crash, forget):
+        before = self.node.image
+        if crash:
+            self.node.crash()
+        else:
+            self.node.stop()
+        if forget:
+            os.unlink(os.path.join(self.directory.name, "state.lmdb"))
+        self.node = Node(self.directory.name)
+        assert self.node.image.topics.keys() == before.topics.keys()
+        assert self.node.image.epoch > before.epoch
+
+    @rule()
+    def producer(self):
+        self.node.producer_id()
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "node"))
+    def the_image_is_the_fold_and_the_logs_follow_it(self):
+        assert self.node.image == folded(self.node)
+        assert {name: len(topic.partitions) for name, topic in self.node.image.topics.items()} \
+            == self.topics
+        for name, partitions in self.topics.items():
+            assert all(self.node.logs.get(name, index).is_leader for index in range(partitions))
+
+    def teardown(self):
+        if hasattr(self, "node"):
+            self.node.stop()
+            self.directory.cleanup()
+
+
+TestRestarts = Restarts.TestCase
+TestRestarts.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)

@@ -1,0 +1,56 @@
+import os
+
+import pytest
+
+from pylog.metadata import service, snapshots
+from pylog.metadata.image import Image, apply
+from tests.metadata.node import Node
+from tests.metadata.test_store import image
+
+
+def test_the_records_of_an_image_make_it_again():
+    whole = image()
+    assert apply(Image(), snapshots.records_of(whole), whole.offset, whole.epoch) == whole
+
+
+def test_a_written_snapshot_is_read_back_and_replaces_older_ones(tmp_path):
+    kept = snapshots.records_of(image())
+    snapshots.write(str(tmp_path), kept[:2], 50, 1, 7)
+    snapshots.write(str(tmp_path), kept, 100, 3, 7)
+    path, end, epoch = snapshots.newest(str(tmp_path))
+    assert (end, epoch) == (100, 3)
+    assert snapshots.read(path) == kept
+    assert os.listdir(tmp_path) == ["00000000000000000100-0000000003.checkpoint"]
+
+
+def test_a_damaged_snapshot_is_refused(tmp_path):
+    snapshots.write(str(tmp_path), snapshots.records_of(image()), 100, 3, 7)
+    path, _, _ = snapshots.newest(str(tmp_path))
+    with open(path, "r+b") as file:
+        file.seek(-30, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-31, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 0xFF, byte[0] ^ 0x55]))
+    with pytest.raises(ValueError):
+        snapshots.read(path)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_long_log_is_replaced_by_a_snapshot_and_its_tail(tmp_path, monkeypatch, crash, forget):
+    monkeypatch.setattr(service, "RECORDS_BETWEEN_SNAPSHOTS", 20)
+    node = Node(tmp_path)
+    for number in range(12):
+        node.create(f"t{number}", partitions=3)
+    node.delete("t3")
+    node.producer_id()
+    before = node.image
+    assert node.service._log.snapshot_end > 20
+    assert node.service._log._log.start_offset == node.service._log.snapshot_end
+    node.crash() if crash else node.stop()
+    if forget:
+        os.unlink(tmp_path / "state.lmdb")
+    node = Node(tmp_path)
+    assert node.image.topics.keys() == before.topics.keys()
+    assert node.image.next_producer_id == before.next_producer_id
+    node.stop()

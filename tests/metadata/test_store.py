@@ -1,0 +1,60 @@
+import os
+
+from pylog.log.partitions import Checkpoint
+from pylog.metadata.image import Image, apply
+from pylog.metadata.store import FILE, Store
+from pylog.protocol import messages
+from tests.metadata.test_controller import cluster, create, topic
+
+
+def image():
+    made, _ = create(cluster(2), topic("a", partitions=3, configs={"retention.ms": "5"}), topic("b"))
+    return apply(made, [messages.ProducerIdsRecord(next_producer_id=2000)], made.offset + 1, 4)
+
+
+def test_an_image_is_read_back_equal(tmp_path):
+    store = Store(str(tmp_path))
+    store.save(image(), [])
+    store.close()
+    again = Store(str(tmp_path)).load_image()
+    assert again == image()
+    assert again.topics["a"] is again.topics_by_id[again.topics["a"].id]
+
+
+def test_an_empty_store_knows_nothing(tmp_path):
+    store = Store(str(tmp_path))
+    assert store.load_image() == Image()
+    assert store.load_checkpoints() == {} and store.take_clean_mark() == []
+
+
+def test_checkpoints_are_kept_by_topic_id_and_partition(tmp_path):
+    store = Store(str(tmp_path))
+    first = Checkpoint(5, 0, 5, 5, 0, b"\x01" * 48)
+    second = Checkpoint(7, 2, 6, -1, -1, b"")
+    one, other = (bytes(15) + b"\x01", 0), (bytes(15) + b"\x02", 70_000)
+    store.save(None, [(one, first), (other, second)])
+    assert store.load_checkpoints() == {one: first, other: second}
+    store.save(None, [(other, first)], gone=[one])
+    assert store.load_checkpoints() == {other: first}
+
+
+def test_the_clean_mark_is_taken_once(tmp_path):
+    store = Store(str(tmp_path))
+    store.save(image(), [], mark=[[1, 2]])
+    assert store.take_clean_mark() == [[1, 2]]
+    assert store.take_clean_mark() == []
+
+
+def test_rubbish_in_place_of_the_file_is_replaced(tmp_path):
+    (tmp_path / FILE).write_bytes(os.urandom(100_000))
+    store = Store(str(tmp_path))
+    assert store.load_image() == Image()
+    store.save(image(), [])
+    assert store.load_image() == image()
+
+
+def test_an_image_of_another_shape_is_ignored(tmp_path):
+    store = Store(str(tmp_path))
+    with store._env.begin(write=True) as txn:
+        txn.put(b"image", b"\0" * 12 + b'{"topics":7}')
+    assert store.load_image() == Image()
