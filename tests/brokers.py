@@ -87,8 +87,8 @@ class Brokerd:
         if self.preexec is not None:
             self.preexec()
 
-    def start(self, wait_s: float = START_WAIT_S) -> "Brokerd":
-        """Spawn and block until the ready line. Raises BrokerDied."""
+    def spawn(self) -> None:
+        """Start the process without waiting for it."""
         self.output.write_bytes(b"")
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **self.environment}
         with open(self.output, "ab") as out, open(self.log, "ab") as log:
@@ -96,6 +96,10 @@ class Brokerd:
                 self._command(), stdin=subprocess.DEVNULL, stdout=out, stderr=log,
                 cwd=self.root, env=environment, preexec_fn=self._before_exec,
             )
+
+    def start(self, wait_s: float = START_WAIT_S) -> "Brokerd":
+        """Spawn and block until the ready line. Raises BrokerDied."""
+        self.spawn()
         end_s = time.monotonic() + wait_s
         while time.monotonic() < end_s:
             found = READY.search(self.output.read_text(errors="replace"))

@@ -23,6 +23,7 @@ TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 def addresses(broker, context):
     """Yields (node id, host, port, rack, fenced) of each registered broker, for the client's listener."""
     told = bool(broker.settings.advertised_listeners)
+    listener = broker.settings.listeners[context.listener].name
     for registered in broker.image.brokers.values():
         if registered.id == broker.node_id and not told:
             # Keeps (1).
@@ -30,7 +31,7 @@ def addresses(broker, context):
                    registered.fenced)
             continue
         for endpoint in registered.endpoints:
-            if endpoint.name == context.listener:
+            if endpoint.name == listener:
                 yield (registered.id, endpoint.host, endpoint.port, registered.rack,
                        registered.fenced)
 

@@ -42,7 +42,7 @@ class Broker:
         """The handler's answer after it went through the codec, both ways."""
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
         context = SimpleNamespace(
-            api_version=version, client_id="c", listener="PLAINTEXT", local_host="dialled.example",
+            api_version=version, client_id="c", listener=0, local_host="dialled.example",
             local_port=1234, peer_host="p", principal=0, **fields)
         answer = api.HANDLERS[key](self, context, request)
         if asyncio.iscoroutine(answer):

@@ -239,4 +239,4 @@ class Restarts(RuleBasedStateMachine):
 
 
 TestRestarts = Restarts.TestCase
-TestRestarts.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+TestRestarts.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)

@@ -1,0 +1,375 @@
+/* Preloaded into a broker under test: records what it asks of the disk, and makes it fail on command.
+ *
+ * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order in
+ * which they took effect; a sync is two events, so that what it covers is known (all that completed
+ * before it began). SHIM_FAULTS: a file that may appear at any time with lines
+ * "sync|write SUBSTRING ERRNO"; calls on paths that contain SUBSTRING then fail with ERRNO.
+ * An event is a struct event, then its path, then (for writes) the bytes. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+
+enum { WRITE = 1, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP };
+struct event {
+    uint64_t time_ns, inode, token;
+    int64_t position, size;
+    uint32_t path_len, data_len;
+    uint32_t type, flags; /* flags: 1 written through O_DSYNC or O_SYNC, 2 a directory */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int record_fd = -2;
+static uint64_t next_token = 1;
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static void raw_write(int fd, const void *data, size_t size) {
+    const char *at = data;
+    while (size > 0) {
+        ssize_t n = syscall(SYS_write, fd, at, size);
+        if (n <= 0) return;
+        at += n;
+        size -= (size_t)n;
+    }
+}
+
+static int below_root(const char *path) {
+    const char *root = getenv("SHIM_ROOT");
+    if (root == NULL) return 0;
+    size_t n = strlen(root);
+    return strncmp(path, root, n) == 0 && (path[n] == '/' || path[n] == 0);
+}
+
+/* The path of an open file below the root, or 0. */
+static int path_of(int fd, char *path) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, PATH_MAX - 1);
+    if (n <= 0) return 0;
+    path[n] = 0;
+    return below_root(path);
+}
+
+static int absolute(int dir, const char *path, char *out) {
+    if (path[0] == '/') {
+        snprintf(out, PATH_MAX, "%s", path);
+    } else {
+        char base[PATH_MAX];
+        if (dir == AT_FDCWD) {
+            if (getcwd(base, sizeof base) == NULL) return 0;
+        } else {
+            char link[64];
+            snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+            ssize_t n = readlink(link, base, sizeof base - 1);
+            if (n <= 0) return 0;
+            base[n] = 0;
+        }
+        if (snprintf(out, PATH_MAX, "%s/%s", base, path) >= PATH_MAX) return 0;
+    }
+    return below_root(out);
+}
+
+static uint64_t inode_of(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* Caller holds the lock. */
+static void note(struct event e, const char *path, const struct iovec *data, int data_count) {
+    if (record_fd == -2) {
+        const char *name = getenv("SHIM_RECORD");
+        record_fd = name == NULL ? -1 : (int)syscall(SYS_openat, AT_FDCWD, name,
+                                                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    }
+    if (record_fd < 0) return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    e.time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    e.path_len = (uint32_t)strlen(path);
+    size_t left = e.data_len;
+    size_t total = sizeof e + e.path_len + left;
+    char *out = malloc(total);
+    if (out == NULL) abort();
+    memcpy(out, &e, sizeof e);
+    memcpy(out + sizeof e, path, e.path_len);
+    char *at = out + sizeof e + e.path_len;
+    for (int i = 0; i < data_count && left > 0; i++) {
+        size_t part = data[i].iov_len < left ? data[i].iov_len : left;
+        memcpy(at, data[i].iov_base, part);
+        at += part;
+        left -= part;
+    }
+    raw_write(record_fd, out, total);
+    free(out);
+}
+
+/* The errno that the faults file asks for, or 0. */
+static int fault(const char *kind, const char *path) {
+    const char *name = getenv("SHIM_FAULTS");
+    if (name == NULL) return 0;
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    char text[1024];
+    ssize_t n = syscall(SYS_read, fd, text, sizeof text - 1);
+    syscall(SYS_close, fd);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        char what[16], part[512];
+        int code;
+        if (sscanf(line, "%15s %511s %d", what, part, &code) == 3 && strcmp(what, kind) == 0
+            && strstr(path, part) != NULL)
+            return code;
+    }
+    return 0;
+}
+
+static ssize_t written(int fd, const char *path, ssize_t n, int64_t position,
+                       const struct iovec *data, int count) {
+    if (n <= 0) return n;
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return n;
+    int flags = fcntl(fd, F_GETFL);
+    if (position < 0) position = (int64_t)lseek(fd, 0, SEEK_CUR) - n;
+    struct event e = {.type = WRITE, .inode = st.st_ino, .position = position, .size = n,
+                      .data_len = (uint32_t)n, .flags = (flags & O_DSYNC) ? 1 : 0};
+    note(e, path, data, count);
+    return n;
+}
+
+#define WRITER(call, fd, position, data, count)                                  \
+    char path[PATH_MAX];                                                         \
+    if (!path_of(fd, path)) return call;                                         \
+    int code = fault("write", path);                                             \
+    if (code) { errno = code; return -1; }                                       \
+    pthread_mutex_lock(&lock);                                                   \
+    ssize_t n = written(fd, path, call, position, data, count);                  \
+    int saved = errno;                                                           \
+    pthread_mutex_unlock(&lock);                                                 \
+    errno = saved;                                                               \
+    return n
+
+ssize_t write(int fd, const void *buf, size_t count) {
+    struct iovec data = {(void *)buf, count};
+    WRITER(REAL(write)(fd, buf, count), fd, -1, &data, 1);
+}
+ssize_t pwrite(int fd, const void *buf, size_t count, off_t offset) {
+    struct iovec data = {(void *)buf, count};
+    WRITER(REAL(pwrite)(fd, buf, count, offset), fd, offset, &data, 1);
+}
+ssize_t pwrite64(int fd, const void *buf, size_t count, off64_t offset) {
+    struct iovec data = {(void *)buf, count};
+    WRITER(REAL(pwrite64)(fd, buf, count, offset), fd, offset, &data, 1);
+}
+ssize_t writev(int fd, const struct iovec *iov, int count) {
+    WRITER(REAL(writev)(fd, iov, count), fd, -1, iov, count);
+}
+ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t offset) {
+    WRITER(REAL(pwritev)(fd, iov, count, offset), fd, offset, iov, count);
+}
+ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t offset) {
+    WRITER(REAL(pwritev64)(fd, iov, count, offset), fd, offset, iov, count);
+}
+ssize_t pwritev2(int fd, const struct iovec *iov, int count, off_t offset, int flags) {
+    WRITER(REAL(pwritev2)(fd, iov, count, offset, flags), fd, offset, iov, count);
+}
+
+static void sized(int fd, const char *path, uint32_t type, int64_t position, int64_t size,
+                  uint32_t flags) {
+    struct stat st;
+    if (fstat(fd, &st) == 0) {
+        struct event e = {.type = type, .inode = st.st_ino, .position = position, .size = size,
+                          .flags = flags};
+        note(e, path, NULL, 0);
+    }
+}
+
+#define SIZER(call, fd, type, position, size, may_fail)                          \
+    char path[PATH_MAX];                                                         \
+    if (!path_of(fd, path)) return call;                                         \
+    int code = (may_fail) ? fault("write", path) : 0;                            \
+    if (code) FAIL(code);                                                        \
+    pthread_mutex_lock(&lock);                                                   \
+    int result = call;                                                           \
+    int saved = errno;                                                           \
+    if (result == 0) sized(fd, path, type, position, size, 0);                   \
+    pthread_mutex_unlock(&lock);                                                 \
+    errno = saved;                                                               \
+    return result
+
+#define FAIL(code) { errno = code; return -1; }
+int ftruncate(int fd, off_t size) { SIZER(REAL(ftruncate)(fd, size), fd, TRUNCATE, 0, size, 0); }
+int ftruncate64(int fd, off64_t size) {
+    SIZER(REAL(ftruncate64)(fd, size), fd, TRUNCATE, 0, size, 0);
+}
+int fallocate(int fd, int mode, off_t offset, off_t size) {
+    SIZER(REAL(fallocate)(fd, mode, offset, size), fd, mode & FALLOC_FL_KEEP_SIZE ? 0 : ALLOCATE,
+          offset, size, 1);
+}
+int fallocate64(int fd, int mode, off64_t offset, off64_t size) {
+    SIZER(REAL(fallocate64)(fd, mode, offset, size), fd,
+          mode & FALLOC_FL_KEEP_SIZE ? 0 : ALLOCATE, offset, size, 1);
+}
+#undef FAIL
+#define FAIL(code) return code
+int posix_fallocate(int fd, off_t offset, off_t size) {
+    SIZER(REAL(posix_fallocate)(fd, offset, size), fd, ALLOCATE, offset, size, 1);
+}
+int posix_fallocate64(int fd, off64_t offset, off64_t size) {
+    SIZER(REAL(posix_fallocate64)(fd, offset, size), fd, ALLOCATE, offset, size, 1);
+}
+
+static int synced(int fd, int (*call)(int)) {
+    char path[PATH_MAX];
+    if (!path_of(fd, path)) return call(fd);
+    int code = fault("sync", path);
+    if (code) {
+        errno = code;
+        return -1;
+    }
+    struct stat st;
+    fstat(fd, &st);
+    struct event e = {.type = SYNC_BEGIN, .inode = st.st_ino, .flags = S_ISDIR(st.st_mode) ? 2 : 0};
+    pthread_mutex_lock(&lock);
+    e.token = next_token++;
+    note(e, path, NULL, 0);
+    pthread_mutex_unlock(&lock);
+    int result = call(fd);
+    int saved = errno;
+    if (result == 0) {
+        e.type = SYNC_END;
+        pthread_mutex_lock(&lock);
+        note(e, path, NULL, 0);
+        pthread_mutex_unlock(&lock);
+    }
+    errno = saved;
+    return result;
+}
+
+int fsync(int fd) { return synced(fd, REAL(fsync)); }
+int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
+
+static int opened(int fd, int dir, const char *name, int flags) {
+    char path[PATH_MAX];
+    int saved = errno;
+    if (fd >= 0 && (flags & (O_CREAT | O_TRUNC)) && absolute(dir, name, path)) {
+        struct stat st;
+        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+            struct event e = {.type = CREATE, .inode = st.st_ino, .size = st.st_size};
+            note(e, path, NULL, 0);
+        }
+    }
+    errno = saved;
+    return fd;
+}
+
+#define OPENER(call_with, dir, name, flags)                                      \
+    mode_t mode = 0;                                                             \
+    if ((flags) & (O_CREAT | __O_TMPFILE)) {                                     \
+        va_list rest;                                                            \
+        va_start(rest, flags);                                                   \
+        mode = va_arg(rest, mode_t);                                             \
+        va_end(rest);                                                            \
+    }                                                                            \
+    if (!((flags) & (O_CREAT | O_TRUNC))) return call_with;                      \
+    pthread_mutex_lock(&lock);                                                   \
+    int fd = opened(call_with, dir, name, flags);                                \
+    int saved = errno;                                                           \
+    pthread_mutex_unlock(&lock);                                                 \
+    errno = saved;                                                               \
+    return fd
+
+int open(const char *name, int flags, ...) {
+    OPENER(REAL(open)(name, flags, mode), AT_FDCWD, name, flags);
+}
+int open64(const char *name, int flags, ...) {
+    OPENER(REAL(open64)(name, flags, mode), AT_FDCWD, name, flags);
+}
+int openat(int dir, const char *name, int flags, ...) {
+    OPENER(REAL(openat)(dir, name, flags, mode), dir, name, flags);
+}
+int openat64(int dir, const char *name, int flags, ...) {
+    OPENER(REAL(openat64)(dir, name, flags, mode), dir, name, flags);
+}
+
+static void moved(int result, const char *from, const char *to) {
+    if (result != 0) return;
+    struct event e = {.type = RENAME, .inode = inode_of(to), .data_len = (uint32_t)strlen(from)};
+    struct iovec data = {(void *)from, strlen(from)};
+    note(e, to, &data, 1);
+}
+
+#define MOVER(call, from_dir, from, to_dir, to)                                  \
+    char source[PATH_MAX], goal[PATH_MAX];                                       \
+    if (!absolute(from_dir, from, source) || !absolute(to_dir, to, goal)) return call; \
+    pthread_mutex_lock(&lock);                                                   \
+    int result = call;                                                           \
+    int saved = errno;                                                           \
+    moved(result, source, goal);                                                 \
+    pthread_mutex_unlock(&lock);                                                 \
+    errno = saved;                                                               \
+    return result
+
+int rename(const char *from, const char *to) {
+    MOVER(REAL(rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+}
+int renameat(int from_dir, const char *from, int to_dir, const char *to) {
+    MOVER(REAL(renameat)(from_dir, from, to_dir, to), from_dir, from, to_dir, to);
+}
+
+#define ENTRY(call, dir, name, kind)                                             \
+    char path[PATH_MAX];                                                         \
+    if (!absolute(dir, name, path)) return call;                                 \
+    pthread_mutex_lock(&lock);                                                   \
+    int result = call;                                                           \
+    int saved = errno;                                                           \
+    if (result == 0) {                                                           \
+        struct event e = {.type = kind, .inode = kind == MKDIR ? inode_of(path) : 0}; \
+        note(e, path, NULL, 0);                                                  \
+    }                                                                            \
+    pthread_mutex_unlock(&lock);                                                 \
+    errno = saved;                                                               \
+    return result
+
+int unlink(const char *name) { ENTRY(REAL(unlink)(name), AT_FDCWD, name, UNLINK); }
+int unlinkat(int dir, const char *name, int flags) {
+    ENTRY(REAL(unlinkat)(dir, name, flags), dir, name, UNLINK);
+}
+int rmdir(const char *name) { ENTRY(REAL(rmdir)(name), AT_FDCWD, name, UNLINK); }
+int mkdir(const char *name, mode_t mode) { ENTRY(REAL(mkdir)(name, mode), AT_FDCWD, name, MKDIR); }
+int mkdirat(int dir, const char *name, mode_t mode) {
+    ENTRY(REAL(mkdirat)(dir, name, mode), dir, name, MKDIR);
+}
+
+static void *mapped(void *at, int prot, int flags, int fd) {
+    char path[PATH_MAX];
+    int shared = (flags & MAP_TYPE) == MAP_SHARED || (flags & MAP_TYPE) == MAP_SHARED_VALIDATE;
+    if (at != MAP_FAILED && fd >= 0 && shared && (prot & PROT_WRITE) && path_of(fd, path)) {
+        pthread_mutex_lock(&lock);
+        sized(fd, path, MAP, 0, 0, 0);
+        pthread_mutex_unlock(&lock);
+    }
+    return at;
+}
+void *mmap(void *hint, size_t size, int prot, int flags, int fd, off_t offset) {
+    return mapped(REAL(mmap)(hint, size, prot, flags, fd, offset), prot, flags, fd);
+}
+void *mmap64(void *hint, size_t size, int prot, int flags, int fd, off64_t offset) {
+    return mapped(REAL(mmap64)(hint, size, prot, flags, fd, offset), prot, flags, fd);
+}

@@ -1,0 +1,123 @@
+"""The power-cut model itself, on small programs whose right outcome is known."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.durability.disk import MAP, PowerCut, environment, read_record, shim
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return shim(tmp_path_factory.mktemp("shim"))
+
+
+def _run(library, folder, program: str):
+    """Record `program`, run in an empty root; the events and the root."""
+    root = folder / "root"
+    root.mkdir()
+    record = folder / "record"
+    text = ("import os\n"
+            "def sync_folder(path):\n"
+            "    fd = os.open(path, os.O_RDONLY)\n"
+            "    os.fsync(fd)\n"
+            "    os.close(fd)\n" + program)
+    subprocess.run([sys.executable, "-c", text], cwd=root, check=True,
+                   env={**environment(library, root, record), "PATH": "/usr/bin:/bin"})
+    return read_record(record), root
+
+
+def _synced_disk(events, root, goal) -> dict[str, bytes]:
+    PowerCut(events, root).write_to(goal)
+    return {str(path.relative_to(goal)): path.read_bytes()
+            for path in goal.rglob("*") if path.is_file()}
+
+
+def test_only_synced_bytes_of_synced_names_survive(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+os.pwrite(fd, b"safe", 0)
+os.fdatasync(fd)
+os.pwrite(fd, b"lost", 4)
+other = os.open("b", os.O_CREAT | os.O_RDWR)
+os.write(other, b"named nowhere")
+sync_folder(".")
+late = os.open("c", os.O_CREAT | os.O_RDWR)
+os.write(late, b"synced, but its name is not")
+os.fsync(late)
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe", "b": b""}
+
+
+def test_a_rename_is_lost_without_a_sync_of_its_folder(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+for name, text in (("f", b"old"), ("f.tmp", b"new")):
+    fd = os.open(name, os.O_CREAT | os.O_RDWR)
+    os.write(fd, text)
+    os.fsync(fd)
+sync_folder(".")
+os.rename("f.tmp", "f")
+""")
+    disk = _synced_disk(events, root, tmp_path / "cut")
+    assert disk == {"f": b"old", "f.tmp": b"new"}
+    PowerCut(events, root).write_to(tmp_path / "some", random.Random(1))
+    for seed in range(20):
+        goal = tmp_path / f"some{seed}"
+        PowerCut(events, root).write_to(goal, random.Random(seed))
+        assert (goal / "f").read_bytes() in (b"old", b"new")
+
+
+def test_folders_made_and_synced_survive_with_their_files(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+os.mkdir("t-0")
+sync_folder(".")
+fd = os.open("t-0/00.log", os.O_CREAT | os.O_RDWR)
+os.posix_fallocate(fd, 0, 10)
+os.pwrite(fd, b"xy", 3)
+os.fdatasync(fd)
+sync_folder("t-0")
+os.ftruncate(fd, 4)
+os.mkdir("gone")
+open("gone/file", "w").write("x")
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {
+        "t-0/00.log": bytes(3) + b"xy" + bytes(5)}
+    assert not (tmp_path / "cut" / "gone").exists()
+
+
+def test_writes_through_o_dsync_are_safe_without_a_sync(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+fd = os.open("a", os.O_CREAT | os.O_RDWR | os.O_DSYNC)
+os.write(fd, b"meta")
+sync_folder(".")
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"meta"}
+
+
+def test_a_sync_covers_only_what_was_written_before_it_began(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+sync_folder(".")
+for number in range(5):
+    os.write(fd, b"%d" % number)
+    os.fsync(fd)
+""")
+    lengths = set()
+    for count in range(len(events) + 1):
+        goal = tmp_path / f"cut{count}"
+        goal.mkdir()
+        PowerCut(events, root, count).write_to(goal)
+        lengths.add(len((goal / "a").read_bytes()) if (goal / "a").exists() else -1)
+    assert lengths == {-1, 0, 1, 2, 3, 4, 5}
+
+
+def test_shared_writable_maps_are_seen(library, tmp_path):
+    events, _ = _run(library, tmp_path, """
+import mmap
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 4096)
+mmap.mmap(fd, 4096)
+""")
+    assert [event.path.rpartition("/")[2] for event in events if event.type == MAP] == ["a"]

@@ -1,0 +1,138 @@
+"""No space left: that partition refuses, nothing that was acknowledged is lost, all else goes on."""
+
+import errno
+import resource
+import subprocess
+import time
+
+import pytest
+
+from tests.brokers import Brokerd, answers
+from tests.durability.disk import environment
+from tests.wire import raw
+from tests.wire.raw import Connection, batch, record
+from tests.wire.talk import create_topic, fetch, produce, unique
+
+MIB = 1 << 20
+
+
+def _fill_until_refused(connection: Connection, topic: str, limit: int = 400) -> tuple[int, int]:
+    """(records acknowledged, error code) of appends of 100 kB each."""
+    for number in range(limit):
+        row = produce(connection, topic, batch([record(value=bytes(100_000))]))
+        if row["error_code"]:
+            return number, row["error_code"]
+    return limit, 0
+
+
+def _readable(connection: Connection, topic: str, count: int) -> None:
+    for offset in range(0, count, max(1, count // 10)):
+        row = fetch(connection, topic, offset, partition_bytes_max=1000)
+        assert row["error_code"] == 0 and len(row["records"]) > 100_000, offset
+    assert fetch(connection, topic, 0, partition_bytes_max=1000)["high_watermark"] == count
+
+
+def _no_space(part: str, faults) -> None:
+    faults.write_text(f"write {part} {errno.ENOSPC}\n")
+
+
+def test_a_partition_without_space_refuses_and_the_others_go_on(ram, preload):
+    faults = ram / "faults"
+    broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
+                                                          faults=faults))
+    with broker:
+        full, other = unique("full"), unique("other")
+        create_topic(broker.port, full)
+        create_topic(broker.port, other)
+        with Connection(broker.port) as connection:
+            for _ in range(20):
+                assert produce(connection, full, batch([record(value=bytes(100_000))]))[
+                    "error_code"] == 0
+            _no_space(f"/{full}-0/", faults)
+            codes = [produce(connection, full, batch([record(value=bytes(100_000))]))["error_code"]
+                     for _ in range(3)]
+            assert 0 not in codes, codes
+            _readable(connection, full, 20)
+            for _ in range(5):
+                assert produce(connection, other, batch())["error_code"] == 0
+            assert answers(broker.port)
+        faults.unlink()
+        broker.kill()
+        broker.start()
+        with Connection(broker.port) as connection:
+            _readable(connection, full, 20)
+            row = produce(connection, full, batch([record(value=bytes(100_000))]))
+            assert (row["error_code"], row["base_offset"]) == (0, 20)
+
+
+def test_a_file_size_limit_is_an_error_and_not_the_end(ram):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6 * MIB, 6 * MIB))
+
+    with Brokerd(ram, preexec=limit) as broker:
+        topic, other = unique("limited"), unique("other")
+        create_topic(broker.port, topic)
+        create_topic(broker.port, other)
+        with Connection(broker.port) as connection:
+            count, code = _fill_until_refused(connection, topic)
+            assert code != 0 and 0 < count < 64, (count, code)
+            _readable(connection, topic, count)
+            assert produce(connection, other, batch())["error_code"] == 0
+        broker.preexec = None
+        broker.kill()
+        broker.start()
+        with Connection(broker.port) as connection:
+            _readable(connection, topic, count)
+            row = produce(connection, topic, batch())
+            assert (row["error_code"], row["base_offset"]) == (0, count)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A tmpfs of 48 MiB, or a skip where mounting is not allowed."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)],
+                             capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount; the shim's variant of this test runs everywhere")
+    try:
+        yield folder
+    finally:
+        for _ in range(50):
+            if subprocess.run(["umount", str(folder)], capture_output=True).returncode == 0:
+                break
+            time.sleep(0.1)
+
+
+def test_a_full_file_system_refuses_serves_reads_and_recovers(small_disk, tmp_path):
+    with Brokerd(tmp_path / "run", data_dir=small_disk / "data") as broker:
+        topic = unique("full")
+        create_topic(broker.port, topic)
+        with Connection(broker.port, wait_s=30) as connection:
+            count, code = _fill_until_refused(connection, topic, 1000)
+            assert code != 0 and count > 50, (count, code)
+            _readable(connection, topic, count)
+            assert answers(broker.port)
+        subprocess.run(["mount", "-o", "remount,size=120m", str(small_disk)], check=True)
+        broker.kill()
+        broker.start()
+        with Connection(broker.port) as connection:
+            _readable(connection, topic, count)
+            row = produce(connection, topic, batch())
+            assert (row["error_code"], row["base_offset"]) == (0, count)
+        broker.kill()
+
+
+def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):
+    faults = ram / "faults"
+    broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
+                                                          faults=faults))
+    with broker:
+        topic = unique("part")
+        create_topic(broker.port, topic)
+        with Connection(broker.port) as connection:
+            assert produce(connection, topic, batch())["error_code"] == 0
+            _no_space(f"/{topic}-0/", faults)
+            assert produce(connection, topic, batch(codec=raw.LZ4))["error_code"] != 0
+            assert fetch(connection, topic, 0)["high_watermark"] == 1
