@@ -36,6 +36,7 @@ void connection_run_list(struct reactor *r, struct connection_list *list) {
     for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
     while (now.first != NULL) {
         struct connection *c = now.first;
+        if (list != &r->ready) c->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_delist(c);
         connection_run(r, c);
     }
@@ -208,6 +209,17 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
         return;
     }
     connection_run(r, c);
+}
+
+void connection_evict_stalled(struct reactor *r) {
+    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
+        struct connection *c = slab_at(&r->connections, i);
+        if (c == NULL || c->in == NULL || c->in->room <= INPUT_SMALL_BYTES || c->readable ||
+            c->first != NULL || c->list != NULL || r->now_ms - c->active_ms < EVICT_MS)
+            continue;
+        STAT_ADD(r, frames_late, 1);
+        connection_close(r, c);
+    }
 }
 
 void connection_drain(struct reactor *r, struct connection *c) {

@@ -54,7 +54,8 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
     uint32_t bits = class_for(room);
     if (bits > INPUT_CLASS_MAX) return NULL;
     uint64_t bytes = (uint64_t)1 << bits;
-    if (p->held_bytes + bytes > p->held_bytes_max && !must) return NULL;
+    uint64_t reserved = bytes > INPUT_SMALL_BYTES ? p->held_bytes_max / INPUT_RESERVED_PART : 0;
+    if (p->held_bytes + bytes > p->held_bytes_max - reserved && !must) return NULL;
     struct input_buffer *b = p->spare[bits];
     if (b != NULL) {
         p->spare[bits] = b->next;

@@ -11,8 +11,13 @@
 #include <stdint.h>
 
 enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 17 };
-/* Free buffers kept by a pool, at most. */
-enum { INPUT_SPARE_BYTES_MAX = 32 << 20 };
+enum {
+    INPUT_SPARE_BYTES_MAX = 32 << 20, /* free buffers kept by a pool */
+    /* One part in so many of the limit is kept for buffers of this size: small requests get through beside large ones that do
+     * not get on. */
+    INPUT_RESERVED_PART = 8,
+    INPUT_SMALL_BYTES = 64 << 10
+};
 
 struct input_buffer {
     struct input_buffer *next;
@@ -30,7 +35,7 @@ struct input_pool {
 void input_pool_init(struct input_pool *p, uint64_t held_bytes_max);
 /* No buffer is held any more. */
 void input_pool_clear(struct input_pool *p);
-/* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or held_bytes_max would be passed and not `must`. */
+/* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or the limit would be passed and not `must`. */
 struct input_buffer *input_take(struct input_pool *p, size_t room, bool must);
 void input_release(struct input_pool *p, struct input_buffer *b);
 /* What a buffer taken for `room` bytes would hold. */

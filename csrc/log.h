@@ -83,6 +83,9 @@ void log_retain(struct log *log);
 void log_release(struct log *log);          /* the last one closes the files */
 /* Flushes, writes the producer snapshot and the epoch checkpoint, trims preallocated space. */
 int log_close_clean(struct log *log, int64_t now_ms);
+/* Nothing is written to its files any more, by nobody; appends, reads and waiters get LOG_E_DELETED. Before another log_open of
+ * the same partition in this process, after log_close_clean or instead of it. */
+void log_abandon(struct log *log);
 /* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, unlinks after file.delete.delay.ms. */
 int log_delete(struct log *log, int64_t now_ms);
 void log_set_config(struct log *log, const struct log_config *config);

@@ -68,7 +68,7 @@ static int log_flush_segment(struct segment *s) {
     if (result != 0) return s->removed ? 0 : result;
     /* Cleared first: an append that comes now sets it again. */
     atomic_store(&s->dirty, false);
-    if (sealed && !atomic_load(&s->preallocating)) segment_trim(s);
+    if (sealed) segment_trim_sealed(s);
     if (fdatasync(s->fd) != 0) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");

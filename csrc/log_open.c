@@ -362,8 +362,8 @@ int log_close_clean(struct log *log, int64_t now_ms) {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
             result = segment_index_write(s, true);
-            if (result == 0 && !atomic_load(&s->preallocating)) result = segment_trim(s);
-            atomic_store(&s->sealed, true); /* A preallocation that is under way trims when it ends. */
+            segment_await_preallocation(s);
+            if (result == 0) result = segment_trim(s);
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;
@@ -374,6 +374,16 @@ int log_close_clean(struct log *log, int64_t now_ms) {
     pthread_mutex_unlock(&log->append_lock);
     if (result != 0) return log_storage_error(log, result, "close");
     return log_flush(log);
+}
+
+void log_abandon(struct log *log) {
+    pthread_mutex_lock(&log->flush_lock);
+    pthread_mutex_lock(&log->append_lock);
+    atomic_store(&log->deleted, true);
+    for (uint32_t i = 0; i < log->segment_count; i++) segment_await_preallocation(log->segments[i]);
+    pthread_mutex_unlock(&log->append_lock);
+    pthread_mutex_unlock(&log->flush_lock);
+    log_wait_fail(log, LOG_E_DELETED);
 }
 
 /* ---- settings and role ------------------------------------------------------------------------------------------------------- */

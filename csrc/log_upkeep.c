@@ -120,8 +120,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int64_t position, first, bytes = atomic_load(&s->bytes);
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    /* A preallocation under way must not outlive the cut. */
-    while (atomic_load(&s->preallocating)) usleep(200);
+    segment_await_preallocation(s);
     result = log_locate(s, offset, bytes, false, &position, &first);
     if (result == 1) {
         *end = first;

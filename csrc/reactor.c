@@ -122,6 +122,7 @@ static void take_letters(struct reactor *r) {
 
 static void on_tick(struct reactor *r) {
     input_pool_trim(&r->input);
+    if (r->input_waiting.first != NULL) connection_evict_stalled(r);
     connection_run_list(r, &r->input_waiting);
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
 }

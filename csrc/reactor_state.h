@@ -27,6 +27,7 @@ enum {
     FRAME_MS_MAX = 30000,        /* for a frame to arrive, plus 1 ms for each FRAME_BYTES_PER_MS received */
     FRAME_BYTES_PER_MS = 64,
     STALL_MS_MAX = 60000,        /* for a reader to take anything of its answer */
+    EVICT_MS = 2000,             /* the same, while others wait for input buffers */
     SHRINK_MS = 1000,            /* a partial frame keeps a large buffer for this long */
     TICK_MS = 1000,
     ACCEPT_PAUSE_MS = 50         /* after a limit was met */
@@ -168,6 +169,8 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
 /* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
 void connection_run(struct reactor *r, struct connection *c);
 void connection_on_timer(struct reactor *r, struct connection *c);
+/* Closes those that hold large buffers for frames of which nothing arrives any more: others wait for room. */
+void connection_evict_stalled(struct reactor *r);
 void connection_drain(struct reactor *r, struct connection *c);
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);

@@ -14,7 +14,10 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 void receive_release(struct reactor *r, struct input_buffer *b) {
     input_release(&r->input, b);
-    if (r->input_waiting.first != NULL) connection_enlist(r->input_waiting.first, &r->ready);
+    struct connection *waiting = r->input_waiting.first;
+    if (waiting == NULL) return;
+    waiting->frame_ms = r->now_ms; /* it waited for us, not we for it */
+    connection_enlist(waiting, &r->ready);
 }
 
 static void let_go(struct reactor *r, struct connection *c) {

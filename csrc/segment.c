@@ -169,12 +169,15 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
-        if (atomic_load(&s->sealed)) segment_trim(s);
     } else {
         /* No room, or no such call here: appends go on with a growing file and meet ENOSPC themselves. */
         atomic_store(&s->allocated, INT64_MAX);
     }
+    /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has ended. */
+    pthread_mutex_lock(&s->index_lock);
+    if (atomic_load(&s->sealed)) segment_trim(s);
     atomic_store(&s->preallocating, false);
+    pthread_mutex_unlock(&s->index_lock);
     segment_unpin(s);
     segment_release(s);
     return 0;
@@ -208,6 +211,16 @@ int segment_trim(struct segment *s) {
     if (ftruncate(s->fd, atomic_load(&s->bytes)) != 0) return -errno;
     atomic_store(&s->allocated, 0);
     return 0;
+}
+
+void segment_trim_sealed(struct segment *s) {
+    pthread_mutex_lock(&s->index_lock);
+    if (!atomic_load(&s->preallocating)) segment_trim(s);
+    pthread_mutex_unlock(&s->index_lock);
+}
+
+void segment_await_preallocation(struct segment *s) {
+    while (atomic_load(&s->preallocating)) usleep(200);
 }
 
 /* ---- scan ----------------------------------------------------------------------------------------------------------- */

@@ -173,6 +173,7 @@ cdef extern from "log.h" nogil:
     void log_release(log_t *log)
     int log_close_clean(log_t *log, int64_t now_ms)
     int log_delete(log_t *log, int64_t now_ms)
+    void log_abandon(log_t *log)
     void log_set_config(log_t *log, const log_config *config)
     const log_config *log_config_get(log_t *log, log_config *copy)
     int log_become_leader(log_t *log, int32_t epoch, bint alone)

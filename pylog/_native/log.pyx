@@ -294,6 +294,7 @@ cdef class Log:
         self.ptr = NULL
         with nogil:
             error = csrc.log_close_clean(ptr, now_ms)
+            csrc.log_abandon(ptr)
             csrc.log_release(ptr)
         if error != 0 and error != csrc.LOG_E_DELETED:
             self.refuse(error)
@@ -304,6 +305,7 @@ cdef class Log:
         self.ptr = NULL
         if ptr != NULL:
             with nogil:
+                csrc.log_abandon(ptr)
                 csrc.log_release(ptr)
 
     def settle(self, int64_t now_ms=0) -> None:

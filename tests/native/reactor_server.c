@@ -1,12 +1,17 @@
-/* A reactor around a stand-in for serve and for the control plane, driven by test_reactor.py over real sockets.
+/* A reactor around a stand-in for serve and for the control plane, driven over real sockets by the
+ * tests beside it.
  *
- * Produce (0) and Fetch (1): the first byte of the body says what serve does, a big-endian u32 after it how much:
- *   A answer with the body   S silent   C close   W wait <n> ms for a wake   X the same, exclusive   D wait for the deadline of <n> ms
- *   J a job of <n> ms that reads the body   R answer with a range of <n> bytes of the file   B two ranges with bytes between
- *   M a miss of <n> names, answered with the verdicts   H wait for ever
- * Any other key goes to the control thread: e echo   q echo and close   n nothing   p set principal <n>   s statistics
- *   w watch, then echo   h never answered   l local and peer address. Usage: reactor_server PORT OPTION=VALUE... ; prints the port;
- * ends at the end of its input, prints "clean" when nothing is left over. */
+ * Produce (0) and Fetch (1): the first byte of the body says what serve does, a big-endian u32 after
+ * it how much:
+ *   A answer with the body   S silent   C close   W wait <n> ms for a wake   X the same, exclusive
+ *   D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that reads the body
+ *   R answer with a range of <n> bytes of the file   B two ranges with bytes between
+ *   M a miss of <n> names, answered with the verdicts
+ * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never answered
+ *   p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k close
+ *   l local and peer address, listener, principal
+ * Usage: reactor_server PORT OPTION=VALUE... ; prints the port, ends at the end of its input, then
+ * prints "clean" when nothing is left over, and the statistics. */
 #include <assert.h>
 #include <arpa/inet.h>
 #include <pthread.h>

@@ -1,0 +1,109 @@
+"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as a process of its own."""
+
+import functools
+import os
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.wire import raw
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ["reactor", "control", "listener", "connection", "requests", "receive", "output", "input",
+           "events", "peers", "slab", "timers", "frames", "reply", "mailbox", "iopool"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
+BUILT = tempfile.TemporaryDirectory(prefix="reactor-")
+
+
+@functools.cache
+def built(sanitizer: str) -> Path:
+    program = Path(BUILT.name) / f"reactor_server-{sanitizer}"
+    sources = [str(ROOT / "csrc" / f"{name}.c") for name in SOURCES]
+    extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
+    subprocess.run(
+        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
+         str(program), str(ROOT / "tests/native/reactor_server.c"), *sources], check=True)
+    return program
+
+
+def do(letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
+    """The body that makes the stand-in do something; see reactor_server.c."""
+    return letter.encode() + struct.pack(">I", amount) + rest
+
+
+class Connection(raw.Connection):
+    """`ask` sends one of the stand-in's requests and returns its answer."""
+
+    def ask(self, key: int, letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
+        self.correlation_id += 1
+        self.post(key, self.correlation_id, letter, amount, rest)
+        return self.take(self.correlation_id)
+
+    def post(self, key: int, correlation_id: int, letter: str, amount: int = 0,
+             rest: bytes = b"") -> None:
+        self.send(request(key, correlation_id, letter, amount, rest))
+
+    def take(self, correlation_id: int) -> bytes:
+        payload = self.receive()
+        got = struct.unpack_from(">i", payload)[0]
+        assert got == correlation_id, (got, correlation_id)
+        return payload[4:]
+
+
+VERSIONS = {raw.PRODUCE: 9, raw.FETCH: 12, raw.METADATA: 9}
+
+
+def request(key: int, correlation_id: int, letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
+    return raw.frame(raw.header(key, VERSIONS[key], correlation_id) + do(letter, amount, rest))
+
+
+class ReactorServer:
+    """A context manager; at its end the process must have ended well with nothing left over."""
+
+    def __init__(self, sanitizer: str = "address,undefined", port: str = "0", **options: int):
+        named = [f"{name}={value}" for name, value in options.items()]
+        self.process = subprocess.Popen(
+            [str(built(sanitizer)), port, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
+        self.port = int(self.process.stdout.readline())
+
+    def connect(self, wait_s: float = 10.0) -> Connection:
+        return Connection(self.port, wait_s)
+
+    def stats(self) -> dict[str, int]:
+        with self.connect() as connection:
+            return parsed(connection.ask(raw.METADATA, "s").decode())
+
+    def resident_bytes(self) -> int:
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> dict[str, int]:
+        """Ends the process, which must find itself clean; its last statistics."""
+        out, err = self.process.communicate(timeout=60)
+        assert (self.process.returncode, err) == (0, ""), err
+        first, _, rest = out.partition("\n")
+        assert first == "clean", out
+        return parsed(rest)
+
+    def __enter__(self) -> "ReactorServer":
+        return self
+
+    def __exit__(self, kind, *rest) -> None:
+        if self.process.returncode is not None:
+            return
+        if kind is not None:
+            self.process.kill()
+            self.process.communicate()
+            return
+        last = self.stop()
+        assert last["connections"] == last["requests_in_flight"] == last["input_bytes"] == 0, last
+
+
+def parsed(text: str) -> dict[str, int]:
+    return {name: int(value) for name, _, value in (line.partition("=") for line in text.split())}

@@ -1,0 +1,372 @@
+"""Connections, order of answers, waits, misses, limits and ends, seen from the client's side of real sockets.
+
+The reactor runs around a stand-in for serve (reactor_server.c) with the address sanitizer; every test ends with a process that
+has let go of all requests, ranges and buffers.
+"""
+
+import contextlib
+import re
+import socket
+import struct
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.native.reactor_process import ReactorServer, parsed, request
+from tests.wire.raw import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, frame, header
+
+pytestmark = pytest.mark.timeout(60)
+FILE = struct.pack(">1000000I", *range(1_000_000))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ReactorServer() as running:
+        yield running
+
+
+def eventually(holds, wait_s: float = 5.0) -> None:
+    end_s = time.monotonic() + wait_s
+    while not holds():
+        assert time.monotonic() < end_s, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def test_each_outcome_of_serve_is_answered(server):
+    with server.connect() as c:
+        assert c.ask(PRODUCE, "A", 7, b"body") == b"A\0\0\0\x07body"
+        assert c.ask(PRODUCE, "W", 5) == b"woken"
+        assert c.ask(PRODUCE, "X", 5) == b"woken"
+        assert c.ask(FETCH, "W", 1) == b"woken"
+        assert c.ask(FETCH, "D", 20) == b"timeout"
+        assert struct.unpack("<I", c.ask(PRODUCE, "J", 5, b"\1\2\3")) == (74 + 5 + 6,)
+
+
+@pytest.mark.parametrize("length", [0, 1, 16384, 16385, 100_000, 3_000_000])
+def test_ranges_of_files_arrive_between_bytes(server, length):
+    with server.connect() as c:
+        assert c.ask(FETCH, "R", length) == FILE[8:8 + length] + b"between!"
+        two = FILE[8:8 + length] + b"between" + FILE[4104:4104 + length] + b"!"
+        assert c.ask(FETCH, "B", length) == two
+
+
+def test_a_miss_comes_back_with_a_verdict_for_each_name(server):
+    with server.connect() as c:
+        assert c.ask(PRODUCE, "M", 4) == b"M\1M\3"
+        assert c.ask(FETCH, "M", 1) == b"M"
+        big = c.ask(PRODUCE, "M", 60_000)
+        assert big[:6] == b"M\1M\3M\5"
+
+
+def test_control_requests_carry_addresses_and_the_principal(server):
+    with server.connect() as c:
+        port = c.socket.getsockname()[1]
+        where = f"::ffff:127.0.0.1 {server.port} ::ffff:127.0.0.1 {port} 7"
+        assert c.ask(METADATA, "l").decode() == f"{where} 0"
+        c.ask(METADATA, "p", 42)
+        assert c.ask(METADATA, "l").decode() == f"{where} 42"
+
+
+def test_control_may_answer_nothing_and_may_hang_up_after_its_answer(server):
+    with server.connect() as c:
+        c.post(METADATA, 1, "n")
+        assert c.ask(METADATA, "e", 1) == b"e\0\0\0\1"
+        assert c.ask(METADATA, "q", 1) == b"q\0\0\0\1"
+        assert c.closed()
+    with server.connect() as c:
+        c.post(METADATA, 1, "k")
+        assert c.closed()
+
+
+def test_answers_come_in_the_order_of_their_requests(server):
+    with server.connect() as c:
+        c.send(b"".join(request(PRODUCE, i, "W", 30 - i) for i in range(30)))
+        assert [c.take(i) for i in range(30)] == [b"woken"] * 30
+        mixed = [(PRODUCE, "W", 20), (PRODUCE, "A", 0), (FETCH, "D", 10), (METADATA, "e", 0),
+                 (PRODUCE, "M", 2), (PRODUCE, "X", 10), (PRODUCE, "A", 0), (FETCH, "R", 50_000)]
+        c.send(b"".join(request(key, i, *what) for i, (key, *what) in enumerate(mixed)))
+        for i in range(len(mixed)):
+            c.take(i)
+
+
+def test_200_pipelined_requests_get_200_answers_in_order(server):
+    with server.connect() as c:
+        c.send(b"".join(request(METADATA, i, "e", i) for i in range(200)))
+        for i in range(200):
+            assert c.take(i) == b"e" + struct.pack(">I", i)
+
+
+def test_produces_wait_side_by_side_and_others_one_by_one(server):
+    with server.connect() as c:
+        begin_s = time.monotonic()
+        c.send(b"".join(request(PRODUCE, i, "W", 200) for i in range(10)))
+        for i in range(10):
+            c.take(i)
+        assert time.monotonic() - begin_s < 1.0
+        begin_s = time.monotonic()
+        c.send(b"".join(request(FETCH, i, "D", 50) for i in range(4)))
+        for i in range(4):
+            c.take(i)
+        assert time.monotonic() - begin_s > 0.19
+
+
+def test_a_silent_request_makes_way_for_the_next(server):
+    with server.connect() as c:
+        c.send(b"".join(request(PRODUCE, i, "S") for i in range(100)) + request(PRODUCE, 5, "A", 1))
+        assert c.take(5) == b"A\0\0\0\1"
+
+
+def test_a_request_that_arrives_byte_by_byte_is_served(server):
+    with server.connect() as c:
+        for byte in request(PRODUCE, 9, "A", 0, b"slowly"):
+            c.send(bytes([byte]))
+        assert c.take(9).endswith(b"slowly")
+
+
+@pytest.mark.parametrize("length", [1000, 65_000, 70_000, 300_000, 1 << 20, 9_000_000])
+def test_bodies_of_any_size_arrive_whole(server, length):
+    body = FILE[:length] * (1 + length // len(FILE))
+    with server.connect() as c:
+        for turn in range(3):
+            assert c.ask(PRODUCE, "A", 0, body[:length]) == b"A\0\0\0\0" + body[:length]
+        c.send(b"".join(request(PRODUCE, i, "J", i, body[:length // 4]) for i in range(4)))
+        sums = {c.take(i) for i in range(4)}
+        assert len(sums) == 4
+
+
+def test_a_body_stays_in_place_while_later_bytes_arrive(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "J", 100, b"\1" * 1000) + request(PRODUCE, 2, "A", 0, b"x" * 100)[:60])
+        time.sleep(0.02)
+        c.send(request(PRODUCE, 2, "A", 0, b"x" * 100)[60:] + request(PRODUCE, 3, "J", 1, b"\1" * 70_000))
+        assert struct.unpack("<I", c.take(1)) == (74 + 100 + 1000,)
+        assert c.take(2).endswith(b"x" * 100)
+        assert struct.unpack("<I", c.take(3)) == (74 + 1 + 70_000,)
+
+
+def test_silent_requests_before_the_end_of_input_still_count(server):
+    before = server.stats()["requests_produce"]
+    with server.connect() as c:
+        c.send(b"".join(request(PRODUCE, i, "M" if i == 0 else "S", 1) for i in range(50)))
+    eventually(lambda: server.stats()["requests_produce"] == before + 50)
+
+
+@pytest.mark.parametrize("letter", ["H", "J", "D", "W", "X", "M"])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_leaves_while_its_request_waits_is_let_go(server, letter, reset):
+    if letter == "H" and not reset:
+        key = FETCH  # nobody would wait for its answer; a Produce ends by its own deadline
+    else:
+        key = PRODUCE
+    c = server.connect()
+    c.post(key, 1, letter, 50, b"x" * 5000)
+    time.sleep(0.02)
+    if reset:
+        c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    c.close()
+    eventually(lambda: server.stats()["connections"] == 1)
+    eventually(lambda: server.stats()["requests_in_flight"] == 1)
+
+
+def test_an_end_of_input_lets_a_produce_be_answered(server):
+    with server.connect() as c:
+        c.post(PRODUCE, 1, "W", 50)
+        c.socket.shutdown(socket.SHUT_WR)
+        assert c.take(1) == b"woken"
+        assert c.closed()
+
+
+def test_a_watched_connection_is_reported_when_it_ends(server):
+    with server.connect() as other:
+        before = int(other.ask(METADATA, "c"))
+        with server.connect() as c:
+            c.ask(METADATA, "w")
+        eventually(lambda: int(other.ask(METADATA, "c")) == before + 1)
+
+
+def test_an_illegal_request_ends_the_connection_after_the_answers_before_it(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "C"))
+        assert c.take(1) == b"woken"
+        assert c.closed()
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "W", 20) + frame(b"nonsense"))
+        assert c.take(1) == b"woken"
+        assert c.closed()
+
+
+def test_api_versions_of_an_unknown_version_is_passed_on(server):
+    with server.connect() as c:
+        c.send(frame(header(API_VERSIONS, 99, 5, flexible=True) + b"ewhat"))
+        assert c.take(5) == b"ewhat"
+
+
+def test_declared_lengths_take_no_memory():
+    with ReactorServer("") as server:
+        server.stats()
+        before = server.resident_bytes()
+        held = [server.connect() for _ in range(100)]
+        for c in held:
+            c.send(struct.pack(">i", 100 << 20) + b"\0\0\0\x09")
+        server.stats()
+        assert server.resident_bytes() - before < 100 * 100_000
+        time.sleep(1.6)
+        assert server.stats()["input_bytes"] < 100 * 1024 + 200_000
+        for c in held:
+            c.close()
+
+
+def test_input_buffers_stay_below_their_limit_and_everyone_gets_on():
+    body = FILE[:600_000]
+
+    def send_and_take(server):
+        with server.connect(wait_s=30) as c:
+            for i in range(3):
+                c.post(PRODUCE, i, "A", 0, body)
+                assert c.take(i) == b"A\0\0\0\0" + body
+
+    with ReactorServer(input_bytes=2_000_000, threads=1) as server, ThreadPoolExecutor(12) as pool:
+        done = [pool.submit(send_and_take, server) for _ in range(12)]
+        most = 0
+        while not all(one.done() for one in done):
+            most = max(most, server.stats()["input_bytes"])
+        for one in done:
+            one.result()
+        assert most < 2_000_000 + (2 << 20)
+        assert server.stats()["input_waits"] > 0
+
+
+def test_stalled_frames_make_room_when_others_need_it():
+    body = FILE[:2_000_000]
+    with ReactorServer(input_bytes=8_000_000, threads=1) as server:
+        stalled = [server.connect() for _ in range(8)]
+        for c in stalled:
+            c.socket.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                c.socket.send(request(PRODUCE, 1, "A", 0, body)[:1_500_000])
+        with server.connect() as c:
+            begin_s = time.monotonic()
+            c.ask(PRODUCE, "A")
+            assert time.monotonic() - begin_s < 0.5
+            assert c.ask(PRODUCE, "A", 0, body) == b"A\0\0\0\0" + body
+        for c in stalled:
+            c.close()
+
+
+def test_a_reader_that_takes_nothing_holds_one_answer_and_no_more():
+    with ReactorServer(send_buffer=100_000) as server:
+        with server.connect() as c:
+            c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 20_000)
+            c.send(b"".join(request(METADATA, i, "e", i, b"x" * 100_000) for i in range(20)))
+            time.sleep(0.2)
+            assert server.stats()["requests_control"] < 10
+            for i in range(20):
+                assert len(c.take(i)) == 100_005
+
+
+def test_one_client_with_large_answers_leaves_the_others_their_turn():
+    with ReactorServer(threads=1) as server:
+        with server.connect() as big, server.connect() as small:
+            big.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            big.send(b"".join(request(FETCH, i, "R", 60_000_000) for i in range(3)))
+            small.ask(PRODUCE, "A")
+            for i in range(3):
+                left = struct.unpack(">i", big._take(4))[0]
+                while left:
+                    left -= len(big._take(min(left, 10_000_000)))
+                    begin_s = time.monotonic()
+                    small.ask(PRODUCE, "A")
+                    assert time.monotonic() - begin_s < 0.5
+
+
+def test_connections_beyond_the_limit_for_an_address_are_closed():
+    with ReactorServer(per_ip=5) as server:
+        held = [server.connect() for _ in range(5)]
+        for c in held:
+            c.ask(PRODUCE, "A")
+        assert server.connect().closed()
+        held.pop().close()
+        eventually(lambda: not server.connect().closed(0.05))
+        assert parsed(held[0].ask(METADATA, "s").decode())["connections_refused"] >= 1
+        for c in held:
+            c.close()
+
+
+def test_connections_beyond_the_limit_wait_for_one_to_end():
+    with ReactorServer(connections=3) as server:
+        held = [server.connect() for _ in range(3)]
+        for c in held:
+            c.ask(PRODUCE, "A")
+        with server.connect() as late:
+            late.post(PRODUCE, 1, "A")
+            assert late.quiet(0.2)
+            held.pop().close()
+            assert late.take(1) == b"A\0\0\0\0"
+        for c in held:
+            c.close()
+
+
+def test_an_idle_connection_is_closed_and_one_at_work_is_not():
+    with ReactorServer(idle_ms=300) as server:
+        with server.connect() as idle, server.connect() as waiting, server.connect() as busy:
+            waiting.post(FETCH, 1, "D", 900)
+            for _ in range(9):
+                busy.ask(PRODUCE, "A")
+                time.sleep(0.1)
+            assert idle.closed(0.05)
+            assert waiting.take(1) == b"timeout"
+            busy.ask(PRODUCE, "A")
+        assert server.stats()["connections_idle"] == 1
+
+
+def test_requests_wait_while_the_control_plane_has_enough():
+    with ReactorServer(queued=3, control_pause_ms=50) as server:
+        clients = [server.connect() for _ in range(20)]
+        for i, c in enumerate(clients):
+            c.post(METADATA, i, "e", i)
+        for i, c in enumerate(clients):
+            assert c.take(i) == b"e" + struct.pack(">I", i)
+            c.close()
+        assert server.stats()["queue_waits"] > 0
+
+
+def test_a_second_listener_on_the_same_port_is_refused(server):
+    taken = ReactorServer(port=str(server.port))
+    assert taken.port < 0
+    taken.process.communicate()
+    assert taken.process.returncode == 1
+
+
+def test_ipv6_clients_are_served_and_named():
+    with ReactorServer(port=":0") as server, socket.create_connection(("::1", server.port)) as s:
+        s.sendall(request(METADATA, 1, "l"))
+        assert re.match(rb"::1 \d+ ::1 \d+ 7 0", s.recv(1000)[8:])
+
+
+def test_stop_answers_what_is_in_flight_and_closes():
+    with ReactorServer(drain_ms=2000) as server:
+        with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
+            fetch.post(FETCH, 1, "D", 60_000)
+            produce.post(PRODUCE, 1, "W", 300)
+            idle.ask(PRODUCE, "A")
+            server.process.stdin.close()
+            server.process.stdin = None
+            assert fetch.take(1) == b"timeout"
+            assert produce.take(1) == b"woken"
+            assert fetch.closed() and produce.closed() and idle.closed()
+            server.stop()
+
+
+def test_stop_leaves_what_is_not_answered_in_time():
+    with ReactorServer(drain_ms=100) as server:
+        with server.connect() as hung, server.connect() as job, server.connect() as control:
+            hung.post(PRODUCE, 1, "H")
+            job.post(PRODUCE, 1, "J", 600)
+            control.post(METADATA, 1, "h")
+            time.sleep(0.1)
+            server.process.stdin.close()
+            server.process.stdin = None
+            server.stop()
+            with pytest.raises(Closed):
+                hung.receive()
