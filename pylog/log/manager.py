@@ -12,10 +12,7 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import threading
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 from pylog._native.log import LogDeleted, LogDir, LogError
 from pylog.log import checkpoints as files
@@ -147,12 +144,15 @@ class LogManager:
                 place = self._least_loaded()
             self._loads[place] += 1
             logs[index] = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
-            _assume(logs[index], role)
+            if logs[index] is not None:
+                _assume(logs[index], role)
 
         if clean:
             for entry in plan:
                 open_one(entry)
         else:
+            from concurrent.futures import ThreadPoolExecutor
+
             count = self._settings["num.recovery.threads.per.data.dir"] * len(self.paths)
             with ThreadPoolExecutor(count, "recovery") as threads:
                 for _ in threads.map(open_one, plan):
@@ -175,6 +175,8 @@ class LogManager:
                 except LogError as error:
                     self.failed = True
                     log.error("a log could not be closed", extra={"reason": str(error)})
+
+            from concurrent.futures import ThreadPoolExecutor
 
             # Mostly waits for the disk, which serves several waits with one write.
             with ThreadPoolExecutor(SETTLE_THREADS, "settle") as threads:
@@ -207,8 +209,8 @@ class LogManager:
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Opens the partitions of a new topic.
 
-        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no replica.
-        Raises StorageError.
+        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no replica. A
+        partition that cannot be opened is offline until the next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
@@ -218,7 +220,8 @@ class LogManager:
                 self._loads[place] += 1
                 logs[index] = self._opened(place, name, topic_id, index, config,
                                            partitions.NOTHING_KNOWN, False)
-                _assume(logs[index], role)
+                if logs[index] is not None:
+                    _assume(logs[index], role)
         self._topics[name] = (topic_id, logs, overrides)
 
     def delete(self, name: str) -> None:
@@ -230,7 +233,12 @@ class LogManager:
                 self._gone.append((topic_id, index))
                 self._timed.discard(one)
                 self._loads[self._place_of.pop(one, 0)] -= 1
-                one.delete(self._now_ms())
+                try:
+                    one.delete(self._now_ms())
+                except LogError as error:
+                    # The next start finds a directory that no topic has.
+                    log.error("a partition could not be deleted", extra={
+                        "topic": name, "partition": index, "reason": str(error)})
 
     def configure(self, name: str, overrides: dict) -> None:
         """Puts changed topic settings into force."""
@@ -243,13 +251,27 @@ class LogManager:
                 self._watch(one, config)
 
     def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint, trusted):
-        one = partitions.open_log(
-            self.directories[place], name, index, topic_id, config, checkpoint, trusted,
-            self._now_ms())
+        """The partition's Log, or None when it cannot be opened."""
+        where = (self.directories[place], name, index, topic_id, config)
+        try:
+            if not trusted:
+                self._set_aside_another_topics(place, name, topic_id, index)
+            one = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
+        except (LogError, OSError) as error:
+            log.error("a partition is offline", extra={
+                "topic": name, "partition": index, "reason": str(error)})
+            return None
         if place:
             self._place_of[one] = place
         self._watch(one, config)
         return one
+
+    def _set_aside_another_topics(self, place: int, name: str, topic_id: bytes, index: int) -> None:
+        """A directory of an earlier topic of that name must not be taken for this one's."""
+        path = os.path.join(self.paths[place], f"{name}-{index}")
+        found = partitions.topic_id_in(path)
+        if found is not None and found != topic_id:
+            _rename_stray(path)
 
     def _watch(self, one, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
@@ -269,9 +291,7 @@ class LogManager:
     def _set_aside(self, places: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
         for name, number in places.items():
-            path = os.path.join(self.paths[number], name)
-            os.rename(path, f"{path}.{uuid.uuid4().hex}-stray")
-            log.warning("a partition that no topic has was set aside", extra={"directory": path})
+            _rename_stray(os.path.join(self.paths[number], name))
         for number, listing in enumerate(self._listings):
             self._left_over += [os.path.join(self.paths[number], name) for name in listing
                                 if name.endswith("-delete")]
@@ -294,7 +314,7 @@ class LogManager:
             if self._closing or self._due is None:
                 return
             while self._left_over and not self._closing:
-                shutil.rmtree(self._left_over.pop(), ignore_errors=True)
+                _remove_tree(self._left_over.pop())
             every = now_ms >= self._due[0]
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
@@ -323,6 +343,8 @@ class LogManager:
             if one.end_offset > one.recovery_point:
                 try:
                     one.flush()
+                except LogDeleted:
+                    continue
                 except LogError as error:
                     log.error("a flush failed", extra={
                         "topic": name, "partition": index, "reason": str(error)})
@@ -364,6 +386,18 @@ def _locked(path: str) -> int:
         os.close(descriptor)
         raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
     return descriptor
+
+
+def _remove_tree(path: str) -> None:
+    # Imported here: it costs a start 5 ms, and few starts need it.
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _rename_stray(path: str) -> None:
+    os.rename(path, f"{path}.{os.urandom(16).hex()}-stray")
+    log.warning("a partition that no topic has was set aside", extra={"directory": path})
 
 
 def _assume(one, role) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 
+from pylog._native.log import LogError
 from pylog.log.errors import StartError
 from pylog.metadata import controller, identity, snapshots
 from pylog.metadata.image import Image, MetadataError, apply
@@ -73,7 +74,10 @@ class Controller:
         async with self._deciding:
             records, results = controller.create_topics(
                 self.image, request, self._settings, self._random)
-            await self._commit(records)
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
             if records:
                 made = [self.image.topics[result.name] for result in results
                         if result.error == ErrorCode.NONE]
@@ -85,7 +89,10 @@ class Controller:
         async with self._deciding:
             before = self.image
             records, results = controller.delete_topics(before, topics, self._settings)
-            await self._commit(records)
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
             gone = [before.topics[result.name] for result in results
                     if result.error == ErrorCode.NONE]
             if gone:
@@ -93,7 +100,7 @@ class Controller:
         return results
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before (4)."""
+        """An id that no producer had before (4). Raises LogError's kinds."""
         while not self._producer_ids.count:
             async with self._deciding:
                 if not self._producer_ids.count:
@@ -156,12 +163,13 @@ class MetadataService(Controller):
         self._store = Store(logs.paths[0])
         clean = logs.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
-        self._log = LocalLog(
-            logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
-            self._now_ms)
         try:
+            self._log = LocalLog(
+                logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
+                self._now_ms)
             self.take_office(self._stored_image(), clean)
-        except MetadataError as error:
+        except (MetadataError, LogError, ValueError) as error:
+            # ValueError: records that do not decode, batches that are none.
             raise StartError(f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
         image = self.image
         if image.offset == -1 and logs.holds_partitions():
@@ -180,25 +188,30 @@ class MetadataService(Controller):
         return Image()
 
     def register(self, addresses) -> None:
-        """Registers this broker. addresses: [(listener, host, port)] as bound."""
+        """Registers this broker. addresses: [(listener, host, port)] as bound. Raises StartError."""
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         told = [(listener.name, listener.host, listener.port)
                 for listener in self._settings.advertised_listeners] or addresses
-        super().register([(name, host, port, protocols[name]) for name, host, port in told],
-                         list(self._identity.directories.values()))
+        try:
+            super().register([(name, host, port, protocols[name]) for name, host, port in told],
+                             list(self._identity.directories.values()))
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
 
     def close(self) -> None:
         """The clean stop: everything to disk, then the marks that say so."""
         if self._store is None:
             return
         entries = self._logs.close_partitions()
-        if self._log is not None:
+        try:
             entries.append((LocalLog.KEY, self._log.close()))
-        if self._logs.failed:
-            # What failed is not known to be on disk: the next start must look.
-            self._store.save(self.image, [])
-        else:
+            clean = not self._logs.failed
+        except LogError as error:
+            log.error("the metadata log could not be closed", extra={"reason": str(error)})
+            clean = False
+        # What failed is not known to be on disk: without the marks the next start looks.
+        if clean:
             broker = self.image.brokers.get(self._node_id)
             marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
             self._store.save(self.image, entries, mark=marks)
@@ -222,6 +235,14 @@ def local_roles(topic, node_id: int) -> list:
 async def _in_thread(work, *args):
     # Files are written there; the loop goes on answering.
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def _refused(results: list, error: LogError) -> list:
+    """The results when their records could not be appended."""
+    log.error("metadata could not be appended", extra={"reason": str(error)})
+    return [result if result.error != ErrorCode.NONE else result._replace(
+        error=ErrorCode.of(error.code), message="the metadata log could not be written")
+        for result in results]
 
 
 def _after(image: Image, records: list) -> Image:
