@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at most
-  AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
+Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
+  most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
 
@@ -130,7 +130,8 @@ def _creatable(settings) -> int:
 def topic_entry(image, topic):
     """A topic's entry in a response, with all of its partitions. Shared: not to be changed."""
     known = _entries.get(topic.id)
-    # Topics and the dictionary of brokers are never changed in place: the same objects, the same entry.
+    # Topics and the dictionary of brokers are never changed in place: the same objects, the same
+    # entry.
     if known is not None and known[0] is topic and known[1] is image.brokers:
         return known[2]
     entry = messages.MetadataResponse.MetadataResponseTopic(

@@ -1,10 +1,11 @@
-"""All partition logs of this node: opened at the start, kept in order while it runs, closed at the stop.
+"""All partition logs of this node: opened at the start, kept in order, closed at the stop.
 
 Owns: the log directories with their locks, every Log, the checkpoint files.
 Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
-Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint never
-  promises more than is on disk; (4) a clean start trusts only what the last clean stop of ours wrote: the
-  marks in state.lmdb and in the directories must agree, for Kafka may have run in between.
+Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint
+  never promises more than is on disk; (4) a clean start trusts only what the last clean stop of
+  ours wrote: the marks in state.lmdb and in the directories must agree, for Kafka may have run in
+  between.
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
@@ -31,7 +32,7 @@ _PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 
 
 class LogManager:
-    """The logs of one node. `paths` are its log directories; `failed` after a stop that was not clean."""
+    """The logs of one node. `paths`: its log directories; `failed`: a stop was not clean."""
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
@@ -47,7 +48,7 @@ class LogManager:
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
-        self._saved = {}         # (topic id, partition) -> Checkpoint, for what changed since the start
+        self._saved = {}         # (topic id, partition) -> Checkpoint, of what changed since then
         self._gone = []          # keys of deleted partitions that the store still has
         self._upkeep_lock = threading.Lock()
         self._closing = False
@@ -58,7 +59,7 @@ class LogManager:
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Takes the log directories. Raises StartError when one is unusable or another broker has it."""
+        """Takes the log directories. Raises StartError: one is unusable, or another broker's."""
         for path in self.paths:
             try:
                 os.makedirs(path, exist_ok=True)
@@ -84,8 +85,8 @@ class LogManager:
     def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
 
-        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition) ->
-        Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
+        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition)
+        -> Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
         """
         self._store = store
         now_ms = self._now_ms()
@@ -137,7 +138,8 @@ class LogManager:
 
         def open_one(entry):
             logs, name, topic_id, index, role, config, place, checkpoint = entry
-            trusted = clean and checkpoint is not None and (place is not None or not checkpoint.segments)
+            trusted = clean and checkpoint is not None and (
+                place is not None or not checkpoint.segments)
             if checkpoint is None:
                 checkpoint = hints.get((name, index), partitions.NOTHING_KNOWN)
             if place is None:
@@ -162,7 +164,7 @@ class LogManager:
                 "count": len(plan), "clean": clean, "ms": self._now_ms() - begin_ms})
 
     def close_partitions(self) -> list:
-        """Brings everything to disk and closes it. Returns [((topic id, partition), Checkpoint)]."""
+        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
         with self._upkeep_lock:
             now_ms = self._now_ms()
@@ -209,8 +211,8 @@ class LogManager:
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Opens the partitions of a new topic.
 
-        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no replica. A
-        partition that cannot be opened is offline until the next start.
+        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
+        replica. A partition that cannot be opened is offline until the next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
@@ -250,7 +252,8 @@ class LogManager:
                 one.set_config(config)
                 self._watch(one, config)
 
-    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint, trusted):
+    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint,
+                trusted: bool):
         """The partition's Log, or None when it cannot be opened."""
         where = (self.directories[place], name, index, topic_id, config)
         try:
@@ -309,7 +312,7 @@ class LogManager:
     # ---- upkeep ---------------------------------------------------------------------------------
 
     def upkeep(self, now_ms: int) -> None:
-        """Does what is due: retention, rolls, flushes, checkpoints. Called about once a second, on a worker thread."""
+        """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
         with self._upkeep_lock:
             if self._closing or self._due is None:
                 return
@@ -362,7 +365,7 @@ class LogManager:
             self._write_checkpoint_files()
 
     def _write_checkpoint_files(self) -> None:
-        """Kafka's own checkpoint files, for its tools and for a Kafka that takes the directory over."""
+        """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
         for number, path in enumerate(self.paths):
             rows = [(name, index, one) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number]

@@ -38,8 +38,8 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
              checkpoint: Checkpoint, trusted: bool, now_ms: int) -> Log:
     """Opens or creates a partition's log.
 
-    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the recovery
-    point on. Raises LogError's kinds.
+    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the
+    recovery point on. Raises LogError's kinds.
     """
     if trusted:
         return Log.open(directory, topic, partition, topic_id, config, now_ms=now_ms,
@@ -55,7 +55,7 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
 
 
 def topic_id_in(path: str) -> bytes | None:
-    """The topic id that a partition directory's partition.metadata names; None when there is none."""
+    """The topic id that a directory's partition.metadata names; None when there is none."""
     try:
         with open(os.path.join(path, "partition.metadata"), encoding="ascii") as file:
             fields = dict(line.split(": ", 1) for line in file.read().splitlines())

@@ -1,10 +1,11 @@
 """The controller at work: decides on the newest image, appends, applies, and lets logs follow.
 
-Owns: the image in force, the metadata log, state.lmdb, the block of producer ids, the order of decisions.
+Owns: the image in force, the metadata log, state.lmdb, the block of producer ids, the order of
+decisions.
 Called by: broker (open, register, close), api and dispatch (everything else), on the event loop.
-Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) the image
-  changes only after its records are on disk; (3) a topic is answered as created when its partitions are
-  open, as deleted when they are gone; (4) a producer id is given out once.
+Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) the
+  image changes only after its records are on disk; (3) a topic is answered as created when its
+  partitions are open, as deleted when they are gone; (4) a producer id is given out once.
 Source: KIP-631 (registration), KIP-320 (leader epochs).
 """
 
@@ -30,7 +31,7 @@ log = logging.getLogger("pylog.metadata")
 
 
 class Controller:
-    """This node as the controller over a metadata log; `logs` are the partitions that the node holds."""
+    """This node as the controller over a metadata log; `logs` are the node's own partitions."""
 
     def __init__(self, metadata_log, logs, settings, random, node_id: int):
         self.image = Image()
@@ -44,9 +45,11 @@ class Controller:
         self._producer_ids = controller.ProducerIds(0, 0)
 
     def take_office(self, image: Image, clean: bool) -> None:
-        """Replays the log behind `image` and becomes its controller. Blocks; before requests are served.
+        """Replays the log behind `image` and becomes its controller. Blocks; before requests are
+        served.
 
-        clean: false gives new leader epochs to what this broker leads. Raises MetadataError, Conflict.
+        clean: false gives new leader epochs to what this broker leads. Raises MetadataError,
+        Conflict.
         """
         for batch in self._log.read(image.offset + 1):
             image = apply(image, batch.records, batch.last_offset, batch.epoch)
@@ -59,7 +62,8 @@ class Controller:
     def register(self, endpoints, directories) -> None:
         """Makes this broker one that leads partitions. Blocks; before requests are served.
 
-        endpoints: [(listener, host, port, security protocol's number)]. directories: the log directories' ids.
+        endpoints: [(listener, host, port, security protocol's number)]. directories: the log
+        directories' ids.
         """
         records = controller.bootstrap(self.image) if self.image.offset == -1 else []
         image = _after(self.image, records)
@@ -70,7 +74,7 @@ class Controller:
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
     async def create_topics(self, request) -> list:
-        """Decides a CreateTopicsRequest and opens the partitions. Returns controller.TopicResults."""
+        """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults."""
         async with self._deciding:
             records, results = controller.create_topics(
                 self.image, request, self._settings, self._random)
@@ -157,7 +161,7 @@ class MetadataService(Controller):
         return self._identity.cluster_id
 
     def open(self) -> None:
-        """Formats or reads the log directories and opens this node's partitions. Raises StartError."""
+        """Formats or reads the log directories and opens the partitions. Raises StartError."""
         logs = self._logs
         self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
         self._store = Store(logs.paths[0])
@@ -170,13 +174,15 @@ class MetadataService(Controller):
             self.take_office(self._stored_image(), clean)
         except (MetadataError, LogError, ValueError) as error:
             # ValueError: records that do not decode, batches that are none.
-            raise StartError(f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
+            raise StartError(
+                f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
         image = self.image
         if image.offset == -1 and logs.holds_partitions():
-            raise StartError(f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
+            raise StartError(
+                f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
         logs.open_partitions(
-            [(topic.name, topic.id, local_roles(topic, self._node_id), image.topic_config(topic.name))
-             for topic in image.topics.values()],
+            [(topic.name, topic.id, local_roles(topic, self._node_id),
+              image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self._store)
 
     def _stored_image(self) -> Image:
@@ -188,7 +194,7 @@ class MetadataService(Controller):
         return Image()
 
     def register(self, addresses) -> None:
-        """Registers this broker. addresses: [(listener, host, port)] as bound. Raises StartError."""
+        """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         told = [(listener.name, listener.host, listener.port)
@@ -220,7 +226,7 @@ class MetadataService(Controller):
 
 
 def local_roles(topic, node_id: int) -> list:
-    """(leads, leader epoch, alone in the ISR) per partition; None where the node holds no replica."""
+    """(leads, leader epoch, alone in the ISR) per partition; None where it has no replica."""
     roles = {}
     found = []
     for state in topic.partitions:
