@@ -5,6 +5,7 @@ PYLOG_STRICT=1 turns warnings into errors (see `make asan`, `make tsan`, .ci/run
 Only what changed is compiled: gcc writes down which headers each object came from.
 """
 
+import compileall
 import os
 import shlex
 import subprocess
@@ -48,6 +49,13 @@ DIRECTIVES = {
 class build_ext(_build_ext):
     """Compiles by file and in parallel; the base class redoes every extension for any change."""
 
+    def run(self):
+        super().run()
+        if self.inplace:
+            # A start of brokerd counts in milliseconds, the first one too, also where the
+            # environment forbids Python to write byte code.
+            compileall.compile_dir("pylog", quiet=1)
+
     def build_extensions(self):
         self.cc = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         self.objects = Path(self.build_temp)
@@ -88,11 +96,8 @@ class build_ext(_build_ext):
         if _is_newer(made, [compiled, archive]):
             return
         made.parent.mkdir(parents=True, exist_ok=True)
-        # Linked beside and renamed: a running broker keeps the file that it has mapped.
-        fresh = made.with_suffix(".new")
         _run([*self.cc, "-shared", "-pthread", "-Wl,--as-needed", *SANITIZE, str(compiled),
-              str(archive), *SYSTEM_LIBRARIES, "-o", str(fresh)])
-        fresh.replace(made)
+              str(archive), *SYSTEM_LIBRARIES, "-o", str(made)])
 
     def get_source_files(self):
         return [*super().get_source_files(), *glob("csrc/*.[ch]"), *glob("pylog/_native/*.p[yx]*")]

@@ -1,7 +1,7 @@
 /* One connection's life: opened, run as far as it goes whenever something happened, timed, closed.
  *
- * Edge-triggered and registered once: what the events said is kept in readable and blocked, so that pausing and going on cost no
- * system call. */
+ * Edge-triggered and registered once: what the events said is kept in readable and blocked, so that
+ * pausing and going on cost no system call. */
 #include "reactor_state.h"
 
 #include <string.h>
@@ -111,7 +111,8 @@ static int64_t frame_deadline(const struct connection *c) {
     return c->frame_ms + FRAME_MS_MAX + (int64_t)(pending / FRAME_BYTES_PER_MS);
 }
 
-/* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it. */
+/* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it.
+ */
 static int64_t deadline(const struct reactor *r, const struct connection *c) {
     if (c->blocked) return c->progress_ms + STALL_MS_MAX;
     if (c->first != NULL || c->list != NULL) return INT64_MAX;
@@ -123,7 +124,8 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) {
     return shrink_ms < at_ms && receive_wants_shrink(c) ? shrink_ms : at_ms;
 }
 
-/* A timer that is due too early is looked at again when it fires, so the usual request moves none. */
+/* A timer that is due too early is looked at again when it fires, so the usual request moves none.
+ */
 static void arm(struct reactor *r, struct connection *c) {
     int64_t at_ms = deadline(r, c);
     if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
@@ -202,7 +204,8 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
     if (events & EPOLLOUT) c->blocked = false;
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
-    /* After a mere end of input the requests before it still count (acks=0), but a Fetch does nothing that anyone would miss. */
+    /* After a mere end of input the requests before it still count (acks=0), but a Fetch does
+     * nothing that anyone would miss. */
     if (c->first != NULL && (gone || (c->hung_up && c->first->state == SLOT_WAITING &&
                                       c->first->r.api_key == API_FETCH))) {
         connection_close(r, c);

@@ -110,7 +110,9 @@ int reactors_start(struct reactors *rs) {
     return -error;
 }
 
-struct events *reactors_events(struct reactors *rs) { return rs->events; }
+struct events *reactors_events(struct reactors *rs) {
+    return rs->events;
+}
 
 void reactors_taken(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++)
@@ -143,8 +145,11 @@ bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, s
                     bool close_after) {
     void *data = copy_of(frame, frame == NULL ? 0 : len);
     if (data == NULL) return false;
-    post(rs, token, (struct letter){.kind = LETTER_REPLY, .data = data, .status = close_after,
-                                    .size = frame == NULL ? 0 : len});
+    post(rs, token,
+         (struct letter){.kind = LETTER_REPLY,
+                         .data = data,
+                         .status = close_after,
+                         .size = frame == NULL ? 0 : len});
     return true;
 }
 

@@ -1,6 +1,6 @@
-/* What the reactors want the control plane to see: requests, misses and closed connections, in one queue with an eventfd.
- * Written by reactors, read by one thread that sleeps on the eventfd. Its length is bounded by the connections: each has at most
- * one request here. */
+/* What the reactors want the control plane to see: requests, misses and closed connections, in one
+ * queue with an eventfd. Written by reactors, read by one thread that sleeps on the eventfd. Its
+ * length is bounded by the connections: each has at most one request here. */
 #ifndef PYLOG_EVENTS_H
 #define PYLOG_EVENTS_H
 
@@ -28,7 +28,8 @@ struct event {
     struct event_address local, peer;
     uint32_t missing_count;
     size_t body_at, body_len; /* in data */
-    _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then their names */
+    _Alignas(8) uint8_t
+        data[]; /* client id, then the body; or missing_count event_missing, then their names */
 };
 
 struct events;
@@ -39,7 +40,8 @@ int events_fd(const struct events *e);
 struct event *events_make(uint32_t kind, size_t data_len);
 /* Takes the event over. */
 void events_post(struct events *e, struct event *event);
-/* The oldest events, at most count_max, as a list; the caller frees each. Clears the eventfd unless some are left. */
+/* The oldest events, at most count_max, as a list; the caller frees each. Clears the eventfd unless
+ * some are left. */
 struct event *events_take(struct events *e, uint32_t count_max);
 /* Requests and misses that wait to be taken. */
 uint32_t events_waiting(struct events *e);

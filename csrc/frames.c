@@ -1,5 +1,6 @@
-/* Request header v1: api key, api version, correlation id, client id (nullable string). v2 adds tagged fields. The client id
- * keeps its two-byte length in v2. Fuzzed by tests/fuzz/fuzz_frames.c. */
+/* Request header v1: api key, api version, correlation id, client id (nullable string). v2 adds
+ * tagged fields. The client id keeps its two-byte length in v2. Fuzzed by tests/fuzz/fuzz_frames.c.
+ */
 #include "frames.h"
 
 #include "wire.h"

@@ -1,4 +1,5 @@
-/* Frame sizes and request headers, v1 and v2 (KIP-482), and which api keys and versions are let in. */
+/* Frame sizes and request headers, v1 and v2 (KIP-482), and which api keys and versions are let in.
+ */
 #ifndef PYLOG_FRAMES_H
 #define PYLOG_FRAMES_H
 
@@ -28,8 +29,9 @@ struct frames_header {
 
 /* The length of the frame after its size field, or -1 when it is not legal. */
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]);
-/* `frame` is what follows the size. False: not a request that is served here; the connection is to be closed.
- * ApiVersions of an unknown version passes when it has a header v2: its answer says what is supported. */
+/* `frame` is what follows the size. False: not a request that is served here; the connection is to
+ * be closed. ApiVersions of an unknown version passes when it has a header v2: its answer says what
+ * is supported. */
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out);
 

@@ -60,7 +60,8 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
     if (b != NULL) {
         p->spare[bits] = b->next;
         p->spare_count[bits]--;
-        if (p->spare_count[bits] < p->spare_least[bits]) p->spare_least[bits] = p->spare_count[bits];
+        if (p->spare_count[bits] < p->spare_least[bits])
+            p->spare_least[bits] = p->spare_count[bits];
         p->spare_bytes -= bytes;
     } else {
         b = make(bits);

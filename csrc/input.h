@@ -1,8 +1,10 @@
-/* Buffers that requests are received into, and the pool of one reactor that they come from and go back to.
+/* Buffers that requests are received into, and the pool of one reactor that they come from and go
+ * back to.
  *
- * A buffer's size follows the bytes that arrived, never a declared length; a connection with nothing pending holds none.
- * A buffer is held by its connection and by each request whose body must stay in place; whoever finds others holding it takes a
- * new one instead of moving bytes. Large ones are maps of their own, so that they really go back to the system. */
+ * A buffer's size follows the bytes that arrived, never a declared length; a connection with
+ * nothing pending holds none. A buffer is held by its connection and by each request whose body
+ * must stay in place; whoever finds others holding it takes a new one instead of moving bytes.
+ * Large ones are maps of their own, so that they really go back to the system. */
 #ifndef PYLOG_INPUT_H
 #define PYLOG_INPUT_H
 
@@ -13,8 +15,8 @@
 enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 17 };
 enum {
     INPUT_SPARE_BYTES_MAX = 32 << 20, /* free buffers kept by a pool */
-    /* One part in so many of the limit is kept for buffers of this size: small requests get through beside large ones that do
-     * not get on. */
+    /* One part in so many of the limit is kept for buffers of this size: small requests get through
+     * beside large ones that do not get on. */
     INPUT_RESERVED_PART = 8,
     INPUT_SMALL_BYTES = 64 << 10
 };
@@ -35,7 +37,8 @@ struct input_pool {
 void input_pool_init(struct input_pool *p, uint64_t held_bytes_max);
 /* No buffer is held any more. */
 void input_pool_clear(struct input_pool *p);
-/* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or the limit would be passed and not `must`. */
+/* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or the limit would be
+ * passed and not `must`. */
 struct input_buffer *input_take(struct input_pool *p, size_t room, bool must);
 void input_release(struct input_pool *p, struct input_buffer *b);
 /* What a buffer taken for `room` bytes would hold. */

@@ -1,8 +1,10 @@
-/* Listening sockets, one per address and reactor on the same port, and the connections that come in.
+/* Listening sockets, one per address and reactor on the same port, and the connections that come
+ * in.
  *
- * The first socket is bound without SO_REUSEPORT, so that a port that any other process holds is refused; the option is set
- * after that, and the other reactors' sockets join. A connection goes to the reactor with the fewest: the kernel's choice by
- * hash leaves some reactors idle while there are few connections. */
+ * The first socket is bound without SO_REUSEPORT, so that a port that any other process holds is
+ * refused; the option is set after that, and the other reactors' sockets join. A connection goes to
+ * the reactor with the fewest: the kernel's choice by hash leaves some reactors idle while there
+ * are few connections. */
 #include "reactor_state.h"
 
 #include <arpa/inet.h>
@@ -241,7 +243,8 @@ static int hand_out(struct reactors *rs, int listener, int backlog, struct socke
 }
 
 int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog) {
-    struct addrinfo wanted = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
+    struct addrinfo wanted = {.ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     int failed = getaddrinfo(host[0] == 0 ? NULL : host, "0", &wanted, &found);
@@ -251,7 +254,8 @@ int reactors_listen(struct reactors *rs, int listener, const char *host, int por
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) count++;
     struct sockets s = {.fds = malloc(count * (size_t)rs->count * sizeof(int))};
     int bound = s.fds == NULL ? -ENOMEM : -EADDRINUSE;
-    /* A port that is free for one address may be taken for the next: another try gets another port. */
+    /* A port that is free for one address may be taken for the next: another try gets another port.
+     */
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
         bound = bind_all(rs, found, port, strcmp(host, "::") == 0, &s);

@@ -1,7 +1,8 @@
 /* The mailbox: a ring under a mutex held for a copy of one letter, and an eventfd.
  *
- * `armed` says that the reader sleeps or is about to. A post that finds it set clears it and writes the eventfd, so that a
- * burst costs one system call. The lock orders arm against post: no wake-up is lost. */
+ * `armed` says that the reader sleeps or is about to. A post that finds it set clears it and writes
+ * the eventfd, so that a burst costs one system call. The lock orders arm against post: no wake-up
+ * is lost. */
 #include "mailbox.h"
 
 #include <assert.h>

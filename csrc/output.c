@@ -1,4 +1,5 @@
-/* Answers out: bytes gathered over all answers that are due, ranges of files by sendfile, at most a turn's worth at once. */
+/* Answers out: bytes gathered over all answers that are due, ranges of files by sendfile, at most a
+ * turn's worth at once. */
 #include "reactor_state.h"
 
 #include <errno.h>
@@ -26,8 +27,7 @@ static ssize_t send_bytes(struct connection *c) {
     for (struct slot *s = c->first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
         uint32_t due = bytes_due(s);
         if (due != 0)
-            pieces[message.msg_iovlen++] =
-                (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
+            pieces[message.msg_iovlen++] = (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
         if (s->part < s->r.reply.part_count) {
             flags |= MSG_MORE;
             break;

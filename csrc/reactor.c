@@ -1,4 +1,5 @@
-/* A reactor's thread: sleep in epoll, look at sockets, letters and timers, run what they concern. */
+/* A reactor's thread: sleep in epoll, look at sockets, letters and timers, run what they concern.
+ */
 #include "reactor_state.h"
 
 #include <errno.h>
@@ -116,7 +117,8 @@ static void take_letters(struct reactor *r) {
         struct slot *s = find_slot(r, woken[i]);
         if (s != NULL && s->woken && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
     }
-    /* Asked for only when there was a flood of letters: the half that wakes may fill is far more than a turn. */
+    /* Asked for only when there was a flood of letters: the half that wakes may fill is far more
+     * than a turn. */
     if (count == LETTERS_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
 }
 

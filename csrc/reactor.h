@@ -1,11 +1,12 @@
-/* Reactors: threads that accept, read, frame, serve and send, each with its own epoll, connections and mailbox.
+/* Reactors: threads that accept, read, frame, serve and send, each with its own epoll, connections
+ * and mailbox.
  *
- * Produce and Fetch are served on the reactor's thread (serve.h). Everything else, and what serve does not know, goes to the
- * control plane as events; its answers come back by the functions below, from any thread. Nothing here blocks but
- * reactors_stop.
- * Invariants: (1) a connection, its requests and its buffers belong to one reactor's thread; (2) answers leave in the order of
- * their requests; (3) after a request that is not a pipelined Produce nothing is started, and nothing read, before its answer is
- * sent; (4) memory follows bytes received, never a declared length. */
+ * Produce and Fetch are served on the reactor's thread (serve.h). Everything else, and what serve
+ * does not know, goes to the control plane as events; its answers come back by the functions below,
+ * from any thread. Nothing here blocks but reactors_stop. Invariants: (1) a connection, its
+ * requests and its buffers belong to one reactor's thread; (2) answers leave in the order of their
+ * requests; (3) after a request that is not a pipelined Produce nothing is started, and nothing
+ * read, before its answer is sent; (4) memory follows bytes received, never a declared length. */
 #ifndef PYLOG_REACTOR_H
 #define PYLOG_REACTOR_H
 
@@ -20,12 +21,13 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_LETTERS_MAX = 65536 };
 
 struct reactors_config {
     struct frames_rules rules;
-    int threads;                /* num.network.threads */
-    uint32_t connections_max;   /* max.connections */
+    int threads;              /* num.network.threads */
+    uint32_t connections_max; /* max.connections */
     uint32_t connections_per_ip_max;
-    uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not taken yet */
-    int64_t idle_ms_max;        /* connections.max.idle.ms; < 0: none */
-    uint64_t input_bytes_max;   /* input buffers of one reactor; 0: the default */
+    uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
+                                     taken yet */
+    int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
+    uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
 };
 
@@ -34,16 +36,20 @@ struct reactors;
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config);
 /* After reactors_stop, or when never started. */
 void reactors_free(struct reactors *rs);
-/* Every address of `host` ("" is every interface), on each reactor. The bound port (one for all addresses, chosen when `port` is
- * 0), or a negative errno; *what names the address that failed when it is one. */
+/* Every address of `host` ("" is every interface), on each reactor. The bound port (one for all
+ * addresses, chosen when `port` is 0), or a negative errno; *what names the address that failed
+ * when it is one. */
 int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog);
 /* 0 or a negative errno. */
 int reactors_start(struct reactors *rs);
 struct events *reactors_events(struct reactors *rs);
-/* The control plane took `count` requests or misses out of the events: connections that waited for room go on. */
+/* The control plane took `count` requests or misses out of the events: connections that waited for
+ * room go on. */
 void reactors_taken(struct reactors *rs);
-/* A whole frame with its size, copied; frame NULL: nothing is sent. False: out of memory. Stale tokens are ignored. */
-bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bool close);
+/* A whole frame with its size, copied; frame NULL: nothing is sent. False: out of memory. Stale
+ * tokens are ignored. */
+bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                    bool close);
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count);
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal);
@@ -51,10 +57,12 @@ void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t p
 void reactors_watch(struct reactors *rs, uint64_t connection);
 void reactors_close(struct reactors *rs, uint64_t connection);
 void reactors_stop_accepting(struct reactors *rs);
-/* Starts no more requests, answers what is in flight within drain_ms, closes all and joins the threads. */
+/* Starts no more requests, answers what is in flight within drain_ms, closes all and joins the
+ * threads. */
 void reactors_stop(struct reactors *rs, int64_t drain_ms);
 
-/* Counters and gauges, summed over the reactors: value i has the name reactors_stat_name(i), NULL past the last. */
+/* Counters and gauges, summed over the reactors: value i has the name reactors_stat_name(i), NULL
+ * past the last. */
 const char *reactors_stat_name(int i);
 uint64_t reactors_stat(struct reactors *rs, int i);
 

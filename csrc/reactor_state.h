@@ -1,6 +1,6 @@
-/* What the reactor's files share and nobody else sees: reactor.c (threads, letters), connection.c (one connection's life),
- * receive.c (bytes in), requests.c (frames to answers), output.c (bytes out), listener.c (accept), control.c (calls from the
- * control plane). */
+/* What the reactor's files share and nobody else sees: reactor.c (threads, letters), connection.c
+ * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
+ * out), listener.c (accept), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
 #define PYLOG_REACTOR_STATE_H
 
@@ -16,21 +16,21 @@
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
 enum {
-    INPUT_BYTES_MAX = 256 << 20,       /* input buffers of a reactor */
-    RECEIVE_BYTES = (64 << 10) - 64,   /* the first read of a frame, before anything is known of it */
+    INPUT_BYTES_MAX = 256 << 20,     /* input buffers of a reactor */
+    RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
-    RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame may let a connection take at once */
-    RECEIVE_TURN_BYTES = 2 << 20,      /* read from one connection before others have their turn */
-    OUTPUT_TURN_BYTES = 1 << 20        /* sent from files to one connection, likewise */
+    RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
+    RECEIVE_TURN_BYTES = 2 << 20, /* read from one connection before others have their turn */
+    OUTPUT_TURN_BYTES = 1 << 20   /* sent from files to one connection, likewise */
 };
 enum {
-    FRAME_MS_MAX = 30000,        /* for a frame to arrive, plus 1 ms for each FRAME_BYTES_PER_MS received */
+    FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
     FRAME_BYTES_PER_MS = 64,
-    STALL_MS_MAX = 60000,        /* for a reader to take anything of its answer */
-    EVICT_MS = 2000,             /* the same, while others wait for input buffers */
-    SHRINK_MS = 1000,            /* a partial frame keeps a large buffer for this long */
+    STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
+    EVICT_MS = 2000,      /* the same, while others wait for input buffers */
+    SHRINK_MS = 1000,     /* a partial frame keeps a large buffer for this long */
     TICK_MS = 1000,
-    ACCEPT_PAUSE_MS = 50         /* after a limit was met */
+    ACCEPT_PAUSE_MS = 50 /* after a limit was met */
 };
 
 /* The reactor's letters, after those of mailbox.h. */
@@ -40,19 +40,21 @@ enum {
     LETTER_PRINCIPAL,                 /* token: connection; size: principal */
     LETTER_WATCH,
     LETTER_CLOSE,
-    LETTER_ROOM,                      /* the events have room again */
-    LETTER_LISTEN,                    /* data: struct listener_socket */
-    LETTER_ADOPT,                     /* data: struct listener_accepted */
+    LETTER_ROOM,   /* the events have room again */
+    LETTER_LISTEN, /* data: struct listener_socket */
+    LETTER_ADOPT,  /* data: struct listener_accepted */
     LETTER_STOP_ACCEPTING,
-    LETTER_STOP                       /* size: drain ms */
+    LETTER_STOP /* size: drain ms */
 };
 
+/* clang-format off */
 #define REACTOR_STATS(X)                                                                           \
     X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
     X(requests_abandoned) X(requests_in_flight) X(bytes_in) X(bytes_out) X(bytes_sendfile)         \
     X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)
+/* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;
     REACTOR_STATS(X)
@@ -77,8 +79,8 @@ struct slot { /* one request */
     struct timer timer;
     struct connection *connection; /* NULL when abandoned */
     struct slot *next;
-    struct input_buffer *held;     /* keeps the body in place */
-    uint32_t bytes_sent, part;     /* of the reply: how far it is out */
+    struct input_buffer *held; /* keeps the body in place */
+    uint32_t bytes_sent, part; /* of the reply: how far it is out */
     int32_t range_sent;
     uint8_t state;
     bool woken, close_after;
@@ -96,9 +98,9 @@ struct connection {
     bool readable, hung_up, failed, blocked, closing, watched;
     struct slot *first, *last;
     struct input_buffer *in;
-    size_t in_start, in_end;   /* pending bytes */
-    size_t frame_bytes;        /* of the frame that is arriving, its size field included; 0: not known */
-    size_t earned;             /* bytes of the frames that came before */
+    size_t in_start, in_end; /* pending bytes */
+    size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
+    size_t earned;      /* bytes of the frames that came before */
     int64_t active_ms, frame_ms, progress_ms;
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
@@ -150,7 +152,8 @@ struct reactors {
     struct reactor reactors[];
 };
 
-/* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is free for other epoll data. */
+/* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is
+ * free for other epoll data. */
 static inline uint64_t reactor_name(const struct reactor *r, const struct slab_item *item) {
     return (uint64_t)r->index << 56 | (uint64_t)item->index << 32 | item->generation;
 }
@@ -169,7 +172,8 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
 /* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
 void connection_run(struct reactor *r, struct connection *c);
 void connection_on_timer(struct reactor *r, struct connection *c);
-/* Closes those that hold large buffers for frames of which nothing arrives any more: others wait for room. */
+/* Closes those that hold large buffers for frames of which nothing arrives any more: others wait
+ * for room. */
 void connection_evict_stalled(struct reactor *r);
 void connection_drain(struct reactor *r, struct connection *c);
 void connection_enlist(struct connection *c, struct connection_list *list);
@@ -178,7 +182,13 @@ void connection_delist(struct connection *c);
 void connection_run_list(struct reactor *r, struct connection_list *list);
 
 /* ---- receive.c */
-enum receive_result { RECEIVE_SOME = 1, RECEIVE_NOTHING = 0, RECEIVE_ENDED = -1, RECEIVE_FAILED = -2, RECEIVE_NO_ROOM = -3 };
+enum receive_result {
+    RECEIVE_SOME = 1,
+    RECEIVE_NOTHING = 0,
+    RECEIVE_ENDED = -1,
+    RECEIVE_FAILED = -2,
+    RECEIVE_NO_ROOM = -3
+};
 /* One read. *bytes: how many came. */
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes);
 /* After a turn: gives back or shrinks the buffer. */
@@ -215,7 +225,8 @@ void listener_on_timer(struct reactor *r, struct listener_socket *l);
 void listener_close_all(struct reactor *r);
 
 /* ---- control.c */
-/* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties without fail. */
+/* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
+ * without fail. */
 void control_post(struct reactor *r, const struct letter *l);
 /* Frees what a letter carries that will not be acted on. */
 void control_discard(const struct letter *l);

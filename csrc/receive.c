@@ -1,8 +1,8 @@
 /* Bytes from a socket into the connection's buffer.
  *
- * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no partial frame is moved; small
- * ones are read many at a time. What a connection may take at once is RECEIVE_BYTES, four times what has arrived of the frame,
- * or the size of the frame before it. */
+ * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no
+ * partial frame is moved; small ones are read many at a time. What a connection may take at once is
+ * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it. */
 #include "reactor_state.h"
 
 #include <errno.h>
@@ -49,7 +49,8 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
     return true;
 }
 
-/* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived justifies it. */
+/* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
+ * justifies it. */
 static bool make_room(struct reactor *r, struct connection *c) {
     size_t first = larger(RECEIVE_BYTES, c->earned);
     if (c->in == NULL) return move(r, c, take(r, c, first));
@@ -83,7 +84,8 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
         if (n == 0) return RECEIVE_ENDED;
         return errno == EAGAIN ? RECEIVE_NOTHING : RECEIVE_FAILED;
     }
-    /* A short read emptied the socket; after a hang-up one more must meet the end, since no event will follow. */
+    /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
+     * will follow. */
     if ((size_t)n < room && !c->hung_up) c->readable = false;
     if (pending == 0) c->frame_ms = r->now_ms;
     c->in_end += (size_t)n;

@@ -1,7 +1,8 @@
 /* From frames to answers: what may start, and what became of it.
  *
- * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> gone. Keeps reactor.h's (2) and (3): slots stand
- * in the order of their frames, and only a Produce that is appended (or answered) lets another Produce start behind it. */
+ * A request goes frame -> slot -> serve or control plane -> ANSWERED -> sent -> gone. Keeps
+ * reactor.h's (2) and (3): slots stand in the order of their frames, and only a Produce that is
+ * appended (or answered) lets another Produce start behind it. */
 #include "reactor_state.h"
 
 #include <assert.h>
@@ -158,7 +159,8 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) {
     }
 }
 
-/* Enters what serve said. `first`: it is the answer of serve_start, the body is still in the connection's buffer. */
+/* Enters what serve said. `first`: it is the answer of serve_start, the body is still in the
+ * connection's buffer. */
 static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first) {
     struct connection *c = s->connection;
     timers_cancel(&r->timers, &s->timer);
@@ -185,7 +187,8 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
         break;
     case SERVE_CLOSE:
         STAT_ADD(r, frames_illegal, 1);
-        c->closing = true; /* after the answers before it; those behind it could not be told apart */
+        c->closing =
+            true; /* after the answers before it; those behind it could not be told apart */
         if (s != c->last) c->failed = true;
         break;
     case SERVE_SILENT: break;
@@ -216,7 +219,8 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
 static bool control_has_room(struct reactor *r, struct connection *c) {
     uint32_t max = r->all->config.queued_requests_max;
     if (events_waiting(r->all->events) < max) return true;
-    /* The wish is made known before the second look, so that either this or reactors_taken sees the other. */
+    /* The wish is made known before the second look, so that either this or reactors_taken sees the
+     * other. */
     atomic_store(&r->room_wanted, true);
     if (events_waiting(r->all->events) < max) return true;
     STAT_ADD(r, queue_waits, 1);
@@ -250,8 +254,8 @@ int requests_start(struct reactor *r, struct connection *c) {
         start_one(r, c, &h, served);
         started++;
         c->in_start += c->frame_bytes;
-        c->earned = c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes
-                                                              : RECEIVE_EARNED_BYTES_MAX;
+        c->earned =
+            c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes : RECEIVE_EARNED_BYTES_MAX;
         c->frame_bytes = 0;
         c->frame_ms = r->now_ms;
     }

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void slab_init(struct slab *s, size_t item_bytes) {
-    *s = (struct slab){.item_bytes = item_bytes};
-}
+void slab_init(struct slab *s, size_t item_bytes) { *s = (struct slab){.item_bytes = item_bytes}; }
 
 void slab_clear(struct slab *s) {
     for (uint32_t i = 0; i < s->chunk_count; i++) free(s->chunks[i]);

@@ -1,5 +1,5 @@
-/* Items of one size that are named by index and generation: a name that outlived its item finds nothing.
- * Items never move and are never handed back to the system before the end. One thread. */
+/* Items of one size that are named by index and generation: a name that outlived its item finds
+ * nothing. Items never move and are never handed back to the system before the end. One thread. */
 #ifndef PYLOG_SLAB_H
 #define PYLOG_SLAB_H
 
@@ -9,7 +9,7 @@
 
 enum { SLAB_CHUNK_ITEMS = 32, SLAB_ITEMS_MAX = 1 << 24 };
 
-struct slab_item { /* first member of every item */
+struct slab_item {              /* first member of every item */
     uint32_t index, generation; /* the generation rises when the item is given back */
     bool live;
     struct slab_item *next_free;
@@ -24,7 +24,8 @@ struct slab {
 
 void slab_init(struct slab *s, size_t item_bytes);
 void slab_clear(struct slab *s);
-/* An item, zeroed but for its name; NULL: out of memory or SLAB_ITEMS_MAX. *grew: SLAB_CHUNK_ITEMS more items exist. */
+/* An item, zeroed but for its name; NULL: out of memory or SLAB_ITEMS_MAX. *grew: SLAB_CHUNK_ITEMS
+ * more items exist. */
 void *slab_take(struct slab *s, bool *grew);
 void slab_give(struct slab *s, void *item);
 void *slab_find(const struct slab *s, uint32_t index, uint32_t generation);

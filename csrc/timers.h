@@ -1,4 +1,5 @@
-/* Deadlines of one thread: a binary heap of timers that live in their owners' structures, in milliseconds. */
+/* Deadlines of one thread: a binary heap of timers that live in their owners' structures, in
+ * milliseconds. */
 #ifndef PYLOG_TIMERS_H
 #define PYLOG_TIMERS_H
 

@@ -1,5 +1,6 @@
 import logging
 import re
+import signal
 import subprocess
 import sys
 import types
@@ -7,6 +8,7 @@ import types
 import pytest
 
 from pylog import cli
+from tests.brokers import Brokerd
 
 
 class StartError(Exception):
@@ -135,3 +137,39 @@ def test_a_start_imports_nothing_heavy_before_the_broker():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                            timeout=60)
     assert ended.stdout == "[]\n", ended.stderr
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with Brokerd(tmp_path_factory.mktemp("running")) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    (lambda broker, path: {"listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
+                           "log.dirs": path / "own"}, "Address already in use"),
+    (lambda broker, path: {"listeners": "PLAINTEXT://127.0.0.1:0",
+                           "log.dirs": broker.data_dir}, "another broker uses"),
+    (lambda broker, path: {"listeners": "PLAINTEXT://127.0.0.1:0",
+                           "log.dirs": "/dev/null"}, "/dev/null"),
+])
+def test_a_start_that_cannot_be_says_why_in_one_line(running, tmp_path, overrides, words):
+    args = [text for key, value in overrides(running, tmp_path).items()
+            for text in ("--override", f"{key}={value}")]
+    ended = run(*args)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("brokerd: ")
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_broker_cleanly(tmp_path, number):
+    with Brokerd(tmp_path) as broker:
+        broker.process.send_signal(number)
+        assert broker.process.wait(30) == 0
+    assert broker.alarms() == []
+
+
+def test_port_zero_takes_a_free_port_and_tells_it(running):
+    assert running.port > 0
+    assert f"address=127.0.0.1:{running.port} " in running.output.read_text()

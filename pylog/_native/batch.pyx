@@ -20,7 +20,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 from pylog._native cimport csrc
-from pylog._native.compress cimport Inflater
+from pylog._native.compress cimport Inflater, borrow_inflater, return_inflater
 
 cdef enum:
     NO_GIL_BYTES_MIN = 64 * 1024  # about 2 us of checksum
@@ -206,9 +206,10 @@ def records(
     if csrc.batch_codec(&h) == csrc.CODEC_NONE:
         return take_records(
             p + csrc.BATCH_HEADER_BYTES, csrc.batch_bytes(&h) - csrc.BATCH_HEADER_BYTES, &h)
-    owner = Inflater()
+    owner = borrow_inflater()
     with nogil:
         rc = csrc.batch_inflate(p, &h, cap, owner.inflater, &plain, &plain_size)
+    return_inflater(owner)
     if rc < 0:
         raise BatchError(rc)
     try:
@@ -234,7 +235,7 @@ def check(
     """
     cdef csrc.batch_rules rules
     cdef csrc.batch_summary summary
-    cdef Inflater owner = Inflater()
+    cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
     cdef int rc
@@ -248,6 +249,7 @@ def check(
     rules.walk_records = walk_records
     with nogil:
         rc = csrc.batch_check(p, size, &rules, owner.inflater, &summary)
+    return_inflater(owner)
     parsed = summary.header.magic == 2
     return rc, {
         "header": header_tuple(&summary.header) if parsed else None,
@@ -295,13 +297,14 @@ def stamp_max_timestamp(uint8_t[::1] batch not None, int64_t max_timestamp) -> b
 def find_timestamp(const uint8_t[::1] batch not None, int64_t target_ms, int64_t from_offset=0):
     """(offset, timestamp) of the first record at or after both, or None. Raises BatchError."""
     cdef int64_t offset = -1, timestamp = -1
-    cdef Inflater owner = Inflater()
+    cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
     cdef int rc
     with nogil:
         rc = csrc.batch_find_timestamp(
             p, size, target_ms, from_offset, owner.inflater, &offset, &timestamp)
+    return_inflater(owner)
     if rc < 0:
         raise BatchError(rc)
     return (offset, timestamp) if rc else None
@@ -310,12 +313,13 @@ def find_timestamp(const uint8_t[::1] batch not None, int64_t target_ms, int64_t
 def find_max_timestamp(const uint8_t[::1] batch not None):
     """(offset, timestamp) of the first record that has the greatest timestamp, or None."""
     cdef int64_t offset = -1, timestamp = -1
-    cdef Inflater owner = Inflater()
+    cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
     cdef int rc
     with nogil:
         rc = csrc.batch_find_max_timestamp(p, size, owner.inflater, &offset, &timestamp)
+    return_inflater(owner)
     if rc < 0:
         raise BatchError(rc)
     return (offset, timestamp) if rc else None
@@ -326,7 +330,7 @@ def recompress(
     int64_t inflated_bytes_max=INFLATED_BYTES_MAX,
 ) -> bytes:
     """The same records under another codec. Raises BatchError."""
-    cdef Inflater owner = Inflater()
+    cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
     cdef int wanted = INT32_MIN if level is None else level
@@ -336,6 +340,7 @@ def recompress(
     with nogil:
         rc = csrc.batch_recompress(
             p, size, codec, wanted, inflated_bytes_max, owner.inflater, &out, &out_size)
+    return_inflater(owner)
     return owned_bytes(rc, out, out_size)
 
 

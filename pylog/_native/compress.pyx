@@ -1,6 +1,6 @@
 """Kafka's codecs over whole blocks of records, for Python callers.
 
-Owns: one inflater per Inflater.
+Owns: one inflater per Inflater, and up to INFLATERS_IDLE_MAX of them between calls.
 Called by: log (recompression, tools), tests and benches; native threads use csrc/compress.h.
 Invariants: (1) output never passes the caller's cap; (2) memory follows the output,
   never a size that the input declares.
@@ -49,6 +49,28 @@ cdef class Inflater:
         csrc.inflater_free(self.inflater)
 
 
+cdef enum:
+    INFLATERS_IDLE_MAX = 4
+
+cdef list idle = []
+
+
+cdef Inflater borrow_inflater():
+    """One that nobody else uses until it is returned; a new one costs more than a small batch."""
+    try:
+        return idle.pop()
+    except IndexError:
+        return Inflater()
+
+
+cdef int return_inflater(Inflater inflater) except -1:
+    # An empty stream: what the last one needed beyond the usual is given back.
+    csrc.inflater_begin(inflater.inflater, csrc.CODEC_NONE, <const uint8_t *>b"", 0, 0)
+    if len(idle) < INFLATERS_IDLE_MAX:
+        idle.append(inflater)
+    return 0
+
+
 def compress(int codec, const uint8_t[::1] data not None, level: int | None = None) -> bytes:
     """`data` deflated with `codec` at `level` (None: its default). Raises CompressError."""
     cdef int wanted = INT32_MIN if level is None else level
@@ -69,7 +91,7 @@ def compress(int codec, const uint8_t[::1] data not None, level: int | None = No
 
 def decompress(int codec, const uint8_t[::1] data not None, max_bytes: int) -> bytes:
     """`data` inflated. Raises CompressError when it is broken or gives more than `max_bytes`."""
-    cdef Inflater owner = Inflater()
+    cdef Inflater owner = borrow_inflater()
     cdef const uint8_t *src = &data[0] if data.shape[0] else NULL
     cdef size_t size = data.shape[0]
     cdef const uint8_t *chunk = NULL
@@ -85,6 +107,7 @@ def decompress(int codec, const uint8_t[::1] data not None, max_bytes: int) -> b
         PyByteArray_Resize(out, done + <Py_ssize_t>chunk_size)
         memcpy(PyByteArray_AS_STRING(out) + done, chunk, chunk_size)
         done += <Py_ssize_t>chunk_size
+    return_inflater(owner)
     if rc < 0:
         raise CompressError(rc)
     return bytes(out)

@@ -45,8 +45,7 @@ def describe_cluster(broker, context, request):
         fault = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, \
             f"endpoint type {request.endpoint_type} is not known"
     if fault is not None:
-        return response(error_code=fault[0], error_message=fault[1],
-                        endpoint_type=request.endpoint_type)
+        return response(error_code=fault[0], error_message=fault[1])
     return response(
         endpoint_type=ENDPOINT_BROKERS, cluster_id=broker.cluster_id, controller_id=broker.node_id,
         brokers=[response.DescribeClusterBroker(
@@ -106,7 +105,7 @@ def _unknown(name):
     return messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
         error_code=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None
                     else ErrorCode.INVALID_TOPIC_EXCEPTION),
-        name=name, is_internal=is_internal(name))
+        name=name, is_internal=is_internal(name), topic_authorized_operations=TOPIC_OPERATIONS)
 
 
 def _topic(image, topic, first, room):

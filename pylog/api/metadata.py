@@ -13,12 +13,18 @@ from pylog.metadata.image import NO_LEADER, is_internal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
+IDS_SINCE = 12   # Version 10 tells topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
 NO_ID = bytes(16)
 
 
 async def metadata(broker, context, request):
+    if context.api_version < IDS_SINCE and any(
+            topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
+        return messages.MetadataResponse(topics=[
+            _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
+            for topic in request.topics])
     if _wants_all(context, request):
         image = broker.image
         topics = [topic_entry(image, topic) for topic in image.topics.values()]
@@ -60,14 +66,11 @@ async def _named(broker, context, request) -> list:
     if missing and _may_create(broker, context, request):
         refused = await _create(broker, missing)
         image = broker.image
-    return [_entry(image, context, name, id_, refused) for name, id_ in wanted]
+    return [_entry(image, name, id_, refused) for name, id_ in wanted]
 
 
-def _entry(image, context, name, id_, refused):
+def _entry(image, name, id_, refused):
     if id_ != NO_ID or name is None:
-        if context.api_version < 12 or id_ == NO_ID:
-            return _fault(ErrorCode.INVALID_REQUEST, name if context.api_version >= 12 else name or "",
-                          id_)
         topic = image.topics_by_id.get(id_)
         return _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_) if topic is None \
             else topic_entry(image, topic)

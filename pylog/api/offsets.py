@@ -37,8 +37,11 @@ async def list_offsets(broker, context, request):
     for topic in request.topics:
         partitions = []
         for partition in topic.partitions:
-            twice = seen[(topic.name, partition.partition_index)] > 1
-            partitions.append(await _offset(broker, context, request, topic.name, partition, twice))
+            # One that is named more than once is refused, once.
+            times = seen.pop((topic.name, partition.partition_index), 0)
+            if times:
+                partitions.append(await _offset(
+                    broker, context, request, topic.name, partition, times > 1))
         entries.append(messages.ListOffsetsResponse.ListOffsetsTopicResponse(
             name=topic.name, partitions=partitions))
     return messages.ListOffsetsResponse(topics=entries)

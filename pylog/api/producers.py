@@ -12,12 +12,17 @@ Source: KIP-98, KIP-360. A transactional id belongs to the broker that leads its
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
+NONE = -1   # No producer id, no epoch.
+
 
 async def init_producer_id(broker, context, request):
     if request.transactional_id is not None:
         return messages.InitProducerIdResponse(
-            error_code=_transactional_fault(broker.settings, request), producer_id=-1,
-            producer_epoch=-1)
+            error_code=_transactional_fault(broker.settings, request), producer_id=NONE,
+            producer_epoch=NONE)
+    if (request.producer_id == NONE) != (request.producer_epoch == NONE):
+        return messages.InitProducerIdResponse(
+            error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE)
     # An idempotent producer that names its old id and epoch gets a new id as well (KIP-360).
     producer_id = await broker.controller.next_producer_id()
     return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from pylog._native import batch, compress
+from tests.wire import raw
 
 RECORDS = [
     (None, b"value" * 20, 1_000_000, []),
@@ -14,7 +15,7 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "inflate"):
+    for target in ("batch", "inflate", "serve", "frames"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
@@ -26,6 +27,21 @@ def main(directory: Path) -> None:
             (directory / "inflate" / str(codec)).write_bytes(seed)
     bare = bytes([compress.SNAPPY - 1, 0]) + compress.compress(compress.SNAPPY, plain)[20:]
     (directory / "inflate" / "snappy-bare").write_bytes(bare)
+    requests(directory)
+
+
+def requests(directory: Path) -> None:
+    """Bodies of Produce and Fetch as fuzz_serve takes them, whole frames as fuzz_frames does."""
+    records = batch.build(RECORDS)
+    bodies = [(raw.PRODUCE, version, raw.produce_body(version, topic, [(0, records), (1, None)]))
+              for version, topic in ((3, "t"), (9, "topic"), (13, b"i" * 16))]
+    bodies += [(raw.FETCH, version, raw.fetch_body(version, [(topic, [(0, 0, 1000, -1)])]))
+               for version, topic in ((7, "t"), (12, "topic"), (13, b"i" * 16))]
+    for key, version, body in bodies:
+        name = f"{key}-{version}"
+        (directory / "serve" / name).write_bytes(bytes([key | version << 1]) + body)
+        frame = raw.frame(raw.header(key, version) + body)
+        (directory / "frames" / name).write_bytes(frame[:4] + b"\0" + frame[4:])
 
 
 if __name__ == "__main__":

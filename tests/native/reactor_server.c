@@ -1,17 +1,16 @@
 /* A reactor around a stand-in for serve and for the control plane, driven over real sockets by the
  * tests beside it.
  *
- * Produce (0) and Fetch (1): the first byte of the body says what serve does, a big-endian u32 after
- * it how much:
- *   A answer with the body   S silent   C close   W wait <n> ms for a wake   X the same, exclusive
- *   D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that reads the body
- *   R answer with a range of <n> bytes of the file   B two ranges with bytes between
+ * Produce (0) and Fetch (1): the first byte of the body says what serve does, a big-endian u32
+ * after it how much: A answer with the body   S silent   C close   W wait <n> ms for a wake   X the
+ * same, exclusive D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that
+ * reads the body R answer with a range of <n> bytes of the file   B two ranges with bytes between
  *   M a miss of <n> names, answered with the verdicts
- * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never answered
- *   p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k close
- *   l local and peer address, listener, principal
- * Usage: reactor_server PORT OPTION=VALUE... ; prints the port, ends at the end of its input, then
- * prints "clean" when nothing is left over, and the statistics. */
+ * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never
+ * answered p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k
+ * close l local and peer address, listener, principal Usage: reactor_server PORT OPTION=VALUE... ;
+ * prints the port, ends at the end of its input, then prints "clean" when nothing is left over, and
+ * the statistics. */
 #include <assert.h>
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -107,9 +106,7 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     return s;
 }
 void serve_free(struct serve *s) { free(s); }
-bool serve_knows(int16_t api_key, int16_t api_version) {
-    return api_key <= 1 && api_version <= 18;
-}
+bool serve_knows(int16_t api_key, int16_t api_version) { return api_key <= 1 && api_version <= 18; }
 
 static enum serve_status echo(struct serve_request *r, const void *bytes, size_t len) {
     reply_i32(&r->reply, 0);
@@ -120,8 +117,8 @@ static enum serve_status echo(struct serve_request *r, const void *bytes, size_t
 }
 
 static void add_range(struct serve *s, struct serve_request *r, int64_t position, uint32_t n) {
-    struct log_range range = {.segment = (void *)s, .fd = s->shared->file, .position = position,
-                              .length = (int32_t)n};
+    struct log_range range = {
+        .segment = (void *)s, .fd = s->shared->file, .position = position, .length = (int32_t)n};
     atomic_fetch_add(&ranges, 1);
     reply_range(&r->reply, &range);
 }

@@ -1,0 +1,37 @@
+"""`live` in the catalogue is a promise: some module must read the setting."""
+
+import re
+from pathlib import Path
+
+from pylog.config import catalogue
+
+PACKAGE = Path(catalogue.__file__).resolve().parents[1]
+QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
+
+# Read by the checks on what a client asks for, and by nothing else.
+ONLY_CHECKED = {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
+                "max.compaction.lag.ms", "min.compaction.lag.ms"}
+
+
+def names_read() -> set[str]:
+    """What stands between quotes in pylog, the catalogue and its document excepted."""
+    found = set()
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx")]:
+        if path.name not in ("catalogue.py", "document.py"):
+            found |= set(QUOTED.findall(path.read_text()))
+    return found - ONLY_CHECKED
+
+
+def test_a_live_setting_is_read_and_one_that_is_read_is_live():
+    read = names_read()
+    wrong = []
+    for name in catalogue.topic_names():
+        if (catalogue.topic(name).effect == "live") != (name in read):
+            wrong.append(f"{name} of topics")
+    through_topics = {synonym for name in catalogue.topic_names() if name in read
+                      for synonym in catalogue.topic(name).synonyms}
+    for name in catalogue.broker_names():
+        live = catalogue.broker(name).effect == "live"
+        if live != (name in read or name in through_topics):
+            wrong.append(name)
+    assert not wrong

@@ -1,0 +1,121 @@
+"""Events in, answers out, without sockets: routing, refusals, misses."""
+
+import asyncio
+
+import pytest
+
+from pylog.dispatch import Dispatcher
+from pylog.metadata.image import Image, Topic
+from pylog.protocol import api, codec, messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+TOPIC_ID = bytes(range(16))
+
+
+class Reactors:
+    """Stands for the native ones: gives out events, takes down answers."""
+
+    def __init__(self, *events):
+        self.events, self.replies, self.resumed = list(events), {}, {}
+
+    def poll(self):
+        events, self.events = self.events, []
+        return events
+
+    def reply(self, token, frame, close=False):
+        assert token not in self.replies, token
+        self.replies[token] = (frame, close)
+
+    def resume(self, token, errors):
+        self.resumed[token] = errors
+
+
+class Grants:
+    def __init__(self):
+        self.allowed = []
+
+    def allow(self, principal, topic_id, rights):
+        self.allowed.append((principal, topic_id))
+
+
+class Broker:
+    def __init__(self, opened=True):
+        topic = Topic("known", TOPIC_ID, ())
+        self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
+        self.grants, self.opened = Grants(), opened
+
+    def install(self, topic):
+        return self.opened
+
+
+def _request(token, key, version, body=b""):
+    return ("request", token, 7, 0, key, version, 42, b"client", body,
+            "127.0.0.1", 9092, "127.0.0.1", 50000, 0)
+
+
+def _dispatcher(reactors, broker=None, **handlers):
+    table = {key: lambda *_: None for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)}
+    table.update({int(key[1:]): handler for key, handler in handlers.items()})
+    return Dispatcher(broker or Broker(), reactors, table)
+
+
+async def _drained(dispatcher):
+    dispatcher.drain()
+    await asyncio.sleep(0.01)
+
+
+def test_a_plain_handlers_answer_is_sent_with_the_requests_correlation_id():
+    reactors = Reactors(_request(1, 18, 0))
+    dispatcher = _dispatcher(
+        reactors, _18=lambda broker, context, request: messages.ApiVersionsResponse())
+    asyncio.run(_drained(dispatcher))
+    frame, close = reactors.replies[1]
+    assert not close and codec.decode_response_header(18, 0, frame[4:])[0] == 42
+
+
+def test_an_asynchronous_handlers_answer_is_sent_when_it_is_done():
+    async def handle(broker, context, request):
+        await asyncio.sleep(0)
+        return messages.ApiVersionsResponse(error_code=35)
+
+    reactors = Reactors(_request(1, 18, 99))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert codec.decode_response(18, 0, reactors.replies[1][0], 8).error_code == 35
+
+
+@pytest.mark.parametrize("fault", [ProtocolError("bad"), KeyError("bug")])
+def test_a_handler_that_fails_closes_its_connection_and_no_other(fault):
+    def fail(broker, context, request):
+        raise fault
+
+    async def fail_later(broker, context, request):
+        raise fault
+
+    reactors = Reactors(_request(1, 18, 0), _request(2, 60, 1, b"\0\1\0"), _request(3, 18, 0))
+    asyncio.run(_drained(_dispatcher(reactors, _18=fail, _60=fail_later)))
+    assert reactors.replies == {token: (None, True) for token in (1, 2, 3)}
+
+
+def test_a_body_that_cannot_be_read_closes_the_connection():
+    reactors = Reactors(_request(1, 19, 7, b"\xff\xff\xff"))
+    asyncio.run(_drained(_dispatcher(reactors)))
+    assert reactors.replies[1] == (None, True)
+
+
+def test_a_miss_is_granted_from_the_image_and_refused_by_name_and_by_id():
+    reactors = Reactors(("miss", 5, 7, 0, 0, 9, 3, [
+        (b"known", None), (None, TOPIC_ID), (b"gone", None), (None, bytes(16)), (b"\xff", None)]))
+    broker = Broker()
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.resumed[5] == [
+        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert broker.grants.allowed == [(3, TOPIC_ID)] * 2
+
+
+def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
+    reactors = Reactors(("miss", 5, 7, 0, 1, 12, 0, [(b"known", None)]))
+    broker = Broker(opened=False)
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.resumed[5] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert broker.grants.allowed == []
