@@ -87,8 +87,7 @@ class Broker:
         self.controller.register(self.addresses)
 
     def stop(self) -> None:
-        """Keeps (2)."""
-        self.reactors.stop(DRAIN_MS_MAX)
+        """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
         self.controller.close()
         self.logs.close()
 
@@ -149,4 +148,8 @@ async def _upkeep(broker) -> None:
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(UPKEEP_SECONDS)
-        await loop.run_in_executor(None, broker.logs.upkeep, broker.now_ms())
+        try:
+            await loop.run_in_executor(None, broker.logs.upkeep, broker.now_ms())
+        except Exception:
+            # What failed is due again in a second; a broker without upkeep would fill its disk.
+            log.exception("upkeep failed")

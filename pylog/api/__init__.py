@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: dispatch.
-Invariants: (1) an api key has one handler; (2) a handler is `handle(broker, context, request)`, plain or
-  `async`, and returns the response message; faults of a request are values in it.
+Invariants: (1) an api key has one handler; (2) a handler is `handle(broker, context, request)`,
+  plain or `async`, and returns the response message; faults of a request are values in it.
 """
 
 HANDLERS: dict = {}

@@ -1,7 +1,7 @@
 """What ends a start.
 
 Owns: nothing.
-Called by: log, metadata, broker, cli. What ends an operation of a log are the classes of _native.log.
+Called by: log, metadata, broker, cli. What ends an operation of a log is in _native.log.
 """
 
 

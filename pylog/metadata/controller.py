@@ -54,14 +54,15 @@ def topic_name_fault(name: str) -> str | None:
     if name in (".", ".."):
         return f"the topic name '{name}' is not allowed"
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        return f"the topic name has {len(name)} characters, the limit is {TOPIC_NAME_CHARACTERS_MAX}"
+        return (f"the topic name has {len(name)} characters, "
+                f"the limit is {TOPIC_NAME_CHARACTERS_MAX}")
     if not _LEGAL_NAME.fullmatch(name):
         return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
     return None
 
 
 def random_id(random) -> bytes:
-    """A fresh 16-byte id as Kafka makes them: a version 4 UUID whose base64 form starts with no '-'."""
+    """A fresh 16-byte id as Kafka makes them: a UUID whose base64 form starts with no '-'."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -90,7 +91,8 @@ def id_from_text(text: str) -> bytes:
 def create_topics(image: Image, request, settings, random):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
-    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no records.
+    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
+    records.
     """
     if _asks_too_much(request.topics, settings):
         text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
@@ -149,8 +151,8 @@ class _CollidingNames:
         other = self.names.setdefault(name.replace(".", "_"), name)
         if other != name:
             raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
-                           f"topic '{name}' collides with topic '{other}': names that differ only in "
-                           "'.' and '_' are taken for one")
+                           f"topic '{name}' collides with topic '{other}': names that differ "
+                           "only in '.' and '_' are taken for one")
 
 
 def _create_topic(image, topic, settings, random, taken):
@@ -299,7 +301,8 @@ def _topic_to_delete(image, name, topic_id, times, settings):
     if not settings["delete.topic.enable"]:
         raise _Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if name is not None and topic_id != bytes(16):
-        raise _Refusal(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not both")
+        raise _Refusal(ErrorCode.INVALID_REQUEST,
+                       "a topic is named by its name or by its id, not both")
     if name is None and topic_id == bytes(16):
         raise _Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
     if times > 1:
@@ -313,7 +316,7 @@ def _topic_to_delete(image, name, topic_id, times, settings):
     return topic
 
 
-# ---- brokers, features, producer ids --------------------------------------------------------------
+# ---- brokers, features, producer ids ------------------------------------------------------------
 
 
 def bootstrap(image: Image):
@@ -325,8 +328,8 @@ def bootstrap(image: Image):
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):
     """A broker's start: registered under the offset of the record itself, fenced at first.
 
-    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the offset
-    at which the record will stand, since appends compare the log's end.
+    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the
+    offset at which the record will stand, since appends compare the log's end.
     """
     new = messages.RegisterBrokerRecord
     return [new(
@@ -351,8 +354,8 @@ def unfence_broker(image: Image, broker_id: int):
 def raise_leader_epochs(image: Image, broker_id: int):
     """New leader epochs for the partitions that a broker leads, after it stopped uncleanly.
 
-    What it had appended may have been lost with the power, so that the same offsets could be given out
-    twice: a new epoch lets consumers see where the histories part (KIP-101, KIP-320).
+    What it had appended may have been lost with the power, so that the same offsets could be given
+    out twice: a new epoch lets consumers see where the histories part (KIP-101, KIP-320).
     """
     return [messages.PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
             for topic in image.topics.values()

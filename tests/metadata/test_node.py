@@ -1,5 +1,6 @@
 """The node's start and stop over real files."""
 
+import asyncio
 import glob
 import os
 
@@ -181,6 +182,45 @@ def test_several_directories_share_the_partitions(tmp_path):
     node = Node(paths)
     assert node.logs.get("t", 3).end_offset == 3
     node.stop()
+
+
+def test_a_directory_of_an_earlier_topic_of_that_name_is_set_aside(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    node.crash()
+    os.rename(tmp_path / "a-0", tmp_path / "kept")
+    node = Node(tmp_path)
+    node.delete("a")
+    node.create("a")
+    node.crash()
+    for old in glob.glob(str(tmp_path / "a-0")):
+        os.rename(old, tmp_path.parent / "newer")
+    os.rename(tmp_path / "kept", tmp_path / "a-0")
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 0
+    assert len(glob.glob(str(tmp_path / "a-0.*-stray"))) == 1
+    node.stop()
+
+
+def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", partitions=2)
+    node.crash()
+    (tmp_path / "a-0" / "partition.metadata").write_text("no id in here")
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0) is None and node.logs.get("a", 1).is_leader
+    node.stop()
+
+
+def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.service._log._log.release()
+    results = asyncio.run(node.service.delete_topics([("a", bytes(16))]))
+    assert results[0].error != 0 and "a" in node.image.topics
+    node.service._store.close()
+    node.logs.close()
 
 
 class Restarts(RuleBasedStateMachine):
