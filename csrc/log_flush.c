@@ -83,15 +83,18 @@ static int log_flush_segment(struct segment *s) {
 
 /* Names before contents count: a file whose directory entry is lost was never written. */
 static int log_flush_names(struct log *log) {
-    if (!atomic_exchange(&log->files_dirty, false)) return 0;
+    if (!log_marked(&log->files_marks)) return 0;
+    uint32_t made = atomic_load(&log->files_marks.made);
     struct log_dir *dir = log->home->dir;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     int result = log_dir_sync(dir, name);
-    return result == 0 ? log_dir_sync(dir, NULL) : result;
+    if (result == 0) result = log_dir_sync(dir, NULL);
+    if (result == 0) atomic_store(&log->files_marks.synced, made);
+    return result;
 }
 
-static void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
     bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
     if (moved) atomic_store(&log->flushed, target);
@@ -103,6 +106,7 @@ static void log_flush_publish(struct log *log, int64_t target, uint64_t truncati
 int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;
+    uint32_t made;
     int result = 0;
     pthread_mutex_lock(&log->flush_lock);
     do {
@@ -113,7 +117,7 @@ int log_flush(struct log *log) {
             if (result == 0) result = log_flush_segment(set.segments[i]);
             segment_release(set.segments[i]);
         }
-        if (result == 0 && atomic_load(&log->epochs_dirty)) result = log_write_epochs(log);
+        if (result == 0 && log_marked(&log->epochs_marks)) result = log_write_epochs(log, true, &made);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
         if (result == 0) log_flush_publish(log, set.target, set.truncations);
@@ -187,7 +191,7 @@ static void log_flush_call_helpers(struct log_dir *dir) {
 
 /* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its last segment's bytes. */
 static void log_flush_note(struct log *log) {
-    bool simple = !atomic_load(&log->files_dirty) && !atomic_load(&log->epochs_dirty) && !atomic_load(&log->deleted);
+    bool simple = !log_marked(&log->files_marks) && !log_marked(&log->epochs_marks) && !atomic_load(&log->deleted);
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);

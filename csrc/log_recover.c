@@ -113,7 +113,7 @@ static void log_walk_epoch(struct log *log, const struct batch_header *h) {
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
     epochs_truncate_end(&log->epochs, h->base_offset);
     epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
-    atomic_store(&log->epochs_dirty, true);
+    log_mark(&log->epochs_marks);
 }
 
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
@@ -312,7 +312,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
         result = LOG_E_IO;
     }
     if (result != 0) return result;
-    if (epochs_truncate_end(&log->epochs, end + 1)) atomic_store(&log->epochs_dirty, true);
+    if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
     log_recover_ends(log, checkpoint, end);
     return 0;
 }

@@ -53,6 +53,11 @@ struct log_dir {
     _Atomic uint64_t flush_groups, flush_files;
 };
 
+/* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change meanwhile stays visible. */
+struct log_marks { _Atomic uint32_t made, synced; };
+static inline void log_mark(struct log_marks *m) { atomic_fetch_add(&m->made, 1); }
+static inline bool log_marked(struct log_marks *m) { return atomic_load(&m->made) != atomic_load(&m->synced); }
+
 struct log_hint { int64_t offset, base_offset; int32_t position; };
 
 struct log {
@@ -68,7 +73,7 @@ struct log {
     bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
     bool writable;                              /* the last segment is open for appends */
     bool producers_loaded, epochs_loaded;
-    _Atomic bool epochs_dirty, files_dirty;     /* epochs not in their file; directory entries not synced */
+    struct log_marks epochs_marks, files_marks; /* epochs not in their file; directory entries not on disk */
     uint8_t topic_id[16];
     pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
     /* Written under view_lock, read anywhere. */
@@ -104,6 +109,7 @@ int64_t log_dir_now_ms(clockid_t clock);
 
 /* log_flush.c */
 void log_flush_ask(struct log *log);
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 void *log_flush_thread(void *dir);
 
 /* log_wait.c */
@@ -118,7 +124,9 @@ void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
 int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */
 int log_load_epochs(struct log *log);                          /* append_lock */
-int log_write_epochs(struct log *log);                         /* takes append_lock for a copy */
+/* Takes append_lock for a copy; `sync`: the file is on disk when it returns 0, else *made is what a later sync covers. */
+int log_write_epochs(struct log *log, bool sync, uint32_t *made);
+int log_close_files(struct log *log);                          /* everything of log_close_clean but the flush */
 int log_write_snapshot(struct log *log, int64_t offset);       /* append_lock */
 int log_add_segment(struct log *log, struct segment *s);       /* append_lock, takes the reference */
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms); /* append_lock */

@@ -217,6 +217,22 @@ cdef class LogDir:
             return None
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
+    def flush(self) -> None:
+        """Blocks until everything appended to any log here before the call is on disk; one sync for many."""
+        cdef int error
+        with nogil:
+            error = csrc.log_dir_flush(self.dir)
+        if error != 0:
+            raise error_of(error, self.path)
+
+    def settle(self) -> None:
+        """As Log.settle for every log here, with one sync: the logs' own settle finds nothing left to do."""
+        cdef int error
+        with nogil:
+            error = csrc.log_dir_settle(self.dir)
+        if error != 0:
+            raise error_of(error, self.path)
+
     def stats(self) -> dict:
         """Open segment descriptors, group commits, and files synced by them."""
         cdef csrc.log_dir_figures figures
