@@ -2,6 +2,7 @@
 
 Owns: nothing.
 Called by: log, metadata, broker, cli. What ends an operation of a log is in _native.log.
+Invariants: (1) a message is one line that a user can act on.
 """
 
 

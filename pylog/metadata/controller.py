@@ -12,7 +12,7 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
-from pylog.metadata.image import RESOURCE_TOPIC, Image
+from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -351,15 +351,28 @@ def unfence_broker(image: Image, broker_id: int):
         broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)]
 
 
-def raise_leader_epochs(image: Image, broker_id: int):
-    """New leader epochs for the partitions that a broker leads, after it stopped uncleanly.
+def lead_again(image: Image, broker_id: int, clean: bool):
+    """What a broker leads after its start.
 
-    What it had appended may have been lost with the power, so that the same offsets could be given
-    out twice: a new epoch lets consumers see where the histories part (KIP-101, KIP-320).
+    Partitions that lost their leader when it left (Kafka's brokers fence themselves at a stop) get
+    it back when it is in the ISR, or, the ISR being empty, was eligible (KIP-966). After an unclean
+    stop, what it led gets a new leader epoch: what it had appended may have been lost with the
+    power, so that the same offsets could be given out twice; an epoch lets consumers see where the
+    histories part (KIP-320).
     """
-    return [messages.PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
-            for topic in image.topics.values()
-            for index, partition in enumerate(topic.partitions) if partition.leader == broker_id]
+    new = messages.PartitionChangeRecord
+    records = []
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader == broker_id and not clean:
+                records.append(new(partition_id=index, topic_id=topic.id, leader=broker_id))
+            elif state.leader == NO_LEADER and broker_id in (state.isr or state.eligible_leader_replicas):
+                records.append(new(
+                    partition_id=index, topic_id=topic.id, leader=broker_id,
+                    isr=list(state.isr) or [broker_id], eligible_leader_replicas=[
+                        other for other in state.eligible_leader_replicas if other != broker_id],
+                    last_known_elr=[]))
+    return records
 
 
 def allocate_producer_ids(image: Image, broker_id: int):

@@ -307,4 +307,5 @@ _STEPS = {
     "ProducerIdsRecord": _producer_ids,
     "RegisterControllerRecord": _nothing,
     "NoOpRecord": _nothing,
+    "AbortTransactionRecord": _nothing,
 }

@@ -19,6 +19,7 @@ from pylog.metadata import controller, identity, snapshots
 from pylog.metadata.image import Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
 from pylog.metadata.store import Store
+from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
@@ -48,16 +49,14 @@ class Controller:
         """Replays the log behind `image` and becomes its controller. Blocks; before requests are
         served.
 
-        clean: false gives new leader epochs to what this broker leads. Raises MetadataError,
+        clean: how this broker's last run ended. Raises MetadataError,
         Conflict.
         """
-        for batch in self._log.read(image.offset + 1):
-            image = apply(image, batch.records, batch.last_offset, batch.epoch)
-        self.image = image
+        self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
-        if not clean:
-            self._commit_now(controller.raise_leader_epochs(self.image, self._node_id))
+        records = [messages.AbortTransactionRecord(reason="a new controller")] if unfinished else []
+        self._commit_now(records + controller.lead_again(self.image, self._node_id, clean))
 
     def register(self, endpoints, directories) -> None:
         """Makes this broker one that leads partitions. Blocks; before requests are served.
@@ -241,6 +240,30 @@ def local_roles(topic, node_id: int) -> list:
 async def _in_thread(work, *args):
     # Files are written there; the loop goes on answering.
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def _replayed(image: Image, batches) -> tuple:
+    """(the image after the batches, whether they end within a transaction, whose records are void).
+
+    Kafka's controllers write what is too long for one append, and their first records, between a
+    begin and an end (KIP-868).
+    """
+    held = None
+    for batch in batches:
+        records = []
+        for record in batch.records:
+            kind = type(record).__name__
+            if kind == "BeginTransactionRecord":
+                held = []
+            elif kind == "EndTransactionRecord":
+                records += held or ()
+                held = None
+            elif kind == "AbortTransactionRecord":
+                held = None
+            else:
+                (records if held is None else held).append(record)
+        image = apply(image, records, batch.last_offset, batch.epoch)
+    return image, held is not None
 
 
 def _refused(results: list, error: LogError) -> list:
