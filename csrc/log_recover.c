@@ -205,6 +205,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) {
         atomic_store(&s->largest_timestamp_offset, offset);
     }
     atomic_store(&s->sealed, true);
+    atomic_store(&s->settled, true);
     return 0;
 }
 

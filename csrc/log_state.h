@@ -119,7 +119,8 @@ void log_wait_fail(struct log *log, int32_t status);
 /* log_open.c */
 int log_storage_error(struct log *log, int error, const char *call); /* -errno to a log_error; may take the dir offline */
 void log_tune_last(struct log *log, struct segment *s);
-int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms); /* append_lock: creates and lists it */
+/* append_lock: creates the file of a new last segment; log_add_segment lists it. */
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
 int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */

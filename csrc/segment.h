@@ -35,6 +35,7 @@ struct segment {
     _Atomic uint32_t references;
     _Atomic int32_t pins;           /* >= 0: open, and how many use it; -1: closed */
     _Atomic bool used, dirty;       /* second chance; unflushed bytes */
+    _Atomic bool settled;           /* flushed and trimmed since it was sealed */
     bool removed;                   /* files renamed or gone: never opened again (files_lock) */
     bool counted;                   /* index counts are known (index_lock) */
     bool rebuilt;                   /* indexes were rebuilt once: not again for the same damage (index_lock) */
