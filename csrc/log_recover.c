@@ -16,7 +16,8 @@
 #include "log_state.h"
 
 enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
-       LOG_RECOVER_WINDOW_BYTES = 256 << 10 };
+       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20,
+       LOG_RECALL_SEGMENTS = 8 };
 
 /* ---- the directory ----------------------------------------------------------------------------------------------------- */
 
@@ -171,6 +172,39 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
     return -1;
 }
 
+/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
+static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes, struct producers *older) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end, first, begin = 0;
+    if (segment_pin(s, false) != 0) return;
+    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0
+        && (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
+        segment_scan_begin(&scan, s, begin, end, false);
+        while (segment_scan_peek(&scan, &h) == 1) {
+            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) && producers_update(older, &h, 0) != 0) break;
+            segment_scan_skip(&scan, &h);
+        }
+    }
+    segment_unpin(s);
+}
+
+/* The batches just below the snapshot: what clients may have in flight is among them. */
+static void log_recall_producers(struct log *log, int64_t snapshot) {
+    struct producers older = {NULL, 0, 0};
+    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
+    int64_t bytes = LOG_RECALL_BYTES;
+    if (last < 0 || log->producers.count == 0) return;
+    while (i > 0 && last - i < LOG_RECALL_SEGMENTS && bytes > atomic_load(&log->segments[i]->bytes))
+        bytes -= atomic_load(&log->segments[i--]->bytes);
+    for (; i <= last; i++) {
+        log_recall_segment(log->segments[i], snapshot, bytes, &older);
+        bytes = LOG_RECALL_BYTES;
+    }
+    producers_recall(&log->producers, &older);
+    producers_free(&older);
+}
+
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     struct log_listing listing;
     producers_free(&log->producers);
@@ -191,6 +225,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         segment_unpin(s);
         if (result == LOG_E_CORRUPT) result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
     }
+    if (result == 0) log_recall_producers(log, from);
     return result;
 }
 
@@ -311,6 +346,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
         if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
         if (result == 0 && snapshot > end) result = log_restore_producers(log, end, now_ms);
         else log->snapshot_offset = snapshot;
+        if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
     }
     log_list_free(&listing);
     log->epochs_loaded = true;

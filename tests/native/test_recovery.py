@@ -201,6 +201,26 @@ def test_producer_state_survives_an_unclean_stop(directory):
     assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
 
 
+@pytest.mark.parametrize("start", ["clean", "unclean", "rolled"])
+def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
+    one = filled(directory, 61 if start == "rolled" else 60, SMALL, producer_id=9, producer_epoch=1)
+    end = one.end_offset
+    saved = {"recovery_point": end}
+    if start == "clean":
+        one.settle(NOW)
+        saved = checkpoint_of(one)
+    if start == "rolled":
+        one.set_config(dict(SMALL, **{"internal.segment.bytes": 1}))
+        one.append(make(2, producer_id=9, producer_epoch=1, base_sequence=122), NOW)
+        end += 2
+    one.close(NOW) if start == "clean" else one.release()
+    again = opened(directory, config=SMALL, **saved)
+    for first in range(end - 10, end, 2):
+        assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (first, first + 1)
+    with pytest.raises(log.SequenceError):
+        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=end - 12), NOW)
+
+
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])
 def test_producer_state_is_replayed_when_snapshots_are_damaged(directory, tmp_path, damage):
     one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
