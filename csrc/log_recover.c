@@ -15,7 +15,7 @@
 
 #include "log_state.h"
 
-enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30 };
+enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30, LOG_RECALL_BYTES = 4 << 20 };
 
 /* ---- the directory ----------------------------------------------------------------------------------------------------- */
 
@@ -143,6 +143,29 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     return result < 0 ? result : 0;
 }
 
+/* A snapshot knows only the last batch of each producer. What lay in flight at a stop are the batches before it: they are read
+ * from the log's tail, so that a producer that sends them again gets their offsets and not an error. */
+static void log_recall_batches(struct log *log, int64_t from) {
+    struct log_walk_buffer buffer = {NULL, 0};
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end = 0, begin = 0;
+    int32_t i = log->producers.count == 0 ? -1 : log_find_segment(log, from - 1);
+    struct segment *s = i < 0 ? NULL : log->segments[i];
+    if (s == NULL || segment_pin(s, false) != 0) return;
+    if (segment_index_floor(s, from, false, &end) == 0 && end > LOG_RECALL_BYTES)
+        (void)segment_index_border(s, end - LOG_RECALL_BYTES, false, &begin);
+    segment_scan_begin(&scan, s, begin, atomic_load(&s->bytes), false);
+    /* The index was not examined yet: its word for a border is taken only with a checksum behind it. */
+    bool border = segment_scan_peek(&scan, &h) == 1 && log_walk_check(s, &h, begin, &buffer) == 0;
+    while (border && segment_scan_peek(&scan, &h) == 1 && h.base_offset < from && h.last_offset_delta >= 0) {
+        producers_recall(&log->producers, &h);
+        segment_scan_skip(&scan, &h);
+    }
+    free(buffer.bytes);
+    segment_unpin(s);
+}
+
 /* The newest snapshot at or below `end` that is whole. Others above it would be used by a later start and go. */
 static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     for (uint32_t i = snapshots->count; i > 0; i--) {
@@ -156,7 +179,10 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
-            if (result == 0) return snapshots->at[i - 1];
+            if (result == 0) {
+                log_recall_batches(log, snapshots->at[i - 1]);
+                return snapshots->at[i - 1];
+            }
         }
         unlinkat(log->home->dir->fd, path, 0);
     }

@@ -181,6 +181,30 @@ def test_producer_state_survives_an_unclean_stop(directory):
     assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_batches_in_flight_at_a_clean_stop_are_known_as_duplicates_after_it(directory, clean):
+    one = filled(directory, 60, producer_id=9, producer_epoch=1)
+    one.close(NOW)
+    known = checkpoint_of(one) if clean else {"recovery_point": 120}
+    again = opened(directory, **known)
+    for i in range(55, 60):
+        again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
+        assert again.append(again_batch, NOW) == (2 * i, 2 * i + 1)
+    with pytest.raises(log.SequenceError):
+        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=108), NOW)
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43])
+def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
+    filled(directory, 1).release()
+    file = tmp_path / "t-0" / "partition.metadata"
+    before = file.read_text()
+    file.write_text(text)
+    assert opened(directory).end_offset == 2
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])
 def test_producer_state_is_replayed_when_snapshots_are_damaged(directory, tmp_path, damage):
     one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
