@@ -347,11 +347,12 @@ class LogManager:
             # Keeps (3): the recovery point is read after the flush that moved it.
             entry = partitions.flushed(one)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
-                self._saved[(topic_id, index)] = entry
                 changed.append(((topic_id, index), entry))
         if changed or self._gone:
-            gone, self._gone = self._gone, []
+            gone = list(self._gone)
             self._store.save(None, changed, gone)
+            del self._gone[:len(gone)]
+            self._saved.update(changed)
             self._write_checkpoint_files()
 
     def _write_checkpoint_files(self) -> None:
