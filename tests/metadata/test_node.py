@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pylog._native import batch
 from pylog.log.errors import StartError
+from pylog.metadata import service
 from pylog.metadata.image import Image, apply
+from pylog.metadata.store import Store, StoreError
 from tests.metadata.node import Node
 
 
@@ -221,6 +223,36 @@ def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
     assert results[0].error != 0 and "a" in node.image.topics
     node.service._store.close()
     node.logs.close()
+
+
+def test_a_start_after_a_crash_reads_a_bounded_tail(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "RECORDS_BETWEEN_IMAGES", 20)
+    node = Node(tmp_path)
+    for number in range(20):
+        node.create(f"t{number}", partitions=3)
+    offset = node.image.offset
+    node.crash()
+    store = Store(str(tmp_path))
+    assert offset - store.load_image().offset < 24
+    store.close()
+    node = Node(tmp_path)
+    assert len(node.image.topics) == 20 and node.image == folded(node)
+    node.stop()
+
+
+def test_a_stop_that_cannot_store_its_state_is_an_unclean_one(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+
+    def refuse(*args, **fields):
+        raise StoreError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", refuse)
+        node.stop()
+    node = Node(tmp_path)
+    assert node.image.partition("a", 0).leader_epoch == 1
+    node.stop()
 
 
 class Restarts(RuleBasedStateMachine):
