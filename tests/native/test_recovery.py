@@ -119,15 +119,6 @@ def test_a_broken_header_below_the_recovery_point_is_refused(directory, tmp_path
     assert file.read_bytes() == data
 
 
-@pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: AAEC"])
-def test_a_torn_topic_id_file_is_written_again(directory, tmp_path, text):
-    filled(directory, 3).release()
-    file = tmp_path / "t-0" / "partition.metadata"
-    file.write_text(text)
-    assert opened(directory).end_offset == 6
-    assert file.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-
-
 def test_a_segment_that_lost_its_end_ends_the_log(directory, tmp_path):
     filled(directory, 60, SMALL).release()
     files = sorted((tmp_path / "t-0").glob("*.log"))
@@ -219,6 +210,16 @@ def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
         assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (first, first + 1)
     with pytest.raises(log.SequenceError):
         again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=end - 12), NOW)
+
+
+@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43, "version: 0\ntopic_id: AAEC"])
+def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
+    filled(directory, 1).release()
+    file = tmp_path / "t-0" / "partition.metadata"
+    before = file.read_text()
+    file.write_text(text)
+    assert opened(directory).end_offset == 2
+    assert file.read_text() == before
 
 
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])
