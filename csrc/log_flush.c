@@ -273,9 +273,9 @@ static int64_t log_flush_removals(struct log_dir *dir) {
     while (dir->removals != NULL && dir->removals->due_ms <= now) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
-        dir->removing++;
+        dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
-        dir->removing--;
+        dir->jobs--;
         r->next = dir->removals;
         dir->removals = r;
         return now + 100;

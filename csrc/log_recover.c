@@ -15,7 +15,8 @@
 
 #include "log_state.h"
 
-enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30 };
+enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
+       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20 };
 
 /* ---- the directory ----------------------------------------------------------------------------------------------------- */
 
@@ -93,9 +94,10 @@ static void log_list_free(struct log_listing *listing) {
 
 struct log_walk_buffer { uint8_t *bytes; size_t room; };
 
-static int log_walk_check(struct segment *s, const struct batch_header *h, int64_t position, struct log_walk_buffer *buffer) {
-    size_t len = batch_bytes(h);
+static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h, struct log_walk_buffer *buffer) {
+    size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
     if (len > LOG_RECOVER_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
+    if (within + len <= scan->window_bytes) return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
     if (len > buffer->room) {
         /* The file holds these bytes: `len` was held against its end. */
         uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
@@ -103,7 +105,7 @@ static int log_walk_check(struct segment *s, const struct batch_header *h, int64
         buffer->bytes = bytes;
         buffer->room = len + len / 2;
     }
-    int result = segment_read(s, position, buffer->bytes, len);
+    int result = segment_read(scan->segment, scan->position, buffer->bytes, len);
     if (result != 0) return result;
     return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
 }
@@ -117,20 +119,25 @@ static void log_walk_epoch(struct log *log, const struct batch_header *h) {
 }
 
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
-    struct log_walk_buffer buffer = {NULL, 0};
+    struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, LOG_RECOVER_WINDOW_BYTES};
     struct segment_scan scan;
     struct batch_header h;
     int result;
     int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
+    /* Checked batches are read whole anyway: in large pieces. Without the memory it is slower, nothing else. */
+    if (walk->check_from != INT64_MAX && scan.end > SEGMENT_WINDOW_BYTES && (window.bytes = malloc(window.room)) != NULL) {
+        scan.window = window.bytes;
+        scan.window_room = (uint32_t)window.room;
+    }
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         /* Offsets rise, and stay within what an index entry can say. */
         if (h.base_offset < next || h.last_offset_delta < 0 || batch_last_offset(&h) - s->base_offset > INT32_MAX) {
             result = LOG_E_CORRUPT;
             break;
         }
-        if (h.base_offset >= walk->check_from && (result = log_walk_check(s, &h, scan.position, &buffer)) != 0) break;
+        if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0) break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
         if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0) break;
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
@@ -138,9 +145,33 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         segment_scan_skip(&scan, &h);
     }
     free(buffer.bytes);
+    free(window.bytes);
     walk->good = scan.position;
     walk->next = next;
     return result < 0 ? result : 0;
+}
+
+/* A snapshot knows only the last batch of each producer. What lay in flight at a stop are the batches before it: they are read
+ * from the log's tail, so that a producer that sends them again gets their offsets and not an error. */
+static void log_recall_batches(struct log *log, int64_t from) {
+    struct log_walk_buffer buffer = {NULL, 0};
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end = 0, begin = 0;
+    int32_t i = log->producers.count == 0 ? -1 : log_find_segment(log, from - 1);
+    struct segment *s = i < 0 ? NULL : log->segments[i];
+    if (s == NULL || segment_pin(s, false) != 0) return;
+    if (segment_index_floor(s, from, false, &end) == 0 && end > LOG_RECALL_BYTES)
+        (void)segment_index_border(s, end - LOG_RECALL_BYTES, false, &begin);
+    segment_scan_begin(&scan, s, begin, atomic_load(&s->bytes), false);
+    /* The index was not examined yet: its word for a border is taken only with a checksum behind it. */
+    bool border = segment_scan_peek(&scan, &h) == 1 && log_walk_check(&scan, &h, &buffer) == 0;
+    while (border && segment_scan_peek(&scan, &h) == 1 && h.base_offset < from && h.last_offset_delta >= 0) {
+        producers_recall(&log->producers, &h);
+        segment_scan_skip(&scan, &h);
+    }
+    free(buffer.bytes);
+    segment_unpin(s);
 }
 
 /* The newest snapshot at or below `end` that is whole. Others above it would be used by a later start and go. */
@@ -156,7 +187,10 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
-            if (result == 0) return snapshots->at[i - 1];
+            if (result == 0) {
+                log_recall_batches(log, snapshots->at[i - 1]);
+                return snapshots->at[i - 1];
+            }
         }
         unlinkat(log->home->dir->fd, path, 0);
     }
@@ -222,13 +256,16 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s, const struct log_checkpoint *checkpoint, int64_t replay_from,
-                               int64_t *end, bool *ended, int64_t now_ms) {
+                               int64_t upper, int64_t *end, bool *ended, int64_t now_ms) {
     struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
     int result = log_walk_segment(log, s, &walk, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
-    *ended = result == LOG_E_CORRUPT;
+    /* A batch that is missing between two segments was lost in a power cut; compaction may leave such gaps too. */
+    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= checkpoint->recovery_point
+        && !log->config.cleanup_compact;
+    *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
     if ((result = log_cut(log, s, walk.good)) != 0) return result;
     return segment_index_write(s, true);
@@ -253,7 +290,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         s->index_interval_bytes = log->config.index_interval_bytes;
         int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
         if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot) result = log_adopt_sealed(log, s);
-        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, end, &ended, now_ms);
+        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, now_ms);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);

@@ -47,7 +47,7 @@ struct log_dir {
     int helper_count;
     pthread_t helpers[LOG_FLUSH_HELPERS];
     struct log_dir_removal *removals;
-    uint32_t removing;              /* removal jobs on the pool */
+    uint32_t jobs;                  /* on the pool, with a pointer to this directory */
     bool closing, thread_started;
     pthread_t thread;
     _Atomic uint64_t flush_groups, flush_files;
@@ -106,6 +106,9 @@ int log_dir_sync(struct log_dir *dir, const char *name); /* fsyncs a directory b
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len);
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync);
 int64_t log_dir_now_ms(clockid_t clock);
+/* Around a job on the pool that knows the directory: log_dir_free waits for it. */
+void log_dir_job_begin(struct log_dir *dir);
+void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
 void log_flush_ask(struct log *log);

@@ -96,6 +96,19 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
     return 0;
 }
 
+void producers_recall(struct producers *p, const struct batch_header *h) {
+    const struct producers_entry *found = h->producer_id < 0 ? NULL : producers_find(p, h->producer_id);
+    if (found == NULL || found->batch_count == 0 || found->epoch != h->producer_epoch || h->base_sequence < 0) return;
+    struct producers_entry *e = &p->slots[found - p->slots];
+    struct producers_batch newest = e->batches[e->newest];
+    if (batch_last_offset(h) >= newest.last_offset) return;
+    /* In its order: before the newest, which stays the newest. */
+    e->batches[e->newest] = (struct producers_batch){
+        batch_last_offset(h), h->max_timestamp, producers_sequence_add(h->base_sequence, h->last_offset_delta),
+        h->last_offset_delta};
+    producers_push(e, &newest);
+}
+
 int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms) {
     struct producers_entry *e = producers_take(p, h->producer_id);
     if (e == NULL) return LOG_E_MEMORY;

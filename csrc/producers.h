@@ -34,6 +34,8 @@ void producers_free(struct producers *p);
 int producers_check(const struct producers *p, const struct batch_header *h, struct producers_batch *seen);
 /* Remembers an appended (or replayed) batch. 0 or LOG_E_MEMORY. */
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
+/* A batch older than the one that a snapshot remembered; called in the order of the log. */
+void producers_recall(struct producers *p, const struct batch_header *h);
 /* A transaction marker: ends the producer's open transaction. 0 or LOG_E_MEMORY. */
 int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms);
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);

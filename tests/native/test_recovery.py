@@ -119,6 +119,26 @@ def test_a_broken_header_below_the_recovery_point_is_refused(directory, tmp_path
     assert file.read_bytes() == data
 
 
+@pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: AAEC"])
+def test_a_torn_topic_id_file_is_written_again(directory, tmp_path, text):
+    filled(directory, 3).release()
+    file = tmp_path / "t-0" / "partition.metadata"
+    file.write_text(text)
+    assert opened(directory).end_offset == 6
+    assert file.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+
+
+def test_a_segment_that_lost_its_end_ends_the_log(directory, tmp_path):
+    filled(directory, 60, SMALL).release()
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    kept = list(batch.walk(files[1].read_bytes()))[3][1]
+    os.truncate(files[1], list(batch.walk(files[1].read_bytes()))[3][0])
+    again = opened(directory, config=SMALL)
+    assert again.end_offset == kept.base_offset
+    assert again.recovery_report()[0] > 3_000
+    assert sorted((tmp_path / "t-0").glob("*.log")) == files[:2]
+
+
 def damage_missing(file):
     file.unlink()
 
@@ -179,6 +199,31 @@ def test_producer_state_survives_an_unclean_stop(directory):
         again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
         assert again.append(again_batch, NOW) == expected
     assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_batches_in_flight_at_a_clean_stop_are_known_as_duplicates_after_it(directory, clean):
+    one = filled(directory, 60, producer_id=9, producer_epoch=1)
+    one.settle(NOW)
+    known = checkpoint_of(one) if clean else {"recovery_point": 120}
+    one.release()
+    again = opened(directory, **known)
+    for i in range(55, 60):
+        again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
+        assert again.append(again_batch, NOW) == (2 * i, 2 * i + 1)
+    with pytest.raises(log.SequenceError):
+        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=108), NOW)
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43])
+def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
+    filled(directory, 1).release()
+    file = tmp_path / "t-0" / "partition.metadata"
+    before = file.read_text()
+    file.write_text(text)
+    assert opened(directory).end_offset == 2
+    assert file.read_text() == before
 
 
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])
