@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylog._native import batch
+from pylog._native.log import CorruptLog
+from pylog.log import partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image import Image, apply
@@ -221,13 +223,21 @@ def test_a_power_cut_may_take_the_content_of_partition_metadata(tmp_path, left):
     node.stop()
 
 
-def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path):
+def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     node.crash()
-    (tmp_path / "a-0" / "partition.metadata").write_text("no id in here")
+    opened = partitions.open_log
+
+    def refuse(directory, topic, partition, *rest):
+        if (topic, partition) == ("a", 0):
+            raise CorruptLog(-111, "a-0")
+        return opened(directory, topic, partition, *rest)
+
+    monkeypatch.setattr(partitions, "open_log", refuse)
     node = Node(tmp_path)
     assert node.logs.get("a", 0) is None and node.logs.get("a", 1).is_leader
+    node.delete("a")
     node.stop()
 
 
