@@ -128,7 +128,7 @@ class Controller:
             await _in_thread(self._store_image)
 
     def _store_image(self) -> None:
-        """Keeps the image where a start finds it, for a log that goes on elsewhere: nothing to do."""
+        """Keeps the image where a start finds it; a log that lives elsewhere needs none."""
 
     def _take_snapshot(self) -> None:
         image = self.image

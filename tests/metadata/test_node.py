@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylog._native import batch
+from pylog._native.log import CorruptLog
+from pylog.log import partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image import Image, apply
@@ -205,13 +207,37 @@ def test_a_directory_of_an_earlier_topic_of_that_name_is_set_aside(tmp_path):
     node.stop()
 
 
-def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path):
+@pytest.mark.parametrize("left", [
+    b"", b"version: 0\ntop", b"version: 0\ntopic_id: ", bytes(43)])
+def test_a_power_cut_may_take_the_content_of_partition_metadata(tmp_path, left):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    node.logs.get("a", 0).flush()
+    node.crash()
+    for name in ("a-0", "__cluster_metadata-0"):
+        (tmp_path / name / "partition.metadata").write_bytes(left)
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 3
+    assert (tmp_path / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+    node.stop()
+
+
+def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     node.crash()
-    (tmp_path / "a-0" / "partition.metadata").write_text("no id in here")
+    opened = partitions.open_log
+
+    def refuse(directory, topic, partition, *rest):
+        if (topic, partition) == ("a", 0):
+            raise CorruptLog(-111, "a-0")
+        return opened(directory, topic, partition, *rest)
+
+    monkeypatch.setattr(partitions, "open_log", refuse)
     node = Node(tmp_path)
     assert node.logs.get("a", 0) is None and node.logs.get("a", 1).is_leader
+    node.delete("a")
     node.stop()
 
 
