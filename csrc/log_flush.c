@@ -39,9 +39,15 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     set->count = 0;
     set->target = atomic_load(&log->end_offset);
     set->truncations = log->truncations;
-    for (uint32_t i = 0; i < log->segment_count; i++) {
-        int64_t end = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : set->target;
-        if (end <= flushed || log->segments[i]->base_offset == end) continue;
+    uint32_t first = log->segment_count;
+    while (first > 0 && (first == log->segment_count || log->segments[first]->base_offset > flushed
+                         || !atomic_load(&log->segments[first - 1]->settled)))
+        first--;
+    for (uint32_t i = first; i < log->segment_count; i++) {
+        bool last = i + 1 == log->segment_count;
+        int64_t end = last ? set->target : log->segments[i + 1]->base_offset;
+        /* One that was flushed to its end before it was sealed still wants its trim. */
+        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed) continue;
         if (set->count == LOG_FLUSH_SEGMENTS) {
             set->target = log->segments[i]->base_offset;
             break;
@@ -78,6 +84,7 @@ static int log_flush_segment(struct segment *s) {
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it passes. */
     if (result == 0 && sealed) result = log_flush_index(s, "index");
     if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
+    if (result == 0 && sealed) atomic_store(&s->settled, true);
     return result;
 }
 
@@ -124,6 +131,10 @@ int log_flush(struct log *log) {
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);
     pthread_mutex_unlock(&log->flush_lock);
+    /* Unflushed bytes may have kept more files open than the limit allows. */
+    pthread_mutex_lock(&dir->files_lock);
+    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    pthread_mutex_unlock(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
     bool before = log_dir_offline(dir);
@@ -262,9 +273,9 @@ static int64_t log_flush_removals(struct log_dir *dir) {
     while (dir->removals != NULL && dir->removals->due_ms <= now) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
-        dir->removing++;
+        dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
-        dir->removing--;
+        dir->jobs--;
         r->next = dir->removals;
         dir->removals = r;
         return now + 100;

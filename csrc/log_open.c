@@ -181,7 +181,16 @@ static int log_adopt_last(struct log *log, struct segment *s) {
     return 0;
 }
 
-int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
+void log_tune_last(struct log *log, struct segment *s) {
+    s->index_interval_bytes = log->config.index_interval_bytes;
+    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
+    uint32_t random;
+    s->jitter_ms = 0;
+    if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
+        s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
+}
+
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out) {
     struct segment *s = segment_new(log->home, base_offset, 0, -1);
     if (s == NULL) return LOG_E_MEMORY;
     int result = segment_pin(s, true);
@@ -192,29 +201,25 @@ int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
     segment_index_reset(s);
     s->created_ms = now_ms;
     segment_unpin(s);
-    log_mark(&log->files_marks);
-    return log_add_segment(log, s);
-}
-
-void log_tune_last(struct log *log, struct segment *s) {
-    s->index_interval_bytes = log->config.index_interval_bytes;
-    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
-    uint32_t random;
-    s->jitter_ms = 0;
-    if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
-        s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
+    log_tune_last(log, s);
+    *out = s;
+    return 0;
 }
 
 int log_make_writable(struct log *log, int64_t now_ms) {
     if (log->writable) return 0;
     int result;
     if (log->segment_count == 0) {
-        result = log_new_last(log, atomic_load(&log->end_offset), now_ms);
+        struct segment *s;
+        result = log_create_last(log, atomic_load(&log->end_offset), now_ms, &s);
+        if (result == 0) result = log_add_segment(log, s);
         if (result != 0) return result;
+        log_mark(&log->files_marks);
     } else {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         atomic_store(&s->sealed, false);
+        atomic_store(&s->settled, false);
         if (log->clean) result = log_adopt_last(log, s);
         segment_unpin(s);
         if (result != 0) return result;
@@ -244,11 +249,12 @@ static int log_write_metadata(struct log *log) {
     int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
-        bool same = len == (size_t)n && memcmp(old, text, len) == 0;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 21) == 0;
         free(old);
-        return same ? 0 : LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
-    }
-    if (result != -ENOENT) return log_storage_error(log, result, "open");
+        if (same) return 0;
+        if (whole) return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
+    } else if (result != -ENOENT) return log_storage_error(log, result, "open");
+    /* Missing, or left empty by a power cut. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
     return result == 0 ? 0 : log_storage_error(log, result, "write");
 }
@@ -259,6 +265,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
         struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
         if (s == NULL) return LOG_E_MEMORY;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
+        atomic_store(&s->settled, i + 1 < checkpoint->segment_count);
         int result = log_add_segment(log, s);
         if (result != 0) return result;
         log->size_bytes += triple[1];

@@ -47,7 +47,7 @@ struct log_dir {
     int helper_count;
     pthread_t helpers[LOG_FLUSH_HELPERS];
     struct log_dir_removal *removals;
-    uint32_t removing;              /* removal jobs on the pool */
+    uint32_t jobs;                  /* on the pool, with a pointer to this directory */
     bool closing, thread_started;
     pthread_t thread;
     _Atomic uint64_t flush_groups, flush_files;
@@ -106,6 +106,9 @@ int log_dir_sync(struct log_dir *dir, const char *name); /* fsyncs a directory b
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len);
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync);
 int64_t log_dir_now_ms(clockid_t clock);
+/* Around a job on the pool that knows the directory: log_dir_free waits for it. */
+void log_dir_job_begin(struct log_dir *dir);
+void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
 void log_flush_ask(struct log *log);
@@ -119,7 +122,8 @@ void log_wait_fail(struct log *log, int32_t status);
 /* log_open.c */
 int log_storage_error(struct log *log, int error, const char *call); /* -errno to a log_error; may take the dir offline */
 void log_tune_last(struct log *log, struct segment *s);
-int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms); /* append_lock: creates and lists it */
+/* append_lock: creates the file of a new last segment; log_add_segment lists it. */
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
 int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */

@@ -24,7 +24,6 @@ LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
 FIRST_RETENTION_MS = 30_000
-SETTLE_THREADS = 8
 
 log = logging.getLogger("pylog.log")
 
@@ -48,7 +47,7 @@ class LogManager:
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
-        self._saved = {}         # (topic id, partition) -> Checkpoint, of what changed since then
+        self._saved = {}         # (topic id, partition) -> Checkpoint, of the last checkpoint
         self._gone = []          # keys of deleted partitions that the store still has
         self._upkeep_lock = threading.Lock()
         self._closing = False
@@ -168,21 +167,20 @@ class LogManager:
         self._closing = True
         with self._upkeep_lock:
             now_ms = self._now_ms()
-
-            def settle(entry):
-                _, topic_id, index, one = entry
+            for directory in self.directories:
+                try:
+                    directory.settle()
+                except LogError as error:
+                    self.failed = True
+                    log.error("a log directory could not be flushed", extra={"reason": str(error)})
+            entries = []
+            for _, topic_id, index, one in self._all():
                 try:
                     one.settle(now_ms)
-                    return (topic_id, index), partitions.at_rest(one)
+                    entries.append(((topic_id, index), partitions.at_rest(one)))
                 except LogError as error:
                     self.failed = True
                     log.error("a log could not be closed", extra={"reason": str(error)})
-
-            from concurrent.futures import ThreadPoolExecutor
-
-            # Mostly waits for the disk, which serves several waits with one write.
-            with ThreadPoolExecutor(SETTLE_THREADS, "settle") as threads:
-                entries = [done for done in threads.map(settle, self._all()) if done]
             if not self.failed:
                 self._write_checkpoint_files()
             return entries
@@ -340,28 +338,21 @@ class LogManager:
     def _checkpoint(self) -> None:
         """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
         changed = []
-        for name, topic_id, index, one in self._all():
-            if self._closing:
-                return
-            if one.end_offset > one.recovery_point:
-                try:
-                    one.flush()
-                except LogDeleted:
-                    continue
-                except LogError as error:
-                    log.error("a flush failed", extra={
-                        "topic": name, "partition": index, "reason": str(error)})
-                    continue
-            elif one.recovery_point == 0:
-                continue
+        for directory in self.directories:
+            try:
+                directory.flush()
+            except LogError as error:
+                log.error("a flush failed", extra={"reason": str(error)})
+        for _, topic_id, index, one in self._all():
             # Keeps (3): the recovery point is read after the flush that moved it.
             entry = partitions.flushed(one)
-            if self._saved.get((topic_id, index)) != entry:
-                self._saved[(topic_id, index)] = entry
+            if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
         if changed or self._gone:
-            gone, self._gone = self._gone, []
+            gone = list(self._gone)
             self._store.save(None, changed, gone)
+            del self._gone[:len(gone)]
+            self._saved.update(changed)
             self._write_checkpoint_files()
 
     def _write_checkpoint_files(self) -> None:

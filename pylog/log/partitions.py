@@ -59,7 +59,9 @@ def topic_id_in(path: str) -> bytes | None:
     try:
         with open(os.path.join(path, "partition.metadata"), encoding="ascii") as file:
             fields = dict(line.split(": ", 1) for line in file.read().splitlines())
-        return base64.urlsafe_b64decode(fields["topic_id"] + "==")
+        found = base64.urlsafe_b64decode(fields["topic_id"] + "==")
+        # A power cut may have left a part of it.
+        return found if len(found) == 16 else None
     except (OSError, ValueError, KeyError):
         return None
 

@@ -366,7 +366,8 @@ def lead_again(image: Image, broker_id: int, clean: bool):
         for index, state in enumerate(topic.partitions):
             if state.leader == broker_id and not clean:
                 records.append(new(partition_id=index, topic_id=topic.id, leader=broker_id))
-            elif state.leader == NO_LEADER and broker_id in (state.isr or state.eligible_leader_replicas):
+            elif state.leader == NO_LEADER and broker_id in (
+                    state.isr or state.eligible_leader_replicas):
                 records.append(new(
                     partition_id=index, topic_id=topic.id, leader=broker_id,
                     isr=list(state.isr) or [broker_id], eligible_leader_replicas=[

@@ -18,13 +18,15 @@ from pylog.log.errors import StartError
 from pylog.metadata import controller, identity, snapshots
 from pylog.metadata.image import Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
-from pylog.metadata.store import Store
+from pylog.metadata.store import Store, StoreError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
 # About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
 RECORDS_BETWEEN_SNAPSHOTS = 200_000
+# How much log a start after a crash reads at most.
+RECORDS_BETWEEN_IMAGES = 10_000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
@@ -44,6 +46,7 @@ class Controller:
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
+        self._stored_offset = -1
 
     def take_office(self, image: Image, clean: bool) -> None:
         """Replays the log behind `image` and becomes its controller. Blocks; before requests are
@@ -120,6 +123,12 @@ class Controller:
             self.image = await _in_thread(self._appended, part)
         if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
             await _in_thread(self._take_snapshot)
+        if self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES:
+            self._stored_offset = self.image.offset
+            await _in_thread(self._store_image)
+
+    def _store_image(self) -> None:
+        """Keeps the image where a start finds it; a log that lives elsewhere needs none."""
 
     def _take_snapshot(self) -> None:
         image = self.image
@@ -163,7 +172,10 @@ class MetadataService(Controller):
         """Formats or reads the log directories and opens the partitions. Raises StartError."""
         logs = self._logs
         self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
-        self._store = Store(logs.paths[0])
+        try:
+            self._store = Store(logs.paths[0])
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
         clean = logs.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
         try:
@@ -187,10 +199,17 @@ class MetadataService(Controller):
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
         image = self._store.load_image()
+        self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
+
+    def _store_image(self) -> None:
+        try:
+            self._store.save(self.image, [])
+        except StoreError as error:
+            log.error("the image could not be stored", extra={"reason": str(error)})
 
     def register(self, addresses) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
@@ -211,15 +230,13 @@ class MetadataService(Controller):
         entries = self._logs.close_partitions()
         try:
             entries.append((LocalLog.KEY, self._log.close()))
-            clean = not self._logs.failed
-        except LogError as error:
-            log.error("the metadata log could not be closed", extra={"reason": str(error)})
-            clean = False
-        # What failed is not known to be on disk: without the marks the next start looks.
-        if clean:
-            broker = self.image.brokers.get(self._node_id)
-            marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
-            self._store.save(self.image, entries, mark=marks)
+            # What failed is not known to be on disk: without the marks the next start looks.
+            if not self._logs.failed:
+                broker = self.image.brokers.get(self._node_id)
+                marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
+                self._store.save(self.image, entries, mark=marks)
+        except (LogError, StoreError, OSError) as error:
+            log.error("the stop is not a clean one", extra={"reason": str(error)})
         self._store.close()
         self._store = None
 

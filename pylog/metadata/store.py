@@ -22,6 +22,7 @@ from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
 
 FILE = "state.lmdb"
+StoreError = lmdb.Error
 FORMAT = b"1"
 MAP_BYTES_MAX = 8 << 30   # Address space, not disk: the file grows with what is in it.
 METADATA_LOG_ID = bytes(15) + b"\x01"

@@ -229,7 +229,8 @@ def test_a_partition_without_a_leader_is_led_again_by_who_may():
     image, _ = create(cluster(2), topic(partitions=3))
     topic_id = image.topics["t"].id
     image = apply(image, [messages.PartitionChangeRecord(
-        partition_id=index, topic_id=topic_id, leader=-1, isr=isr, eligible_leader_replicas=eligible)
+        partition_id=index, topic_id=topic_id, leader=-1, isr=isr,
+        eligible_leader_replicas=eligible)
         for index, isr, eligible in ((0, [1], []), (1, [], [1, 2]), (2, [2], [1]))],
         image.offset + 3, 1)
     records = controller.lead_again(image, 1, clean=True)

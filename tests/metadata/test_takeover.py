@@ -1,4 +1,4 @@
-"""One directory under Apache Kafka and under pylog by turns: each goes on where the other stopped."""
+"""One directory under Apache Kafka and under pylog by turns: each goes on with it."""
 
 import pytest
 
