@@ -65,9 +65,12 @@ def _admin_call(broker: BrokerProcess, call) -> None:
         raise LoadFailed(f"{broker.name}: {refused}") from refused
 
 
-def create_topic(broker: BrokerProcess, topic: str, partitions: int, **config) -> None:
-    """Create `topic` and wait until each partition's leader takes requests."""
-    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+def create_topic(broker: BrokerProcess, topic: str, partitions: int) -> None:
+    """Create `topic` and wait until each partition's leader takes requests.
+
+    Its files go soon after its deletion, lest full memory makes every later page dear.
+    """
+    new = NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "1000"})
     _admin_call(broker, lambda admin: admin.create_topics([new], operation_timeout=TOPIC_WAIT_S))
     wait_leaders(broker, topic, partitions)
 
@@ -162,13 +165,14 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
     """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
-    raw_fetch_cpu_s_per_gb, range_bytes."""
+    raw_fetch_cpu_s_per_gb, range_bytes, wire_share (bytes read per byte of record values)."""
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
         figures["gb"] = size * count / GB
     figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
     figures["range_bytes"] = line["range_bytes"]
+    figures["wire_share"] = line["record_bytes"] / (size * count)
     return figures
 
 
@@ -205,6 +209,7 @@ def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections:
         **{key: line[key] for key in ("p50_us", "p99_us", "p999_us", "request_bytes")},
         "cpu_s_per_million_requests": used / (line["requests"] / 1e6),
         "cpu_s_per_gb": used / (line["record_bytes"] / GB),
+        "wire_share": line["request_bytes"] * line["requests"] / line["record_bytes"],
         "requests_s": line["requests"] / line["seconds"],
         "records_s": line["records"] / line["seconds"],
         "mb_s": line["record_bytes"] / 1e6 / line["seconds"],
@@ -246,7 +251,9 @@ def open_idle_connections(port: int, count: int) -> list[socket.socket]:
 
 
 def floor(kind: str, unit_bytes: float, total_bytes: float, folder: Path) -> float:
-    """CPU seconds per GB of the bare loop `kind` (recv or sendfile) at `unit_bytes`."""
+    """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer."""
     unit = max(1, int(unit_bytes))
-    line = _run([load_client("floor"), kind, unit, int(total_bytes), folder / f"floor.{kind}"])
-    return json.loads(line)["cpu_s_per_gb"]
+    total = total_bytes / 10_000 if kind == "answer" else total_bytes
+    line = json.loads(_run([
+        load_client("floor"), kind, unit, int(total), folder / f"floor.{kind}"]))
+    return line["cpu_s_per_million" if kind == "answer" else "cpu_s_per_gb"]

@@ -41,6 +41,7 @@ class Scale:
     partitions: int
     connections: int
     floor_bytes: int
+    touched_bytes: int
 
 
 FULL = Scale(
@@ -48,12 +49,14 @@ FULL = Scale(
     java_bytes={1024: 500_000_000, 100: 200_000_000},
     one_record_requests=150_000, latency_s=20, cold_bytes=5_000_000_000, flush_s=8,
     partitions=10_000, connections=2_000, floor_bytes=1_000_000_000,
+    touched_bytes=32_000_000_000,
 )
 QUICK = Scale(
     native_bytes={1024: 300_000_000, 100: 100_000_000},
     java_bytes={1024: 150_000_000, 100: 40_000_000},
     one_record_requests=30_000, latency_s=5, cold_bytes=1_000_000_000, flush_s=3,
     partitions=1_000, connections=500, floor_bytes=300_000_000,
+    touched_bytes=6_000_000_000,
 )
 
 
@@ -294,6 +297,7 @@ def _serving(broker: BrokerProcess, topics: list[str], partitions: int, how: str
 
 
 TAKE = (("cpu_s_per_gb", "recv", "request_bytes"),)
+ANSWER = (("cpu_s_per_million_requests", "answer", "request_bytes"),)
 TAKE_AND_GIVE = (*TAKE, ("raw_fetch_cpu_s_per_gb", "sendfile", "range_bytes"),
                  ("fetch_cpu_s_per_gb", "sendfile", "reply_bytes"))
 SCENARIOS: dict[str, Scenario] = {
@@ -308,8 +312,9 @@ SCENARIOS: dict[str, Scenario] = {
     "frames-1m": Scenario(_frames(1000, 2, 1), TAKE),
     "frames-128k": Scenario(_frames(125, 4, 1), TAKE),
     "frames-16k": Scenario(_frames(15, 4, 2), TAKE),
-    "one-record": Scenario(_one_record(8, 1)),
-    "one-record-pipelined": Scenario(_one_record(8, 5)),
+    "one-record": Scenario(_one_record(1, 1), ANSWER),
+    "one-record-8": Scenario(_one_record(8, 1), ANSWER),
+    "one-record-8x5": Scenario(_one_record(8, 5), ANSWER),
     "e2e": Scenario(_latency("cached")),
     "e2e-cold": Scenario(_latency_beside_cold),
     "e2e-flush": Scenario(_latency("flushed")),

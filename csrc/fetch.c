@@ -286,10 +286,16 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     if (p->error != 0) return;
     int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
     enum log_bound bound = f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
-    if (p->diverging_epoch >= 0) bytes = 0, at_least_one = false;
+    int64_t offset = p->offset;
+    if (p->diverging_epoch >= 0) {
+        /* The offset is of another history: only the ends are told. */
+        offset = log_end_offset(p->log);
+        bytes = 0;
+        at_least_one = false;
+    }
     if (bytes < 0) bytes = 0;
-    int error = nowait ? log_read_nowait(p->log, p->offset, bound, bytes, at_least_one, &p->range)
-                       : log_read(p->log, p->offset, bound, bytes, at_least_one, &p->range);
+    int error = nowait ? log_read_nowait(p->log, offset, bound, bytes, at_least_one, &p->range)
+                       : log_read(p->log, offset, bound, bytes, at_least_one, &p->range);
     if (error == LOG_E_WOULD_BLOCK) {
         f->blocked = true;
         return;
@@ -307,22 +313,26 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
     int64_t taken = 0;
-    bool ready = f->set->count == 0;
+    bool ready = false, any = false;
     f->blocked = false;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         int64_t left = limit - taken;
         read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait);
         if (f->blocked) return true;
         taken += p->range.length;
+        /* What is unknown is told with the answer, but does not hasten it. */
+        if (fetch_is_unknown(p)) continue;
+        any = true;
         if (p->error != 0 || p->diverging_epoch >= 0) ready = true;
     }
-    return ready || taken >= f->bytes_min;
+    return ready || !any || taken >= f->bytes_min;
 }
 
 /* Links a waiter to every partition. True: some end moved meanwhile, look again. */
 static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
     f->waiting = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (p->error != 0) continue;
         p->waiter = (struct log_waiter){.mailbox = s->mailbox, .token = r->token};
         p->waiter.wait_for = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
         int64_t end = f->read_committed ? p->range.last_stable_offset : p->range.high_watermark;

@@ -29,6 +29,12 @@ static struct fetch_part *next_answered(struct fetch_part *p) {
 }
 
 static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    /* As Kafka: none for a partition that is refused unread, null for what is no question of
+     * transactions. */
+    if (fetch_is_unknown(p)) {
+        reply_count(a, f->flexible, 0);
+        return;
+    }
     if (!f->read_committed || p->error != 0) {
         if (f->flexible)
             reply_uvarint(a, 0);

@@ -19,6 +19,12 @@ struct fetch {
     bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
 };
 
+/* Refused before its log was looked at: the topic or partition is unknown, or not the principal's.
+ */
+static inline bool fetch_is_unknown(const struct fetch_part *p) {
+    return p->grant_error != 0 && p->grant_error != ERROR_NOT_LEADER;
+}
+
 void fetch_free(struct serve *s, struct serve_request *r);
 /* Builds the answer from the parts' ranges and frees the request's state. */
 enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f);

@@ -48,6 +48,10 @@ int log_dir_failure(const struct log_dir *dir, const char **call);
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
 struct log_dir_figures { uint64_t open_files, flush_groups, flush_files; };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
+/* log_flush for all logs that have something to flush, with one sync of the file system when they are many. */
+int log_dir_flush(struct log_dir *dir);
+/* log_close_clean for all logs in the same way: before each is closed, at a stop. */
+int log_dir_settle(struct log_dir *dir);
 
 /* ---- settings of a log (topic configuration, resolved) --------------------------------------------------------------- */
 struct log_config {

@@ -12,16 +12,22 @@ int log_roll(struct log *log, int64_t now_ms) {
     struct segment *old = log->segments[log->segment_count - 1];
     int64_t end = atomic_load(&log->end_offset);
     /* The new file first: when there is no room for it, the old segment stays as it was. */
-    int result = log_new_last(log, end, now_ms);
+    struct segment *next;
+    int result = log_create_last(log, end, now_ms, &next);
     if (result != 0) return result;
-    log_tune_last(log, log->segments[log->segment_count - 1]);
     if (segment_pin(old, false) == 0) {
         /* Index and snapshot can be derived again: their failure costs a later scan, not the append. */
         segment_index_write(old, true);
         segment_unpin(old);
     }
+    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its indexes. */
     atomic_store(&old->sealed, true);
     log_write_snapshot(log, end);
+    if ((result = log_add_segment(log, next)) != 0) {
+        atomic_store(&old->sealed, false);
+        return result;
+    }
+    log_mark(&log->files_marks);
     log_flush_ask(log);
     return 0;
 }

@@ -113,16 +113,26 @@ static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
     unlinkat(dir->fd, path, AT_REMOVEDIR);
 }
 
+void log_dir_job_begin(struct log_dir *dir) {
+    pthread_mutex_lock(&dir->flush_lock);
+    dir->jobs++;
+    pthread_mutex_unlock(&dir->flush_lock);
+}
+
+void log_dir_job_end(struct log_dir *dir) {
+    pthread_mutex_lock(&dir->flush_lock);
+    dir->jobs--;
+    pthread_cond_broadcast(&dir->flush_quiet);
+    pthread_mutex_unlock(&dir->flush_lock);
+}
+
 static int log_dir_removal_run(struct iojob *job, void *scratch) {
     struct log_dir_removal *r = (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
     struct log_dir *dir = r->dir;
     (void)scratch;
     if (unlinkat(dir->fd, r->path, 0) != 0 && errno == EISDIR) log_dir_unlink_tree(dir, r->path);
     free(r);
-    pthread_mutex_lock(&dir->flush_lock);
-    dir->removing--;
-    pthread_cond_broadcast(&dir->flush_quiet);
-    pthread_mutex_unlock(&dir->flush_lock);
+    log_dir_job_end(dir);
     return 0;
 }
 
@@ -234,11 +244,11 @@ void log_dir_free(struct log_dir *dir) {
     }
     assert(dir->logs == NULL && "logs are released before their directory");
     pthread_mutex_lock(&dir->flush_lock);
-    while (dir->removing > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
+    while (dir->jobs > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
     while (dir->removals != NULL) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
-        dir->removing++;
+        dir->jobs++;
         pthread_mutex_unlock(&dir->flush_lock);
         log_dir_removal_run(&r->job, NULL); /* Deleted already as far as anybody can see. */
         pthread_mutex_lock(&dir->flush_lock);

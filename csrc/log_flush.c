@@ -39,9 +39,15 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     set->count = 0;
     set->target = atomic_load(&log->end_offset);
     set->truncations = log->truncations;
-    for (uint32_t i = 0; i < log->segment_count; i++) {
-        int64_t end = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : set->target;
-        if (end <= flushed || log->segments[i]->base_offset == end) continue;
+    uint32_t first = log->segment_count;
+    while (first > 0 && (first == log->segment_count || log->segments[first]->base_offset > flushed
+                         || !atomic_load(&log->segments[first - 1]->settled)))
+        first--;
+    for (uint32_t i = first; i < log->segment_count; i++) {
+        bool last = i + 1 == log->segment_count;
+        int64_t end = last ? set->target : log->segments[i + 1]->base_offset;
+        /* One that was flushed to its end before it was sealed still wants its trim. */
+        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed) continue;
         if (set->count == LOG_FLUSH_SEGMENTS) {
             set->target = log->segments[i]->base_offset;
             break;
@@ -78,20 +84,24 @@ static int log_flush_segment(struct segment *s) {
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it passes. */
     if (result == 0 && sealed) result = log_flush_index(s, "index");
     if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
+    if (result == 0 && sealed) atomic_store(&s->settled, true);
     return result;
 }
 
 /* Names before contents count: a file whose directory entry is lost was never written. */
 static int log_flush_names(struct log *log) {
-    if (!atomic_exchange(&log->files_dirty, false)) return 0;
+    if (!log_marked(&log->files_marks)) return 0;
+    uint32_t made = atomic_load(&log->files_marks.made);
     struct log_dir *dir = log->home->dir;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     int result = log_dir_sync(dir, name);
-    return result == 0 ? log_dir_sync(dir, NULL) : result;
+    if (result == 0) result = log_dir_sync(dir, NULL);
+    if (result == 0) atomic_store(&log->files_marks.synced, made);
+    return result;
 }
 
-static void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
     bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
     if (moved) atomic_store(&log->flushed, target);
@@ -103,6 +113,7 @@ static void log_flush_publish(struct log *log, int64_t target, uint64_t truncati
 int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;
+    uint32_t made;
     int result = 0;
     pthread_mutex_lock(&log->flush_lock);
     do {
@@ -113,13 +124,17 @@ int log_flush(struct log *log) {
             if (result == 0) result = log_flush_segment(set.segments[i]);
             segment_release(set.segments[i]);
         }
-        if (result == 0 && atomic_load(&log->epochs_dirty)) result = log_write_epochs(log);
+        if (result == 0 && log_marked(&log->epochs_marks)) result = log_write_epochs(log, true, &made);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
         if (result == 0) log_flush_publish(log, set.target, set.truncations);
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);
     pthread_mutex_unlock(&log->flush_lock);
+    /* Unflushed bytes may have kept more files open than the limit allows. */
+    pthread_mutex_lock(&dir->files_lock);
+    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    pthread_mutex_unlock(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
     bool before = log_dir_offline(dir);
@@ -187,7 +202,7 @@ static void log_flush_call_helpers(struct log_dir *dir) {
 
 /* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its last segment's bytes. */
 static void log_flush_note(struct log *log) {
-    bool simple = !atomic_load(&log->files_dirty) && !atomic_load(&log->epochs_dirty) && !atomic_load(&log->deleted);
+    bool simple = !log_marked(&log->files_marks) && !log_marked(&log->epochs_marks) && !atomic_load(&log->deleted);
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);
@@ -258,9 +273,9 @@ static int64_t log_flush_removals(struct log_dir *dir) {
     while (dir->removals != NULL && dir->removals->due_ms <= now) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
-        dir->removing++;
+        dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
-        dir->removing--;
+        dir->jobs--;
         r->next = dir->removals;
         dir->removals = r;
         return now + 100;

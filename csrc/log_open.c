@@ -94,7 +94,7 @@ int log_load_epochs(struct log *log) {
     epochs_truncate_end(&epochs, atomic_load(&log->end_offset) + (log->clean ? 1 : 0));
     if (log->clean && log->last_epoch > epochs_last(&epochs)) {
         epochs_assign(&epochs, log->last_epoch, atomic_load(&log->end_offset));
-        atomic_store(&log->epochs_dirty, true);
+        log_mark(&log->epochs_marks);
     }
     pthread_mutex_lock(&log->view_lock);
     log->epochs = epochs;
@@ -103,19 +103,20 @@ int log_load_epochs(struct log *log) {
     return 0;
 }
 
-int log_write_epochs(struct log *log) {
+int log_write_epochs(struct log *log, bool sync, uint32_t *made) {
     char path[SEGMENT_PATH_BYTES];
     size_t len;
     pthread_mutex_lock(&log->append_lock);
-    atomic_store(&log->epochs_dirty, false);
+    *made = atomic_load(&log->epochs_marks.made);
     char *text = epochs_encode(&log->epochs, &len);
     pthread_mutex_unlock(&log->append_lock);
     if (text == NULL) return -ENOMEM;
     log_path(log, "leader-epoch-checkpoint", path);
-    int result = log_dir_write_file(log->home->dir, path, text, len, true);
+    int result = log_dir_write_file(log->home->dir, path, text, len, sync);
     free(text);
-    if (result == 0) atomic_store(&log->files_dirty, true);
-    else atomic_store(&log->epochs_dirty, true);
+    if (result != 0) return result;
+    log_mark(&log->files_marks);
+    if (sync) atomic_store(&log->epochs_marks.synced, *made);
     return result;
 }
 
@@ -136,7 +137,11 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     if (bytes == NULL) return -ENOMEM;
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
-    int result = log_dir_write_file(log->home->dir, path, bytes, len, false);
+    /* In place: its checksum tells a torn one. */
+    int fd = openat(log->home->dir->fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    ssize_t n = fd < 0 ? -1 : write(fd, bytes, len);
+    int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
+    if (fd >= 0) close(fd);
     free(bytes);
     if (result == 0) log->snapshot_offset = offset;
     return result;
@@ -176,7 +181,16 @@ static int log_adopt_last(struct log *log, struct segment *s) {
     return 0;
 }
 
-int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
+void log_tune_last(struct log *log, struct segment *s) {
+    s->index_interval_bytes = log->config.index_interval_bytes;
+    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
+    uint32_t random;
+    s->jitter_ms = 0;
+    if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
+        s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
+}
+
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out) {
     struct segment *s = segment_new(log->home, base_offset, 0, -1);
     if (s == NULL) return LOG_E_MEMORY;
     int result = segment_pin(s, true);
@@ -187,29 +201,25 @@ int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms) {
     segment_index_reset(s);
     s->created_ms = now_ms;
     segment_unpin(s);
-    atomic_store(&log->files_dirty, true);
-    return log_add_segment(log, s);
-}
-
-void log_tune_last(struct log *log, struct segment *s) {
-    s->index_interval_bytes = log->config.index_interval_bytes;
-    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
-    uint32_t random;
-    s->jitter_ms = 0;
-    if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
-        s->jitter_ms = (int32_t)(random % (uint32_t)jitter);
+    log_tune_last(log, s);
+    *out = s;
+    return 0;
 }
 
 int log_make_writable(struct log *log, int64_t now_ms) {
     if (log->writable) return 0;
     int result;
     if (log->segment_count == 0) {
-        result = log_new_last(log, atomic_load(&log->end_offset), now_ms);
+        struct segment *s;
+        result = log_create_last(log, atomic_load(&log->end_offset), now_ms, &s);
+        if (result == 0) result = log_add_segment(log, s);
         if (result != 0) return result;
+        log_mark(&log->files_marks);
     } else {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         atomic_store(&s->sealed, false);
+        atomic_store(&s->settled, false);
         if (log->clean) result = log_adopt_last(log, s);
         segment_unpin(s);
         if (result != 0) return result;
@@ -239,11 +249,12 @@ static int log_write_metadata(struct log *log) {
     int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
-        bool same = len == (size_t)n && memcmp(old, text, len) == 0;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 21) == 0;
         free(old);
-        return same ? 0 : LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
-    }
-    if (result != -ENOENT) return log_storage_error(log, result, "open");
+        if (same) return 0;
+        if (whole) return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
+    } else if (result != -ENOENT) return log_storage_error(log, result, "open");
+    /* Missing, or left empty by a power cut. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
     return result == 0 ? 0 : log_storage_error(log, result, "write");
 }
@@ -254,6 +265,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
         struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
         if (s == NULL) return LOG_E_MEMORY;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
+        atomic_store(&s->settled, i + 1 < checkpoint->segment_count);
         int result = log_add_segment(log, s);
         if (result != 0) return result;
         log->size_bytes += triple[1];
@@ -316,9 +328,10 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
     } else {
         bool fresh = mkdirat(dir->fd, name, 0755) == 0;
         if (!fresh && errno != EEXIST) result = log_storage_error(log, -errno, "mkdir");
-        atomic_store(&log->files_dirty, true);
         if (result == 0) result = log_write_metadata(log);
         if (result == 0) result = log_recover(log, checkpoint, now_ms);
+        /* Up to the recovery point names are on disk like contents. */
+        if (fresh || log->flushed < log->end_offset) log_mark(&log->files_marks);
     }
     if (result != 0) {
         log_release(log);
@@ -352,16 +365,16 @@ void log_release(struct log *log) {
     free(log);
 }
 
-int log_close_clean(struct log *log, int64_t now_ms) {
-    (void)now_ms;
+int log_close_files(struct log *log) {
     int result = 0, pinned;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     pthread_mutex_lock(&log->append_lock);
-    if (log->segment_count > 0 && !log->clean) {
+    if (log->writable) {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
-            result = segment_index_write(s, true);
+            /* Without an entry there is nothing to find: the next open scans these few batches. */
+            if (segment_index_entries(s, false) > 0) result = segment_index_write(s, true);
             segment_await_preallocation(s);
             if (result == 0) result = segment_trim(s);
             segment_unpin(s);
@@ -372,8 +385,13 @@ int log_close_clean(struct log *log, int64_t now_ms) {
         log->writable = false;
     }
     pthread_mutex_unlock(&log->append_lock);
-    if (result != 0) return log_storage_error(log, result, "close");
-    return log_flush(log);
+    return result != 0 ? log_storage_error(log, result, "close") : 0;
+}
+
+int log_close_clean(struct log *log, int64_t now_ms) {
+    (void)now_ms;
+    int result = log_close_files(log);
+    return result != 0 ? result : log_flush(log);
 }
 
 void log_abandon(struct log *log) {

@@ -35,7 +35,7 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     pthread_mutex_lock(&log->view_lock);
     int result = epochs_assign(&log->epochs, epoch, offset);
     pthread_mutex_unlock(&log->view_lock);
-    if (result == 1) atomic_store(&log->epochs_dirty, true);
+    if (result == 1) log_mark(&log->epochs_marks);
     return result < 0 ? LOG_E_MEMORY : 0;
 }
 

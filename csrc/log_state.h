@@ -47,11 +47,16 @@ struct log_dir {
     int helper_count;
     pthread_t helpers[LOG_FLUSH_HELPERS];
     struct log_dir_removal *removals;
-    uint32_t removing;              /* removal jobs on the pool */
+    uint32_t jobs;                  /* on the pool, with a pointer to this directory */
     bool closing, thread_started;
     pthread_t thread;
     _Atomic uint64_t flush_groups, flush_files;
 };
+
+/* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change meanwhile stays visible. */
+struct log_marks { _Atomic uint32_t made, synced; };
+static inline void log_mark(struct log_marks *m) { atomic_fetch_add(&m->made, 1); }
+static inline bool log_marked(struct log_marks *m) { return atomic_load(&m->made) != atomic_load(&m->synced); }
 
 struct log_hint { int64_t offset, base_offset; int32_t position; };
 
@@ -68,7 +73,7 @@ struct log {
     bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
     bool writable;                              /* the last segment is open for appends */
     bool producers_loaded, epochs_loaded;
-    _Atomic bool epochs_dirty, files_dirty;     /* epochs not in their file; directory entries not synced */
+    struct log_marks epochs_marks, files_marks; /* epochs not in their file; directory entries not on disk */
     uint8_t topic_id[16];
     pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
     /* Written under view_lock, read anywhere. */
@@ -101,9 +106,13 @@ int log_dir_sync(struct log_dir *dir, const char *name); /* fsyncs a directory b
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len);
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync);
 int64_t log_dir_now_ms(clockid_t clock);
+/* Around a job on the pool that knows the directory: log_dir_free waits for it. */
+void log_dir_job_begin(struct log_dir *dir);
+void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
 void log_flush_ask(struct log *log);
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 void *log_flush_thread(void *dir);
 
 /* log_wait.c */
@@ -113,12 +122,15 @@ void log_wait_fail(struct log *log, int32_t status);
 /* log_open.c */
 int log_storage_error(struct log *log, int error, const char *call); /* -errno to a log_error; may take the dir offline */
 void log_tune_last(struct log *log, struct segment *s);
-int log_new_last(struct log *log, int64_t base_offset, int64_t now_ms); /* append_lock: creates and lists it */
+/* append_lock: creates the file of a new last segment; log_add_segment lists it. */
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
 int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */
 int log_load_epochs(struct log *log);                          /* append_lock */
-int log_write_epochs(struct log *log);                         /* takes append_lock for a copy */
+/* Takes append_lock for a copy; `sync`: the file is on disk when it returns 0, else *made is what a later sync covers. */
+int log_write_epochs(struct log *log, bool sync, uint32_t *made);
+int log_close_files(struct log *log);                          /* everything of log_close_clean but the flush */
 int log_write_snapshot(struct log *log, int64_t offset);       /* append_lock */
 int log_add_segment(struct log *log, struct segment *s);       /* append_lock, takes the reference */
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms); /* append_lock */

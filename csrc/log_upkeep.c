@@ -57,7 +57,7 @@ static void log_raise_start(struct log *log, int64_t offset) {
     if (offset > atomic_load(&log->start_offset)) atomic_store(&log->start_offset, offset);
     if (atomic_load(&log->high_watermark) < offset) atomic_store(&log->high_watermark, offset);
     log_set_last_stable(log);
-    if (log->epochs_loaded && epochs_truncate_start(&log->epochs, offset)) atomic_store(&log->epochs_dirty, true);
+    if (log->epochs_loaded && epochs_truncate_start(&log->epochs, offset)) log_mark(&log->epochs_marks);
     pthread_mutex_unlock(&log->view_lock);
 }
 
@@ -161,7 +161,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     if (atomic_load(&log->start_offset) > end) atomic_store(&log->start_offset, end);
     if (atomic_load(&log->high_watermark) > end) atomic_store(&log->high_watermark, end);
     if (atomic_load(&log->flushed) > end) atomic_store(&log->flushed, end);
-    if (epochs_truncate_end(&log->epochs, end)) atomic_store(&log->epochs_dirty, true);
+    if (epochs_truncate_end(&log->epochs, end)) log_mark(&log->epochs_marks);
     pthread_mutex_unlock(&log->view_lock);
     log->producers_loaded = false;
     result = log_restore_producers(log, end, now_ms);

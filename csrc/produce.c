@@ -320,11 +320,14 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
     reply_i16(a, p->error);
     reply_i64(a, p->error == 0 ? p->base_offset : -1);
     reply_i64(a, p->error == 0 ? p->append_time_ms : -1);
-    if (version >= 5) reply_i64(a, p->error == 0 ? p->log_start_offset : -1);
+    bool named = p->check != 0 && p->summary != NULL && p->summary->bad_record_count > 0;
+    if (version >= 5)
+        reply_i64(a, named ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
     if (version >= 8) {
-        const char *text = p->check != 0 ? batch_error_text(p->check) : NULL;
-        uint32_t bad =
-            p->check != 0 && p->summary != NULL ? (uint32_t)p->summary->bad_record_count : 0;
+        /* A checksum has nothing to add to its error code. */
+        const char *text =
+            p->check != 0 && p->check != BATCH_E_CRC ? batch_error_text(p->check) : NULL;
+        uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
         for (uint32_t i = 0; i < bad; i++) {
             reply_i32(a, p->summary->bad_records[i]);

@@ -35,6 +35,7 @@ struct segment {
     _Atomic uint32_t references;
     _Atomic int32_t pins;           /* >= 0: open, and how many use it; -1: closed */
     _Atomic bool used, dirty;       /* second chance; unflushed bytes */
+    _Atomic bool settled;           /* flushed and trimmed since it was sealed */
     bool removed;                   /* files renamed or gone: never opened again (files_lock) */
     bool counted;                   /* index counts are known (index_lock) */
     bool rebuilt;                   /* indexes were rebuilt once: not again for the same damage (index_lock) */
@@ -109,9 +110,10 @@ struct segment_scan {
     struct segment *segment;
     int64_t position, end;          /* of the next header; scanned bytes */
     int64_t window_position;
-    uint32_t window_bytes;
+    uint32_t window_bytes, window_room;
     bool nowait;
-    uint8_t window[SEGMENT_WINDOW_BYTES];
+    uint8_t *window;                /* `own`, or a larger one that the caller lends after segment_scan_begin */
+    uint8_t own[SEGMENT_WINDOW_BYTES];
 };
 void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end, bool nowait);
 /* 1 and the header at `position` (not moved); 0 at the end; LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN with nowait. Whole batches only. */

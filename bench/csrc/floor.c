@@ -2,9 +2,12 @@
  *
  * usage: floor recv REQUEST_BYTES TOTAL_BYTES FILE [preallocate]
  *        floor sendfile RANGE_BYTES TOTAL_BYTES FILE
+ *        floor answer REQUEST_BYTES REQUESTS FILE
  * recv: read frames from a loopback socket, checksum them (CRC-32C), pwrite them to a growing file.
  * sendfile: send ranges of a cached file into a loopback socket, one small request before each.
- * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, as JSON.
+ * answer: read a request, checksum it, pwrite it, answer with 60 bytes, one under way at a time.
+ * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, and per million
+ * units, as JSON.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -13,6 +16,8 @@
 #include <sys/wait.h>
 
 #include "wire.h"
+
+enum { ANSWER_BYTES = 60 };
 
 static double cpu_s(void)
 {
@@ -71,6 +76,43 @@ static void drain(int stream, size_t unit, int64_t total)
     }
 }
 
+static void ping(int stream, size_t unit, int64_t total)
+{
+    uint8_t *frame = calloc(1, unit);
+    uint8_t reply[ANSWER_BYTES];
+    if (!frame) {
+        wire_die("no memory");
+    }
+    for (int64_t done = 0; done < total; done += (int64_t)unit) {
+        wire_send_all(stream, frame, unit);
+        wire_recv_all(stream, reply, sizeof reply);
+    }
+}
+
+static double answer(int file, size_t unit, int64_t total)
+{
+    pid_t child;
+    uint8_t *frame = malloc(unit);
+    uint8_t reply[ANSWER_BYTES] = {0};
+    if (!frame) {
+        wire_die("no memory");
+    }
+    int stream = with_peer(ping, unit, total, &child);
+    volatile uint32_t sum = 0;
+    double before = cpu_s();
+    for (int64_t at = 0; at < total; at += (int64_t)unit) {
+        wire_recv_all(stream, frame, unit);
+        sum ^= wire_crc32c(frame, unit);
+        if (pwrite(file, frame, unit, at) != (ssize_t)unit) {
+            wire_die("pwrite: %s", strerror(errno));
+        }
+        wire_send_all(stream, reply, sizeof reply);
+    }
+    double took = cpu_s() - before;
+    waitpid(child, NULL, 0);
+    return took;
+}
+
 static double take(int file, size_t unit, int64_t total, int preallocate)
 {
     pid_t child;
@@ -126,7 +168,7 @@ static double give(int file, size_t unit, int64_t total)
 int main(int argc, char **argv)
 {
     if (argc < 5) {
-        wire_die("usage: floor recv|sendfile UNIT_BYTES TOTAL_BYTES FILE [preallocate]");
+        wire_die("usage: floor recv|sendfile|answer UNIT_BYTES TOTAL_BYTES FILE [preallocate]");
     }
     size_t unit = (size_t)atoll(argv[2]);
     int64_t total = atoll(argv[3]);
@@ -134,11 +176,18 @@ int main(int argc, char **argv)
     if (file < 0 || unit < 1 || unit > 128u << 20) {
         wire_die("%s: %s", argv[4], strerror(errno));
     }
-    int taking = !strcmp(argv[1], "recv");
-    double took = taking ? take(file, unit, total, argc > 5) : give(file, unit, total);
+    double took;
+    if (!strcmp(argv[1], "answer")) {
+        total *= (int64_t)unit;
+        took = answer(file, unit, total);
+    } else if (!strcmp(argv[1], "sendfile")) {
+        took = give(file, unit, total);
+    } else {
+        took = take(file, unit, total, argc > 5);
+    }
     close(file);
     unlink(argv[4]);
-    printf("{\"unit_bytes\": %zu, \"cpu_s_per_gb\": %.4f}\n", unit,
-           took / ((double)total / 1e9));
+    printf("{\"unit_bytes\": %zu, \"cpu_s_per_gb\": %.4f, \"cpu_s_per_million\": %.4f}\n", unit,
+           took / ((double)total / 1e9), took / ((double)total / (double)unit / 1e6));
     return 0;
 }

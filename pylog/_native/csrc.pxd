@@ -150,6 +150,8 @@ cdef extern from "log.h" nogil:
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files
     void log_dir_stats(log_dir *dir, log_dir_figures *out)
+    int log_dir_flush(log_dir *dir)
+    int log_dir_settle(log_dir *dir)
     struct log_config:
         int64_t segment_ms, segment_jitter_ms, retention_ms, retention_bytes, file_delete_delay_ms
         int64_t flush_messages, flush_ms, timestamp_before_max_ms, timestamp_after_max_ms

@@ -217,6 +217,22 @@ cdef class LogDir:
             return None
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
+    def flush(self) -> None:
+        """Blocks until everything appended to any log here before the call is on disk; one sync for many."""
+        cdef int error
+        with nogil:
+            error = csrc.log_dir_flush(self.dir)
+        if error != 0:
+            raise error_of(error, self.path)
+
+    def settle(self) -> None:
+        """As Log.settle for every log here, with one sync: the logs' own settle finds nothing left to do."""
+        cdef int error
+        with nogil:
+            error = csrc.log_dir_settle(self.dir)
+        if error != 0:
+            raise error_of(error, self.path)
+
     def stats(self) -> dict:
         """Open segment descriptors, group commits, and files synced by them."""
         cdef csrc.log_dir_figures figures
@@ -632,3 +648,16 @@ cdef class Log:
         self.use()
         csrc.log_recovery_report(self.ptr, &cut, &scanned)
         return cut, scanned
+
+
+def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
+                   uint32_t[::1] counts not None) -> None:
+    """For each wanted relative offset, how many entries of an offset index, as its file has them, are at
+    or below it: the entry to begin at is the one before that count."""
+    cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
+    cdef Py_ssize_t i
+    if counts.shape[0] < wanted.shape[0]:
+        raise ValueError(f"{wanted.shape[0]} wanted, room for {counts.shape[0]}")
+    with nogil:
+        for i in range(wanted.shape[0]):
+            counts[i] = csrc.index_count_offsets(&index[0], entries, wanted[i]) if entries else 0

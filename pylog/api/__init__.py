@@ -2,16 +2,26 @@
 
 Owns: nothing.
 Called by: dispatch.
-Invariants: (1) an api key has one handler; (2) a handler is `handle(broker, context, request)`, plain or
-  `async`, and returns the response message; faults of a request are values in it.
+Invariants: (1) an api key has one handler; (2) a handler is `handle(broker, context, request)`,
+  plain or `async`, and returns the response message; faults of a request are values in it.
 """
 
 HANDLERS: dict = {}
 
 
 def _fill() -> None:
-    from pylog.api import cluster, metadata, offsets, producers, topics, versions
-    for module in (versions, metadata, topics, offsets, producers, cluster):
+    from pylog.api import (
+        cluster,
+        groups,
+        metadata,
+        offsets,
+        offsets_committed,
+        producers,
+        topics,
+        versions,
+    )
+    for module in (versions, metadata, topics, offsets, producers, cluster, groups,
+                   offsets_committed):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -1,10 +1,11 @@
-"""The cluster's brokers and the paged view of topics: DescribeCluster (60), DescribeTopicPartitions (75).
+"""DescribeCluster (60): the brokers; DescribeTopicPartitions (75): the paged view of topics.
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS; api.metadata for addresses.
 Invariants: (1) without advertised.listeners a client is told the address that it dialled;
   (2) a page holds at most max.request.partition.size.limit partitions.
-Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KIP-1073 (fenced brokers).
+Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KIP-1073 (fenced
+  brokers).
 """
 
 from pylog.metadata.controller import topic_name_fault
@@ -21,7 +22,7 @@ TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 
 
 def addresses(broker, context):
-    """Yields (node id, host, port, rack, fenced) of each registered broker, for the client's listener."""
+    """Yields (node id, host, port, rack, fenced) of each broker, for the client's listener."""
     told = bool(broker.settings.advertised_listeners)
     listener = broker.settings.listeners[context.listener].name
     for registered in broker.image.brokers.values():

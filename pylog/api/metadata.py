@@ -2,10 +2,12 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at most
-  AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
+Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
+  most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
+
+from copy import copy
 
 from pylog.api import cluster
 from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
@@ -16,6 +18,9 @@ from pylog.protocol.errors import ErrorCode
 IDS_SINCE = 12   # Version 10 tells topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
+# Entries kept for the next request: a partition's costs about 200 bytes.
+ENTRIES_MAX = 10_000
+ENTRY_PARTITIONS_MAX = 100
 NO_ID = bytes(16)
 
 
@@ -32,15 +37,21 @@ async def metadata(broker, context, request):
         topics = await _named(broker, context, request)
         image = broker.image
     if request.include_topic_authorized_operations and context.api_version >= 8:
-        for entry in topics:
-            if entry.error_code == ErrorCode.NONE:
-                entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+        topics = [_with_operations(entry) for entry in topics]
     response = messages.MetadataResponse(
         brokers=_brokers(broker, context), cluster_id=broker.cluster_id,
         controller_id=broker.node_id, topics=topics)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
     return response
+
+
+def _with_operations(entry):
+    if entry.error_code != ErrorCode.NONE:
+        return entry
+    entry = copy(entry)
+    entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    return entry
 
 
 def _wants_all(context, request) -> bool:
@@ -117,7 +128,26 @@ def _creatable(settings) -> int:
 
 
 def topic_entry(image, topic):
-    """A topic's entry in a response, with all of its partitions."""
+    """A topic's entry in a response, with all of its partitions. Shared: not to be changed."""
+    known = _entries.get(topic.id)
+    # Topics and the dictionary of brokers are never changed in place: the same objects, the same
+    # entry.
+    if known is not None and known[0] is topic and known[1] is image.brokers:
+        return known[2]
+    entry = messages.MetadataResponse.MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
+        partitions=_partitions(image, topic))
+    if len(topic.partitions) <= ENTRY_PARTITIONS_MAX:
+        if len(_entries) >= ENTRIES_MAX:
+            _entries.clear()
+        _entries[topic.id] = topic, image.brokers, entry
+    return entry
+
+
+_entries: dict = {}
+
+
+def _partitions(image, topic) -> list:
     new = messages.MetadataResponse.MetadataResponsePartition
     entries = []
     for index, state in enumerate(topic.partitions):
@@ -128,8 +158,7 @@ def topic_entry(image, topic):
             partition_index=index, leader_id=leader if reachable else NO_LEADER,
             leader_epoch=state.leader_epoch, replica_nodes=state.replicas, isr_nodes=state.isr,
             offline_replicas=cluster.offline_replicas(image, state)))
-    return messages.MetadataResponse.MetadataResponseTopic(
-        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name), partitions=entries)
+    return entries
 
 
 HANDLERS = {api.METADATA: metadata}

@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) a client never learns of an offset at or above the high watermark, nor, at read_committed,
-  above the last stable offset; (2) what may read from disk runs on a worker thread.
+Invariants: (1) a client never learns of an offset at or above the high watermark, nor, at
+  read_committed, above the last stable offset; (2) what may read from disk runs on a worker thread.
 Source: KIP-79, KIP-98, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
 """
 
@@ -81,7 +81,7 @@ async def _offset(broker, context, request, topic_name, partition, twice):
 
 
 async def _look_up(log, asked):
-    """((offset, timestamp, leader epoch) or None, error) of a search that may read from disk (2)."""
+    """((offset, timestamp, leader epoch) or None, error) of a search that may block (2)."""
     loop = asyncio.get_running_loop()
     try:
         if asked == MAX_TIMESTAMP:

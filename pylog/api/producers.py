@@ -2,13 +2,15 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) an id is never handed out twice, also over restarts: blocks come from the metadata log.
+Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
 Source: KIP-98, KIP-360. A transactional id belongs to the broker that leads its partition of
-  `__transaction_state`; until brokers of ours coordinate transactions no broker does, and the answer is
-  NOT_COORDINATOR, as Kafka's from a broker that does not lead that partition. FindCoordinator
-  is not advertised meanwhile, so that clients see at once that there are no transactions here.
+  `__transaction_state`; until brokers of ours coordinate transactions no broker does, and the
+  answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that partition.
+  FindCoordinator is not advertised meanwhile, so that clients see at once that there are no
+  transactions here.
 """
 
+from pylog._native.log import LogError
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -24,7 +26,11 @@ async def init_producer_id(broker, context, request):
         return messages.InitProducerIdResponse(
             error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE)
     # An idempotent producer that names its old id and epoch gets a new id as well (KIP-360).
-    producer_id = await broker.controller.next_producer_id()
+    try:
+        producer_id = await broker.controller.next_producer_id()
+    except LogError as error:
+        return messages.InitProducerIdResponse(
+            error_code=error.code, producer_id=NONE, producer_epoch=NONE)
     return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

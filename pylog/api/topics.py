@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one result per topic of the request; (2) when a result says that a topic was made or removed,
-  its record is on disk and its partitions are open or gone.
+Invariants: (1) one result per topic of the request; (2) when a result says that a topic was made or
+  removed, its record is on disk and its partitions are open or gone.
 Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as Kafka 4.3's.
 """
 

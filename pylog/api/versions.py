@@ -12,6 +12,9 @@ from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
+# A metadata log that Kafka wrote may have more: what they promise is not served here.
+FEATURES_SERVED = frozenset(("metadata.version",))
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -34,7 +37,7 @@ def api_versions(broker, context, request):
         finalized_features_epoch=image.offset,
         finalized_features=[response.FinalizedFeatureKey(
             name=name, max_version_level=level, min_version_level=level)
-            for name, level in sorted(image.features.items())])
+            for name, level in sorted(image.features.items()) if name in FEATURES_SERVED])
 
 
 def _unsupported_version():

@@ -24,7 +24,7 @@ def write_offsets(path: str, offsets) -> None:
 
 
 def read_offsets(path: str) -> dict:
-    """(topic, partition) -> offset; empty when the file is missing or damaged, for it is only a hint."""
+    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -1,7 +1,8 @@
 """What ends a start.
 
 Owns: nothing.
-Called by: log, metadata, broker, cli. What ends an operation of a log are the classes of _native.log.
+Called by: log, metadata, broker, cli. What ends an operation of a log is in _native.log.
+Invariants: (1) a message is one line that a user can act on.
 """
 
 

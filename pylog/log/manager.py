@@ -1,10 +1,11 @@
-"""All partition logs of this node: opened at the start, kept in order while it runs, closed at the stop.
+"""All partition logs of this node: opened at the start, kept in order, closed at the stop.
 
 Owns: the log directories with their locks, every Log, the checkpoint files.
 Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
-Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint never
-  promises more than is on disk; (4) a clean start trusts only what the last clean stop of ours wrote: the
-  marks in state.lmdb and in the directories must agree, for Kafka may have run in between.
+Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint
+  never promises more than is on disk; (4) a clean start trusts only what the last clean stop of
+  ours wrote: the marks in state.lmdb and in the directories must agree, for Kafka may have run in
+  between.
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
@@ -12,10 +13,7 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import threading
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 from pylog._native.log import LogDeleted, LogDir, LogError
 from pylog.log import checkpoints as files
@@ -26,7 +24,6 @@ LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
 FIRST_RETENTION_MS = 30_000
-SETTLE_THREADS = 8
 
 log = logging.getLogger("pylog.log")
 
@@ -34,7 +31,7 @@ _PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 
 
 class LogManager:
-    """The logs of one node. `paths` are its log directories; `failed` after a stop that was not clean."""
+    """The logs of one node. `paths`: its log directories; `failed`: a stop was not clean."""
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
@@ -50,7 +47,7 @@ class LogManager:
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
-        self._saved = {}         # (topic id, partition) -> Checkpoint, for what changed since the start
+        self._saved = {}         # (topic id, partition) -> Checkpoint, of the last checkpoint
         self._gone = []          # keys of deleted partitions that the store still has
         self._upkeep_lock = threading.Lock()
         self._closing = False
@@ -61,7 +58,7 @@ class LogManager:
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Takes the log directories. Raises StartError when one is unusable or another broker has it."""
+        """Takes the log directories. Raises StartError: one is unusable, or another broker's."""
         for path in self.paths:
             try:
                 os.makedirs(path, exist_ok=True)
@@ -87,8 +84,8 @@ class LogManager:
     def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
 
-        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition) ->
-        Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
+        topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition)
+        -> Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
         """
         self._store = store
         now_ms = self._now_ms()
@@ -140,19 +137,23 @@ class LogManager:
 
         def open_one(entry):
             logs, name, topic_id, index, role, config, place, checkpoint = entry
-            trusted = clean and checkpoint is not None and (place is not None or not checkpoint.segments)
+            trusted = clean and checkpoint is not None and (
+                place is not None or not checkpoint.segments)
             if checkpoint is None:
                 checkpoint = hints.get((name, index), partitions.NOTHING_KNOWN)
             if place is None:
                 place = self._least_loaded()
             self._loads[place] += 1
             logs[index] = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
-            _assume(logs[index], role)
+            if logs[index] is not None:
+                _assume(logs[index], role)
 
         if clean:
             for entry in plan:
                 open_one(entry)
         else:
+            from concurrent.futures import ThreadPoolExecutor
+
             count = self._settings["num.recovery.threads.per.data.dir"] * len(self.paths)
             with ThreadPoolExecutor(count, "recovery") as threads:
                 for _ in threads.map(open_one, plan):
@@ -162,23 +163,24 @@ class LogManager:
                 "count": len(plan), "clean": clean, "ms": self._now_ms() - begin_ms})
 
     def close_partitions(self) -> list:
-        """Brings everything to disk and closes it. Returns [((topic id, partition), Checkpoint)]."""
+        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
         with self._upkeep_lock:
             now_ms = self._now_ms()
-
-            def settle(entry):
-                _, topic_id, index, one = entry
+            for directory in self.directories:
+                try:
+                    directory.settle()
+                except LogError as error:
+                    self.failed = True
+                    log.error("a log directory could not be flushed", extra={"reason": str(error)})
+            entries = []
+            for _, topic_id, index, one in self._all():
                 try:
                     one.settle(now_ms)
-                    return (topic_id, index), partitions.at_rest(one)
+                    entries.append(((topic_id, index), partitions.at_rest(one)))
                 except LogError as error:
                     self.failed = True
                     log.error("a log could not be closed", extra={"reason": str(error)})
-
-            # Mostly waits for the disk, which serves several waits with one write.
-            with ThreadPoolExecutor(SETTLE_THREADS, "settle") as threads:
-                entries = [done for done in threads.map(settle, self._all()) if done]
             if not self.failed:
                 self._write_checkpoint_files()
             return entries
@@ -207,8 +209,8 @@ class LogManager:
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Opens the partitions of a new topic.
 
-        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no replica.
-        Raises StorageError.
+        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
+        replica. A partition that cannot be opened is offline until the next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
@@ -218,7 +220,8 @@ class LogManager:
                 self._loads[place] += 1
                 logs[index] = self._opened(place, name, topic_id, index, config,
                                            partitions.NOTHING_KNOWN, False)
-                _assume(logs[index], role)
+                if logs[index] is not None:
+                    _assume(logs[index], role)
         self._topics[name] = (topic_id, logs, overrides)
 
     def delete(self, name: str) -> None:
@@ -230,7 +233,12 @@ class LogManager:
                 self._gone.append((topic_id, index))
                 self._timed.discard(one)
                 self._loads[self._place_of.pop(one, 0)] -= 1
-                one.delete(self._now_ms())
+                try:
+                    one.delete(self._now_ms())
+                except LogError as error:
+                    # The next start finds a directory that no topic has.
+                    log.error("a partition could not be deleted", extra={
+                        "topic": name, "partition": index, "reason": str(error)})
 
     def configure(self, name: str, overrides: dict) -> None:
         """Puts changed topic settings into force."""
@@ -242,14 +250,29 @@ class LogManager:
                 one.set_config(config)
                 self._watch(one, config)
 
-    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint, trusted):
-        one = partitions.open_log(
-            self.directories[place], name, index, topic_id, config, checkpoint, trusted,
-            self._now_ms())
+    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint,
+                trusted: bool):
+        """The partition's Log, or None when it cannot be opened."""
+        where = (self.directories[place], name, index, topic_id, config)
+        try:
+            if not trusted:
+                self._set_aside_another_topics(place, name, topic_id, index)
+            one = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
+        except (LogError, OSError) as error:
+            log.error("a partition is offline", extra={
+                "topic": name, "partition": index, "reason": str(error)})
+            return None
         if place:
             self._place_of[one] = place
         self._watch(one, config)
         return one
+
+    def _set_aside_another_topics(self, place: int, name: str, topic_id: bytes, index: int) -> None:
+        """A directory of an earlier topic of that name must not be taken for this one's."""
+        path = os.path.join(self.paths[place], f"{name}-{index}")
+        found = partitions.topic_id_in(path)
+        if found is not None and found != topic_id:
+            _rename_stray(path)
 
     def _watch(self, one, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
@@ -269,9 +292,7 @@ class LogManager:
     def _set_aside(self, places: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
         for name, number in places.items():
-            path = os.path.join(self.paths[number], name)
-            os.rename(path, f"{path}.{uuid.uuid4().hex}-stray")
-            log.warning("a partition that no topic has was set aside", extra={"directory": path})
+            _rename_stray(os.path.join(self.paths[number], name))
         for number, listing in enumerate(self._listings):
             self._left_over += [os.path.join(self.paths[number], name) for name in listing
                                 if name.endswith("-delete")]
@@ -289,12 +310,12 @@ class LogManager:
     # ---- upkeep ---------------------------------------------------------------------------------
 
     def upkeep(self, now_ms: int) -> None:
-        """Does what is due: retention, rolls, flushes, checkpoints. Called about once a second, on a worker thread."""
+        """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
         with self._upkeep_lock:
             if self._closing or self._due is None:
                 return
             while self._left_over and not self._closing:
-                shutil.rmtree(self._left_over.pop(), ignore_errors=True)
+                _remove_tree(self._left_over.pop())
             every = now_ms >= self._due[0]
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
@@ -317,30 +338,25 @@ class LogManager:
     def _checkpoint(self) -> None:
         """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
         changed = []
-        for name, topic_id, index, one in self._all():
-            if self._closing:
-                return
-            if one.end_offset > one.recovery_point:
-                try:
-                    one.flush()
-                except LogError as error:
-                    log.error("a flush failed", extra={
-                        "topic": name, "partition": index, "reason": str(error)})
-                    continue
-            elif one.recovery_point == 0:
-                continue
+        for directory in self.directories:
+            try:
+                directory.flush()
+            except LogError as error:
+                log.error("a flush failed", extra={"reason": str(error)})
+        for _, topic_id, index, one in self._all():
             # Keeps (3): the recovery point is read after the flush that moved it.
             entry = partitions.flushed(one)
-            if self._saved.get((topic_id, index)) != entry:
-                self._saved[(topic_id, index)] = entry
+            if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
         if changed or self._gone:
-            gone, self._gone = self._gone, []
+            gone = list(self._gone)
             self._store.save(None, changed, gone)
+            del self._gone[:len(gone)]
+            self._saved.update(changed)
             self._write_checkpoint_files()
 
     def _write_checkpoint_files(self) -> None:
-        """Kafka's own checkpoint files, for its tools and for a Kafka that takes the directory over."""
+        """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
         for number, path in enumerate(self.paths):
             rows = [(name, index, one) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number]
@@ -364,6 +380,18 @@ def _locked(path: str) -> int:
         os.close(descriptor)
         raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
     return descriptor
+
+
+def _remove_tree(path: str) -> None:
+    # Imported here: it costs a start 5 ms, and few starts need it.
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _rename_stray(path: str) -> None:
+    os.rename(path, f"{path}.{os.urandom(16).hex()}-stray")
+    log.warning("a partition that no topic has was set aside", extra={"directory": path})
 
 
 def _assume(one, role) -> None:

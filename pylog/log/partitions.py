@@ -6,6 +6,8 @@ Invariants: (1) a checkpoint that is not trusted makes the log look at its files
 Source: csrc/log.h.
 """
 
+import base64
+import os
 from collections import namedtuple
 
 from pylog._native.log import Log
@@ -36,8 +38,8 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
              checkpoint: Checkpoint, trusted: bool, now_ms: int) -> Log:
     """Opens or creates a partition's log.
 
-    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the recovery
-    point on. Raises LogError's kinds.
+    trusted: the checkpoint is a clean stop's, no file is looked at; else the log is read from the
+    recovery point on. Raises LogError's kinds.
     """
     if trusted:
         return Log.open(directory, topic, partition, topic_id, config, now_ms=now_ms,
@@ -50,6 +52,18 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
                     recovery_point=checkpoint.recovery_point,
                     log_start_offset=checkpoint.log_start_offset,
                     high_watermark=checkpoint.high_watermark)
+
+
+def topic_id_in(path: str) -> bytes | None:
+    """The topic id that a directory's partition.metadata names; None when there is none."""
+    try:
+        with open(os.path.join(path, "partition.metadata"), encoding="ascii") as file:
+            fields = dict(line.split(": ", 1) for line in file.read().splitlines())
+        found = base64.urlsafe_b64decode(fields["topic_id"] + "==")
+        # A power cut may have left a part of it.
+        return found if len(found) == 16 else None
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def at_rest(log) -> Checkpoint:

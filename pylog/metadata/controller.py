@@ -12,7 +12,7 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
-from pylog.metadata.image import RESOURCE_TOPIC, Image
+from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -54,14 +54,15 @@ def topic_name_fault(name: str) -> str | None:
     if name in (".", ".."):
         return f"the topic name '{name}' is not allowed"
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        return f"the topic name has {len(name)} characters, the limit is {TOPIC_NAME_CHARACTERS_MAX}"
+        return (f"the topic name has {len(name)} characters, "
+                f"the limit is {TOPIC_NAME_CHARACTERS_MAX}")
     if not _LEGAL_NAME.fullmatch(name):
         return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
     return None
 
 
 def random_id(random) -> bytes:
-    """A fresh 16-byte id as Kafka makes them: a version 4 UUID whose base64 form starts with no '-'."""
+    """A fresh 16-byte id as Kafka makes them: a UUID whose base64 form starts with no '-'."""
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -87,10 +88,11 @@ def id_from_text(text: str) -> bytes:
 # ---- topics -------------------------------------------------------------------------------------
 
 
-def create_topics(image: Image, request, settings, random):
+def create_topics(image: Image, request, settings, random, internal: bool = False):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
-    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no records.
+    settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
+    records. internal: the broker asks for a topic of its own.
     """
     if _asks_too_much(request.topics, settings):
         text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
@@ -109,7 +111,7 @@ def create_topics(image: Image, request, settings, random):
             if counts[topic.name] > 1:
                 raise _Refusal(ErrorCode.INVALID_REQUEST,
                                "the topic appears more than once in the request")
-            made, result = _create_topic(image, topic, settings, random, taken)
+            made, result = _create_topic(image, topic, settings, random, taken, internal)
         except _Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
             continue
@@ -149,17 +151,17 @@ class _CollidingNames:
         other = self.names.setdefault(name.replace(".", "_"), name)
         if other != name:
             raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
-                           f"topic '{name}' collides with topic '{other}': names that differ only in "
-                           "'.' and '_' are taken for one")
+                           f"topic '{name}' collides with topic '{other}': names that differ "
+                           "only in '.' and '_' are taken for one")
 
 
-def _create_topic(image, topic, settings, random, taken):
+def _create_topic(image, topic, settings, random, taken, internal):
     if topic.name == METADATA_TOPIC:
         raise _Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
     fault = topic_name_fault(topic.name)
     if fault is not None:
         raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if topic.name in COORDINATOR_TOPICS:
+    if topic.name in COORDINATOR_TOPICS and not internal:
         raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
                        f"'{topic.name}' is the broker's own: it creates it when it needs it")
     if topic.name in image.topics:
@@ -299,7 +301,8 @@ def _topic_to_delete(image, name, topic_id, times, settings):
     if not settings["delete.topic.enable"]:
         raise _Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if name is not None and topic_id != bytes(16):
-        raise _Refusal(ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not both")
+        raise _Refusal(ErrorCode.INVALID_REQUEST,
+                       "a topic is named by its name or by its id, not both")
     if name is None and topic_id == bytes(16):
         raise _Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
     if times > 1:
@@ -313,7 +316,7 @@ def _topic_to_delete(image, name, topic_id, times, settings):
     return topic
 
 
-# ---- brokers, features, producer ids --------------------------------------------------------------
+# ---- brokers, features, producer ids ------------------------------------------------------------
 
 
 def bootstrap(image: Image):
@@ -325,8 +328,8 @@ def bootstrap(image: Image):
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):
     """A broker's start: registered under the offset of the record itself, fenced at first.
 
-    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the offset
-    at which the record will stand, since appends compare the log's end.
+    endpoints: [(name, host, port, security protocol's number)]. The broker epoch is known to be the
+    offset at which the record will stand, since appends compare the log's end.
     """
     new = messages.RegisterBrokerRecord
     return [new(
@@ -348,15 +351,29 @@ def unfence_broker(image: Image, broker_id: int):
         broker_id=broker_id, broker_epoch=broker.epoch, fenced=-1)]
 
 
-def raise_leader_epochs(image: Image, broker_id: int):
-    """New leader epochs for the partitions that a broker leads, after it stopped uncleanly.
+def lead_again(image: Image, broker_id: int, clean: bool):
+    """What a broker leads after its start.
 
-    What it had appended may have been lost with the power, so that the same offsets could be given out
-    twice: a new epoch lets consumers see where the histories part (KIP-101, KIP-320).
+    Partitions that lost their leader when it left (Kafka's brokers fence themselves at a stop) get
+    it back when it is in the ISR, or, the ISR being empty, was eligible (KIP-966). After an unclean
+    stop, what it led gets a new leader epoch: what it had appended may have been lost with the
+    power, so that the same offsets could be given out twice; an epoch lets consumers see where the
+    histories part (KIP-320).
     """
-    return [messages.PartitionChangeRecord(partition_id=index, topic_id=topic.id, leader=broker_id)
-            for topic in image.topics.values()
-            for index, partition in enumerate(topic.partitions) if partition.leader == broker_id]
+    new = messages.PartitionChangeRecord
+    records = []
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if state.leader == broker_id and not clean:
+                records.append(new(partition_id=index, topic_id=topic.id, leader=broker_id))
+            elif state.leader == NO_LEADER and broker_id in (
+                    state.isr or state.eligible_leader_replicas):
+                records.append(new(
+                    partition_id=index, topic_id=topic.id, leader=broker_id,
+                    isr=list(state.isr) or [broker_id], eligible_leader_replicas=[
+                        other for other in state.eligible_leader_replicas if other != broker_id],
+                    last_known_elr=[]))
+    return records
 
 
 def allocate_producer_ids(image: Image, broker_id: int):

@@ -2,8 +2,8 @@
 
 Owns: the meta.properties files.
 Called by: metadata.service at a start, before anything else touches the directories.
-Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps its id for life;
-  (3) a file is complete or absent: it is renamed into place after it is on disk.
+Invariants: (1) all directories of a broker agree on cluster id and node id; (2) a directory keeps
+  its id for life; (3) a file is complete or absent: it is renamed into place after it is on disk.
 Source: KIP-631, KIP-858 (directory.id).
 """
 
@@ -60,7 +60,8 @@ def _read(path: str) -> dict:
         if equals and not line.startswith("#"):
             entry[key.strip()] = value.strip()
     if entry.get("version") != VERSION:
-        raise StartError(f"{path}/{FILE} has version {entry.get('version')}, only {VERSION} is read")
+        raise StartError(
+            f"{path}/{FILE} has version {entry.get('version')}, only {VERSION} is read")
     if not entry.get("cluster.id"):
         raise StartError(f"{path}/{FILE} has no cluster.id")
     return entry

@@ -2,9 +2,10 @@
 
 Owns: nothing outside memory.
 Called by: metadata.controller (decisions), metadata.service (applies), api (reads), log placement.
-Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and shares the rest;
-  (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and `topics_by_id` hold the same Topic objects;
-  (4) equal partition states are one object, so that an idle partition costs a pointer.
+Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and
+  shares the rest; (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and
+  `topics_by_id` hold the same Topic objects; (4) equal partition states are one object, so that an
+  idle partition costs a pointer.
 Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 """
 
@@ -20,14 +21,14 @@ INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__sha
 
 
 class MetadataError(Exception):
-    """A metadata record that does not fit the image, or one of a kind that this version does not keep."""
+    """A metadata record that contradicts the image, or of a kind that is not kept."""
 
 
 Partition = namedtuple("Partition", (
     "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "leader_recovery_state",
     "removing_replicas", "adding_replicas", "eligible_leader_replicas", "last_known_elr",
     "directories"))
-Partition.__doc__ = "One partition's state; replica lists are tuples of broker ids, directories of 16-byte ids."
+Partition.__doc__ = "One partition's state; replica lists are tuples of broker ids."
 
 Topic = namedtuple("Topic", ("name", "id", "partitions"))
 Topic.__doc__ = "A topic: its name, its 16-byte id and its Partition states by partition index."
@@ -41,7 +42,7 @@ Broker.__doc__ = "A registered broker; `epoch` is the offset of its registration
 
 
 class Image:
-    """Cluster state after every record up to and including `offset`; see the module's invariants."""
+    """Cluster state after every record up to and including `offset`, which has `epoch`."""
 
     __slots__ = ("topics", "topics_by_id", "configs", "brokers", "features", "next_producer_id",
                  "offset", "epoch", "states")
@@ -92,8 +93,9 @@ def is_internal(topic_name: str) -> bool:
 def apply(image: Image, records, offset: int, epoch: int) -> Image:
     """The image after one more stretch of records, the last of which stands at `offset`.
 
-    records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Returns a new
-    Image; raises MetadataError for a record that contradicts the image or is of a kind not kept.
+    records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Returns a
+    new Image; raises MetadataError for a record that contradicts the image or is of a kind not
+    kept.
     """
     fold = _Fold(image)
     for record in records:
@@ -287,7 +289,7 @@ def _producer_ids(fold: _Fold, record) -> None:
 
 
 def _nothing(fold: _Fold, record) -> None:
-    """Keeps no state: a no-op record, or a controller's registration, which only KRaft's own peers read."""
+    """Keeps no state: a no-op, or a controller's registration, which only KRaft's peers read."""
 
 
 _STEPS = {
@@ -305,4 +307,5 @@ _STEPS = {
     "ProducerIdsRecord": _producer_ids,
     "RegisterControllerRecord": _nothing,
     "NoOpRecord": _nothing,
+    "AbortTransactionRecord": _nothing,
 }

@@ -1,10 +1,10 @@
-"""The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory, no network.
+"""The metadata log on a log of our own: `__cluster_metadata-0` in the first log directory.
 
 Owns: that partition log.
 Called by: metadata.service.
-Invariants: (1) an append is on disk when it returns; (2) one process has the directory (its lock), so that an
-  election is a matter of counting up; (3) an epoch is used by one start only, as far as anything was
-  appended under it.
+Invariants: (1) an append is on disk when it returns; (2) one process has the directory (its lock),
+  so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
+  anything was appended under it.
 Source: KIP-595, KIP-631 (record frame).
 """
 
@@ -45,7 +45,7 @@ class LocalLog(MetadataLog):
         return self._snapshot[1] if self._snapshot else 0
 
     def holds(self, offset: int, epoch: int) -> bool:
-        """Whether the record at `offset` is here, appended under `epoch`; offset -1 is before all records."""
+        """Whether the record at `offset` is here and of `epoch`; -1 is before all records."""
         within = self._log.start_offset <= offset < self._log.end_offset
         return offset == -1 or within and self._log.epoch_of(offset) == epoch
 
@@ -60,8 +60,7 @@ class LocalLog(MetadataLog):
         if expected_end != self._log.end_offset:
             raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
         now_ms = self._now_ms()
-        data = batch.build([(None, records.encode_record(snapshots.version_of(record), record), now_ms, ())
-                            for record in new])
+        data = batch.build([(None, snapshots.encoded(record), now_ms, ()) for record in new])
         _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
         self._log.flush()
         return last_offset

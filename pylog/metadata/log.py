@@ -1,11 +1,12 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.service; metadata.local implements it on a log of our own. Calls may block: while requests
-  are served they run on a worker thread.
-Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or absent, and durable
-  when it returns; (3) an append under an epoch that is not the newest fails; (4) an append whose writer has
-  not seen the newest record fails, so that decisions never rest on an old image.
+Called by: metadata.service; metadata.local implements it on a log of our own. Calls may block:
+  while requests are served they run on a worker thread.
+Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
+  absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;
+  (4) an append whose writer has not seen the newest record fails, so that decisions never rest on
+  an old image.
 Source: KIP-500, KIP-595, KIP-630 (snapshots).
 """
 
@@ -21,7 +22,7 @@ class Conflict(Exception):
 
 
 class MetadataLog(ABC):
-    """A gapless sequence of metadata records. `snapshot_end`: the offset after the newest snapshot."""
+    """A gapless sequence of records. `snapshot_end`: the offset after the newest snapshot."""
 
     snapshot_end = 0
 
@@ -45,7 +46,7 @@ class MetadataLog(ABC):
 
     @abstractmethod
     def session(self, node_id: int) -> None:
-        """Returns while this node is known to be alive to the others; raises Conflict when it is not."""
+        """Returns while the others take this node for alive; raises Conflict when they do not."""
 
     @abstractmethod
     def elect(self, node_id: int) -> int:

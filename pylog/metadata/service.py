@@ -1,10 +1,11 @@
 """The controller at work: decides on the newest image, appends, applies, and lets logs follow.
 
-Owns: the image in force, the metadata log, state.lmdb, the block of producer ids, the order of decisions.
+Owns: the image in force, the metadata log, state.lmdb, the block of producer ids, the order of
+decisions.
 Called by: broker (open, register, close), api and dispatch (everything else), on the event loop.
-Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) the image
-  changes only after its records are on disk; (3) a topic is answered as created when its partitions are
-  open, as deleted when they are gone; (4) a producer id is given out once.
+Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) the
+  image changes only after its records are on disk; (3) a topic is answered as created when its
+  partitions are open, as deleted when they are gone; (4) a producer id is given out once.
 Source: KIP-631 (registration), KIP-320 (leader epochs).
 """
 
@@ -12,16 +13,20 @@ import asyncio
 import logging
 import random
 
+from pylog._native.log import LogError
 from pylog.log.errors import StartError
 from pylog.metadata import controller, identity, snapshots
 from pylog.metadata.image import Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
-from pylog.metadata.store import Store
+from pylog.metadata.store import Store, StoreError
+from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
 # About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
 RECORDS_BETWEEN_SNAPSHOTS = 200_000
+# How much log a start after a crash reads at most.
+RECORDS_BETWEEN_IMAGES = 10_000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
@@ -29,7 +34,7 @@ log = logging.getLogger("pylog.metadata")
 
 
 class Controller:
-    """This node as the controller over a metadata log; `logs` are the partitions that the node holds."""
+    """This node as the controller over a metadata log; `logs` are the node's own partitions."""
 
     def __init__(self, metadata_log, logs, settings, random, node_id: int):
         self.image = Image()
@@ -41,24 +46,26 @@ class Controller:
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
+        self._stored_offset = -1
 
     def take_office(self, image: Image, clean: bool) -> None:
-        """Replays the log behind `image` and becomes its controller. Blocks; before requests are served.
+        """Replays the log behind `image` and becomes its controller. Blocks; before requests are
+        served.
 
-        clean: false gives new leader epochs to what this broker leads. Raises MetadataError, Conflict.
+        clean: how this broker's last run ended. Raises MetadataError,
+        Conflict.
         """
-        for batch in self._log.read(image.offset + 1):
-            image = apply(image, batch.records, batch.last_offset, batch.epoch)
-        self.image = image
+        self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
-        if not clean:
-            self._commit_now(controller.raise_leader_epochs(self.image, self._node_id))
+        records = [messages.AbortTransactionRecord(reason="a new controller")] if unfinished else []
+        self._commit_now(records + controller.lead_again(self.image, self._node_id, clean))
 
     def register(self, endpoints, directories) -> None:
         """Makes this broker one that leads partitions. Blocks; before requests are served.
 
-        endpoints: [(listener, host, port, security protocol's number)]. directories: the log directories' ids.
+        endpoints: [(listener, host, port, security protocol's number)]. directories: the log
+        directories' ids.
         """
         records = controller.bootstrap(self.image) if self.image.offset == -1 else []
         image = _after(self.image, records)
@@ -68,12 +75,15 @@ class Controller:
         image = _after(self.image, records)
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
-    async def create_topics(self, request) -> list:
-        """Decides a CreateTopicsRequest and opens the partitions. Returns controller.TopicResults."""
+    async def create_topics(self, request, internal: bool = False) -> list:
+        """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults."""
         async with self._deciding:
             records, results = controller.create_topics(
-                self.image, request, self._settings, self._random)
-            await self._commit(records)
+                self.image, request, self._settings, self._random, internal)
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
             if records:
                 made = [self.image.topics[result.name] for result in results
                         if result.error == ErrorCode.NONE]
@@ -85,7 +95,10 @@ class Controller:
         async with self._deciding:
             before = self.image
             records, results = controller.delete_topics(before, topics, self._settings)
-            await self._commit(records)
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
             gone = [before.topics[result.name] for result in results
                     if result.error == ErrorCode.NONE]
             if gone:
@@ -93,7 +106,7 @@ class Controller:
         return results
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before (4)."""
+        """An id that no producer had before (4). Raises LogError's kinds."""
         while not self._producer_ids.count:
             async with self._deciding:
                 if not self._producer_ids.count:
@@ -110,6 +123,12 @@ class Controller:
             self.image = await _in_thread(self._appended, part)
         if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
             await _in_thread(self._take_snapshot)
+        if self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES:
+            self._stored_offset = self.image.offset
+            await _in_thread(self._store_image)
+
+    def _store_image(self) -> None:
+        """Keeps the image where a start finds it; a log that lives elsewhere needs none."""
 
     def _take_snapshot(self) -> None:
         image = self.image
@@ -150,64 +169,80 @@ class MetadataService(Controller):
         return self._identity.cluster_id
 
     def open(self) -> None:
-        """Formats or reads the log directories and opens this node's partitions. Raises StartError."""
+        """Formats or reads the log directories and opens the partitions. Raises StartError."""
         logs = self._logs
         self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
-        self._store = Store(logs.paths[0])
+        try:
+            self._store = Store(logs.paths[0])
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
         clean = logs.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
-        self._log = LocalLog(
-            logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
-            self._now_ms)
         try:
+            self._log = LocalLog(
+                logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
+                self._now_ms)
             self.take_office(self._stored_image(), clean)
-        except MetadataError as error:
-            raise StartError(f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
+        except (MetadataError, LogError, ValueError) as error:
+            # ValueError: records that do not decode, batches that are none.
+            raise StartError(
+                f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
         image = self.image
         if image.offset == -1 and logs.holds_partitions():
-            raise StartError(f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
+            raise StartError(
+                f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
         logs.open_partitions(
-            [(topic.name, topic.id, local_roles(topic, self._node_id), image.topic_config(topic.name))
-             for topic in image.topics.values()],
+            [(topic.name, topic.id, local_roles(topic, self._node_id),
+              image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self._store)
 
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
         image = self._store.load_image()
+        self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
 
+    def _store_image(self) -> None:
+        try:
+            self._store.save(self.image, [])
+        except StoreError as error:
+            log.error("the image could not be stored", extra={"reason": str(error)})
+
     def register(self, addresses) -> None:
-        """Registers this broker. addresses: [(listener, host, port)] as bound."""
+        """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         told = [(listener.name, listener.host, listener.port)
                 for listener in self._settings.advertised_listeners] or addresses
-        super().register([(name, host, port, protocols[name]) for name, host, port in told],
-                         list(self._identity.directories.values()))
+        try:
+            super().register([(name, host, port, protocols[name]) for name, host, port in told],
+                             list(self._identity.directories.values()))
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
 
     def close(self) -> None:
         """The clean stop: everything to disk, then the marks that say so."""
         if self._store is None:
             return
         entries = self._logs.close_partitions()
-        if self._log is not None:
+        try:
             entries.append((LocalLog.KEY, self._log.close()))
-        if self._logs.failed:
-            # What failed is not known to be on disk: the next start must look.
-            self._store.save(self.image, [])
-        else:
-            broker = self.image.brokers.get(self._node_id)
-            marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
-            self._store.save(self.image, entries, mark=marks)
+            # What failed is not known to be on disk: without the marks the next start looks.
+            if not self._logs.failed:
+                broker = self.image.brokers.get(self._node_id)
+                marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
+                self._store.save(self.image, entries, mark=marks)
+        except (LogError, StoreError, OSError) as error:
+            log.error("the stop is not a clean one", extra={"reason": str(error)})
         self._store.close()
         self._store = None
 
 
 def local_roles(topic, node_id: int) -> list:
-    """(leads, leader epoch, alone in the ISR) per partition; None where the node holds no replica."""
+    """(leads, leader epoch, alone in the ISR) per partition; None where it has no replica."""
     roles = {}
     found = []
     for state in topic.partitions:
@@ -222,6 +257,38 @@ def local_roles(topic, node_id: int) -> list:
 async def _in_thread(work, *args):
     # Files are written there; the loop goes on answering.
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def _replayed(image: Image, batches) -> tuple:
+    """(the image after the batches, whether they end within a transaction, whose records are void).
+
+    Kafka's controllers write what is too long for one append, and their first records, between a
+    begin and an end (KIP-868).
+    """
+    held = None
+    for batch in batches:
+        records = []
+        for record in batch.records:
+            kind = type(record).__name__
+            if kind == "BeginTransactionRecord":
+                held = []
+            elif kind == "EndTransactionRecord":
+                records += held or ()
+                held = None
+            elif kind == "AbortTransactionRecord":
+                held = None
+            else:
+                (records if held is None else held).append(record)
+        image = apply(image, records, batch.last_offset, batch.epoch)
+    return image, held is not None
+
+
+def _refused(results: list, error: LogError) -> list:
+    """The results when their records could not be appended."""
+    log.error("metadata could not be appended", extra={"reason": str(error)})
+    return [result if result.error != ErrorCode.NONE else result._replace(
+        error=ErrorCode.of(error.code), message="the metadata log could not be written")
+        for result in results]
 
 
 def _after(image: Image, records: list) -> Image:

@@ -2,8 +2,8 @@
 
 Owns: `<end offset>-<epoch>.checkpoint` files.
 Called by: metadata.local, metadata.service.
-Invariants: (1) a snapshot is complete or absent: it is renamed into place after it is on disk; (2) applying the
-  records of an image to an empty one gives that image again.
+Invariants: (1) a snapshot is complete or absent: it is renamed into place after it is on disk; (2)
+  applying the records of an image to an empty one gives that image again.
 Source: KIP-630: batches between a header and a footer, which are control records.
 """
 
@@ -32,6 +32,11 @@ def version_of(record) -> int:
     return version
 
 
+def encoded(record) -> bytes:
+    """A record's value in the log and in snapshots."""
+    return records.encode_record(version_of(record), record)
+
+
 def records_of(image: Image) -> list:
     """The fewest records that make the image (2)."""
     new = messages
@@ -55,8 +60,9 @@ def _broker_record(broker):
     return new(
         broker_id=broker.id, incarnation_id=broker.incarnation_id, broker_epoch=broker.epoch,
         end_points=[new.BrokerEndpoint(**endpoint._asdict()) for endpoint in broker.endpoints],
-        features=[new.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                  for name, low, high in broker.features],
+        features=[new.BrokerFeature(
+            name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in broker.features],
         rack=broker.rack, fenced=broker.fenced, log_dirs=list(broker.directories),
         in_controlled_shutdown=broker.in_controlled_shutdown)
 
@@ -97,8 +103,8 @@ def _stretches(kept: list, now_ms: int):
     yield [(HEADER, codec.program("SnapshotHeaderRecord", 0).encode(header), now_ms, ())], \
         batch.CONTROL
     for first in range(0, len(kept), RECORDS_PER_BATCH):
-        yield [(None, records.encode_record(version_of(record), record), now_ms, ())
-               for record in kept[first:first + RECORDS_PER_BATCH]], 0
+        stretch = kept[first:first + RECORDS_PER_BATCH]
+        yield [(None, encoded(record), now_ms, ()) for record in stretch], 0
     yield [(FOOTER, codec.program("SnapshotFooterRecord", 0).encode(footer), now_ms, ())], \
         batch.CONTROL
 

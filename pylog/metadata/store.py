@@ -2,11 +2,12 @@
 
 Owns: the LMDB environment; no other code opens it.
 Called by: metadata.service.
-Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses nothing; (3) the
-  clean mark is gone, on disk, before anything is appended.
+Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses
+  nothing; (3) the clean mark is gone, on disk, before anything is appended.
 Source: DESIGN: the log is the truth, LMDB is the map.
 
-Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a Checkpoint).
+Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a
+Checkpoint).
 """
 
 import json
@@ -21,6 +22,7 @@ from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
 
 FILE = "state.lmdb"
+StoreError = lmdb.Error
 FORMAT = b"1"
 MAP_BYTES_MAX = 8 << 30   # Address space, not disk: the file grows with what is in it.
 METADATA_LOG_ID = bytes(15) + b"\x01"
@@ -38,7 +40,8 @@ class Store:
 
     def __init__(self, directory: str):
         self._path = os.path.join(directory, FILE)
-        # LMDB's own lock is off: the log directory's lock keeps other processes out, this one threads.
+        # LMDB's own lock is off: the log directory's lock keeps other processes out, this one
+        # threads.
         self._lock = threading.Lock()
         try:
             self._env = self._open()
@@ -96,7 +99,8 @@ class Store:
     def save(self, image: Image | None, checkpoints, gone=(), mark: list | None = None) -> None:
         """Writes, in one transaction, the image (None: leave it), checkpoints and the clean mark.
 
-        checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of partitions that are no more.
+        checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of partitions that are no
+        more.
         """
         with self._lock, self._env.begin(write=True) as txn:
             if image is not None:

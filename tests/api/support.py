@@ -1,4 +1,4 @@
-"""A broker for handlers: the real controller on a metadata log in memory, and logs of the test's choice."""
+"""A broker for handlers: the real controller on a metadata log in memory."""
 
 import asyncio
 import random

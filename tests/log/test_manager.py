@@ -148,7 +148,8 @@ def test_many_partitions_start_fast_and_stay_small(tmp_path, topics):
     node = Node(tmp_path)
     unclean = time.perf_counter() - begin
     node.stop()
-    print(f"{10 * topics} partitions: made {made:.2f} s, {per_partition:.0f} B each, stop {stopped:.2f} s, "
+    print(f"{10 * topics} partitions: made {made:.2f} s, {per_partition:.0f} B each, "
+          f"stop {stopped:.2f} s, "
           f"clean start {clean:.2f} s, after a crash {unclean:.2f} s")
     assert per_partition < 4096
     # For 10,000 the goals are 1 s and 5 s on a quiet machine.

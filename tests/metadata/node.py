@@ -1,4 +1,4 @@
-"""A node on a directory: log manager and metadata service as the broker composes them, without sockets."""
+"""A node on a directory: log manager and metadata service as the broker composes them."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ NEW = messages.CreateTopicsRequest
 
 
 class Node:
-    """Starts on construction; `stop` is a clean one, `crash` keeps nothing but what is on disk by then."""
+    """Starts when made; `stop` is a clean one, `crash` keeps only what is on disk by then."""
 
     def __init__(self, path, **texts):
         self.settings = Settings({"log.dirs": str(path), **{

@@ -46,7 +46,8 @@ def error_of(image, *args, **fields):
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc/passwd", "", "a" * 250, "a b", "a\0",
-                                  "a\n", "é", "\udcff", "__consumer_offsets", "__transaction_state"])
+                                  "a\n", "\u00e9", "\udcff", "__consumer_offsets",
+                                  "__transaction_state"])
 def test_names_that_cannot_be_are_refused(name):
     assert error_of(cluster(), name) == E.INVALID_TOPIC_EXCEPTION
 
@@ -202,7 +203,8 @@ def test_a_topic_named_by_name_and_by_id_is_deleted_once():
 
 def test_deletion_may_be_turned_off():
     image, _ = create(cluster(), topic("a"))
-    _, results = delete(image, ("a", bytes(16)), settings=Settings({"delete.topic.enable": "false"}))
+    settings = Settings({"delete.topic.enable": "false"})
+    _, results = delete(image, ("a", bytes(16)), settings=settings)
     assert results[0].error == E.TOPIC_DELETION_DISABLED
 
 
@@ -216,8 +218,23 @@ def test_blocks_of_producer_ids_do_not_overlap():
 
 def test_an_unclean_start_raises_the_epoch_of_what_the_broker_leads():
     image, _ = create(cluster(2), topic(partitions=4))
-    records = controller.raise_leader_epochs(image, 1)
+    records = controller.lead_again(image, 1, clean=False)
     after = apply(image, records, image.offset + len(records), 1)
     assert len(records) == 2
     for old, new in zip(image.topics["t"].partitions, after.topics["t"].partitions, strict=True):
         assert new.leader_epoch == old.leader_epoch + (old.leader == 1)
+
+
+def test_a_partition_without_a_leader_is_led_again_by_who_may():
+    image, _ = create(cluster(2), topic(partitions=3))
+    topic_id = image.topics["t"].id
+    image = apply(image, [messages.PartitionChangeRecord(
+        partition_id=index, topic_id=topic_id, leader=-1, isr=isr,
+        eligible_leader_replicas=eligible)
+        for index, isr, eligible in ((0, [1], []), (1, [], [1, 2]), (2, [2], [1]))],
+        image.offset + 3, 1)
+    records = controller.lead_again(image, 1, clean=True)
+    image = apply(image, records, image.offset + len(records), 1)
+    states = image.topics["t"].partitions
+    assert [(s.leader, s.isr, s.eligible_leader_replicas) for s in states] \
+        == [(1, (1,), ()), (1, (1,), (2,)), (-1, (2,), (1,))]

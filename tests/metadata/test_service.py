@@ -137,3 +137,25 @@ def test_a_topic_is_never_appended_without_all_of_its_partitions():
             assert type(batch.records[0]).__name__ == "TopicRecord"
         assert len(log.batches) == 2
     asyncio.run(run())
+
+
+def transaction(*ends):
+    begin = messages.BeginTransactionRecord(name="bootstrap")
+    feature = messages.FeatureLevelRecord(name="metadata.version", feature_level=30)
+    return [begin, feature, *ends]
+
+
+@pytest.mark.parametrize("ends, features", [
+    ([messages.EndTransactionRecord()], {"metadata.version": 30}),
+    ([messages.AbortTransactionRecord()], {}), ([], {})])
+def test_a_transaction_counts_when_it_ended(ends, features):
+    async def run():
+        log = MemoryLog()
+        log.elect(2)
+        for record in transaction(*ends):
+            log.append([record], 1, log.end)
+        controller = await started(log)
+        assert controller.image.features == features
+        again = await started(log)
+        assert again.image.features == features and again.image.offset == log.end - 1
+    asyncio.run(run())

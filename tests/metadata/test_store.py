@@ -8,7 +8,8 @@ from tests.metadata.test_controller import cluster, create, topic
 
 
 def image():
-    made, _ = create(cluster(2), topic("a", partitions=3, configs={"retention.ms": "5"}), topic("b"))
+    made, _ = create(cluster(2), topic("a", partitions=3, configs={"retention.ms": "5"}),
+                     topic("b"))
     return apply(made, [messages.ProducerIdsRecord(next_producer_id=2000)], made.offset + 1, 4)
 
 

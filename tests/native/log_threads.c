@@ -149,6 +149,8 @@ static void *upkeep(void *argument) {
             CHECK(log_roll_if_due(log, 1000) == 0);
             CHECK(log_apply_retention(log, 1000) >= 0);
             CHECK(log_flush(log) == 0);
+            if (k % 8 == 0) CHECK(log_dir_flush(setting->dir) == 0);
+            if (k % 16 == 0) CHECK(log_dir_settle(setting->dir) == 0);
             log_expire_producers(log, 1000);
             CHECK(log_offset_for_time(log, 1001, &offset, &timestamp, &epoch) >= 0);
             log_end_for_epoch(log, 0, &epoch, &offset);

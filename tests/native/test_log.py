@@ -304,7 +304,7 @@ def test_the_topic_id_is_written_and_another_one_refused(directory, tmp_path):
     text = (tmp_path / "t-0" / "partition.metadata").read_text()
     assert text == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     with pytest.raises(log.CorruptLog):
-        log.Log.open(directory, "t", 0, bytes(16), None, now_ms=NOW)
+        log.Log.open(directory, "t", 0, bytes([255] * 16), None, now_ms=NOW)
 
 
 def test_epochs_are_noted_with_their_first_offset_and_kept_in_the_file(directory, tmp_path):
@@ -429,3 +429,22 @@ def test_deleting_keeps_the_name_within_the_limits_of_a_directory(directory, tmp
     [left] = Path(tmp_path).iterdir()
     assert len(left.name) == 255
     assert left.name.endswith("-delete")
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_directory_settles_all_of_its_logs_at_once(directory, tmp_path, count):
+    logs = [opened(directory, partition=p) for p in range(count)]
+    for one in logs:
+        one.append(make(2), NOW)
+    directory.settle()
+    assert [one.recovery_point for one in logs] == [2] * count
+    for p in range(count):
+        assert {file.suffix for file in (tmp_path / f"t-{p}").glob("0*")} == {
+            ".log", ".snapshot"}
+        assert (tmp_path / f"t-{p}" / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    files = directory.stats()["flush_files"]
+    for one in logs:
+        one.append(make(1), NOW)
+        one.flush()
+        one.settle(NOW)
+    assert directory.stats()["flush_files"] == files + count

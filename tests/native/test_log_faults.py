@@ -1,0 +1,129 @@
+"""Full disks and failing ones: nothing half appended, nothing acknowledged after a failed flush."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from pylog._native import batch, log
+from tests.native.plain import ENVIRONMENT
+from tests.native.test_log import NOW, make, offsets, opened
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <unistd.h>
+static int broken(const char *what) { const char *v = getenv("BROKEN"); return v && access(v, F_OK) == 0 && what; }
+int fdatasync(int fd) {
+    if (broken("fdatasync")) { errno = EIO; return -1; }
+    return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
+}
+int syncfs(int fd) {
+    if (broken("syncfs")) { errno = EIO; return -1; }
+    return ((int (*)(int))dlsym(RTLD_NEXT, "syncfs"))(fd);
+}
+"""
+
+FAILING = """
+    import os, sys
+    from pylog._native import batch, log
+    from tests.native.test_log import NOW, make, opened
+    directory = log.LogDir(sys.argv[1], 2)
+    logs = [opened(directory, "t", p) for p in range(int(sys.argv[2]))]
+    for one in logs:
+        one.append(make(1), NOW)
+        one.flush()
+    open(os.environ["BROKEN"], "w").close()
+    for one in logs:
+        one.append(make(1), NOW)
+    def refused(call, *arguments):
+        try:
+            call(*arguments)
+        except log.StorageError as error:
+            return error.code
+    assert refused(logs[0].flush) == 56
+    assert directory.offline and directory.failure == (5, "EIO", "fdatasync"), directory.failure
+    os.unlink(os.environ["BROKEN"])
+    for one in logs:
+        assert refused(one.flush) == 56
+        assert refused(one.append, make(1), NOW) == 56
+        assert one.flushed_offset == 1 and one.end_offset == 2
+        assert len(one.read(0)) > 0
+    print("ok")
+"""
+
+
+@pytest.mark.parametrize("logs", [1, 40])
+def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
+    source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
+    source.write_text(SHIM)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True, env=ENVIRONMENT)
+    # A sanitizer that is preloaded already must stay the first.
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {shim}".strip()
+    env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"))
+    ran = subprocess.run(
+        [os.path.realpath(sys.executable), "-c", textwrap.dedent(FAILING), str(tmp_path / "data"), str(logs)],
+        env=dict(env, PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True,
+        cwd=Path(__file__).resolve().parents[2])
+    assert (ran.stdout, ran.stderr) == ("ok\n", "")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_appends_nothing_and_leaves_the_rest_readable(small_disk):
+    directory = log.LogDir(small_disk, 2)
+    one = opened(directory, config={"internal.segment.bytes": 1_000_000})
+    two = opened(directory, "u")
+    two.append(make(1), NOW)
+    with pytest.raises(log.StorageError) as caught:
+        for _ in range(1000):
+            one.append(make(1, size=50_000), NOW)
+    assert caught.value.code == 56
+    assert not directory.offline
+    end = one.end_offset
+    assert 60 < end < 90
+    for _ in range(3):
+        with pytest.raises(log.StorageError):
+            one.append(make(1, size=50_000), NOW)
+    assert one.end_offset == end
+    assert offsets(one.read(end - 1)) == [end - 1]
+    assert offsets(two.read(0)) == [0]
+    one.move_start(end // 2)
+    for file in small_disk.glob("t-0/*.deleted"):
+        file.unlink()
+    for _ in range(500):  # A flush under way may hold the removed files open for a moment.
+        try:
+            assert one.append(make(1, size=50_000), NOW) == (end, end)
+            break
+        except log.StorageError:
+            time.sleep(0.01)
+    assert [h.base_offset for _, h in batch.walk(one.read(end - 1))][-1] == end
+    one.close(NOW)
+    two.close(NOW)
+    again = opened(directory, config={"internal.segment.bytes": 1_000_000})
+    assert again.end_offset == end + 1
+
+
+def test_a_read_only_directory_is_refused(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        log.LogDir(tmp_path)
+    tmp_path.chmod(0o700)
