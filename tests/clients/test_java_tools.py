@@ -98,8 +98,8 @@ def test_dump_log_accepts_every_file_after_a_clean_stop(against, tmp_path):
     broker = Brokerd(tmp_path, {"log.index.interval.bytes": 512}).start()
     topic = unique("dumped")
     create_topic(broker.port, topic, retention_ms=-1, segment_bytes=1 << 20)
-    for _ in range(20):
-        for records in mixed_batches():
+    for turn in range(20):
+        for records in mixed_batches(4711 + turn):
             append(broker.port, topic, records)
     assert broker.stop() == 0
     assert broker.alarms() == []
