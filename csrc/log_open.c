@@ -249,7 +249,7 @@ static int log_write_metadata(struct log *log) {
     int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
-        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 22) == 0;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 21) == 0;
         free(old);
         if (same) return 0;
         if (whole) return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */

@@ -16,7 +16,8 @@
 #include "log_state.h"
 
 enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
-       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20 };
+       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20,
+       LOG_RECALL_SEGMENTS = 8 };
 
 /* ---- the directory ----------------------------------------------------------------------------------------------------- */
 
@@ -151,29 +152,6 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     return result < 0 ? result : 0;
 }
 
-/* A snapshot knows only the last batch of each producer. What lay in flight at a stop are the batches before it: they are read
- * from the log's tail, so that a producer that sends them again gets their offsets and not an error. */
-static void log_recall_batches(struct log *log, int64_t from) {
-    struct log_walk_buffer buffer = {NULL, 0};
-    struct segment_scan scan;
-    struct batch_header h;
-    int64_t end = 0, begin = 0;
-    int32_t i = log->producers.count == 0 ? -1 : log_find_segment(log, from - 1);
-    struct segment *s = i < 0 ? NULL : log->segments[i];
-    if (s == NULL || segment_pin(s, false) != 0) return;
-    if (segment_index_floor(s, from, false, &end) == 0 && end > LOG_RECALL_BYTES)
-        (void)segment_index_border(s, end - LOG_RECALL_BYTES, false, &begin);
-    segment_scan_begin(&scan, s, begin, atomic_load(&s->bytes), false);
-    /* The index was not examined yet: its word for a border is taken only with a checksum behind it. */
-    bool border = segment_scan_peek(&scan, &h) == 1 && log_walk_check(&scan, &h, &buffer) == 0;
-    while (border && segment_scan_peek(&scan, &h) == 1 && h.base_offset < from && h.last_offset_delta >= 0) {
-        producers_recall(&log->producers, &h);
-        segment_scan_skip(&scan, &h);
-    }
-    free(buffer.bytes);
-    segment_unpin(s);
-}
-
 /* The newest snapshot at or below `end` that is whole. Others above it would be used by a later start and go. */
 static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     for (uint32_t i = snapshots->count; i > 0; i--) {
@@ -187,14 +165,44 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
-            if (result == 0) {
-                log_recall_batches(log, snapshots->at[i - 1]);
-                return snapshots->at[i - 1];
-            }
+            if (result == 0) return snapshots->at[i - 1];
         }
         unlinkat(log->home->dir->fd, path, 0);
     }
     return -1;
+}
+
+/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
+static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes, struct producers *older) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end, first, begin = 0;
+    if (segment_pin(s, false) != 0) return;
+    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0
+        && (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
+        segment_scan_begin(&scan, s, begin, end, false);
+        while (segment_scan_peek(&scan, &h) == 1) {
+            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) && producers_update(older, &h, 0) != 0) break;
+            segment_scan_skip(&scan, &h);
+        }
+    }
+    segment_unpin(s);
+}
+
+/* The batches just below the snapshot: what clients may have in flight is among them. */
+static void log_recall_producers(struct log *log, int64_t snapshot) {
+    struct producers older = {NULL, 0, 0};
+    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
+    int64_t bytes = LOG_RECALL_BYTES;
+    if (last < 0 || log->producers.count == 0) return;
+    while (i > 0 && last - i < LOG_RECALL_SEGMENTS && bytes > atomic_load(&log->segments[i]->bytes))
+        bytes -= atomic_load(&log->segments[i--]->bytes);
+    for (; i <= last; i++) {
+        log_recall_segment(log->segments[i], snapshot, bytes, &older);
+        bytes = LOG_RECALL_BYTES;
+    }
+    producers_recall(&log->producers, &older);
+    producers_free(&older);
 }
 
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
@@ -217,6 +225,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         segment_unpin(s);
         if (result == LOG_E_CORRUPT) result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
     }
+    if (result == 0) log_recall_producers(log, from);
     return result;
 }
 
@@ -337,6 +346,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
         if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
         if (result == 0 && snapshot > end) result = log_restore_producers(log, end, now_ms);
         else log->snapshot_offset = snapshot;
+        if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
     }
     log_list_free(&listing);
     log->epochs_loaded = true;

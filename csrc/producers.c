@@ -96,19 +96,6 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
     return 0;
 }
 
-void producers_recall(struct producers *p, const struct batch_header *h) {
-    const struct producers_entry *found = h->producer_id < 0 ? NULL : producers_find(p, h->producer_id);
-    if (found == NULL || found->batch_count == 0 || found->epoch != h->producer_epoch || h->base_sequence < 0) return;
-    struct producers_entry *e = &p->slots[found - p->slots];
-    struct producers_batch newest = e->batches[e->newest];
-    if (batch_last_offset(h) >= newest.last_offset) return;
-    /* In its order: before the newest, which stays the newest. */
-    e->batches[e->newest] = (struct producers_batch){
-        batch_last_offset(h), h->max_timestamp, producers_sequence_add(h->base_sequence, h->last_offset_delta),
-        h->last_offset_delta};
-    producers_push(e, &newest);
-}
-
 int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms) {
     struct producers_entry *e = producers_take(p, h->producer_id);
     if (e == NULL) return LOG_E_MEMORY;
@@ -119,6 +106,26 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     e->transaction_first_offset = -1;
     return 0;
+}
+
+static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
+    return &e->batches[(e->newest + PRODUCERS_BATCHES - age) % PRODUCERS_BATCHES];
+}
+
+void producers_recall(struct producers *p, const struct producers *older) {
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        struct producers_entry *e = &p->slots[i];
+        const struct producers_entry *o = e->producer_id == -1 ? NULL : producers_find(older, e->producer_id);
+        if (o == NULL || o->epoch != e->epoch || e->batch_count == 0 || e->batch_count == PRODUCERS_BATCHES) continue;
+        const struct producers_batch *oldest = producers_at(e, e->batch_count - 1u);
+        uint32_t age = 0;
+        while (age < o->batch_count && producers_at(o, age)->last_offset != oldest->last_offset) age++;
+        for (age++; age < o->batch_count && e->batch_count < PRODUCERS_BATCHES; age++) {
+            uint32_t slot = ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
+            e->batches[slot] = *producers_at(o, age);
+            e->batch_count++;
+        }
+    }
 }
 
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms) {

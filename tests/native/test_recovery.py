@@ -119,15 +119,6 @@ def test_a_broken_header_below_the_recovery_point_is_refused(directory, tmp_path
     assert file.read_bytes() == data
 
 
-@pytest.mark.parametrize("text", ["", "version: 0\n", "version: 0\ntopic_id: AAEC"])
-def test_a_torn_topic_id_file_is_written_again(directory, tmp_path, text):
-    filled(directory, 3).release()
-    file = tmp_path / "t-0" / "partition.metadata"
-    file.write_text(text)
-    assert opened(directory).end_offset == 6
-    assert file.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-
-
 def test_a_segment_that_lost_its_end_ends_the_log(directory, tmp_path):
     filled(directory, 60, SMALL).release()
     files = sorted((tmp_path / "t-0").glob("*.log"))
@@ -201,22 +192,27 @@ def test_producer_state_survives_an_unclean_stop(directory):
     assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-def test_batches_in_flight_at_a_clean_stop_are_known_as_duplicates_after_it(directory, clean):
-    one = filled(directory, 60, producer_id=9, producer_epoch=1)
-    one.settle(NOW)
-    known = checkpoint_of(one) if clean else {"recovery_point": 120}
-    one.release()
-    again = opened(directory, **known)
-    for i in range(55, 60):
-        again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
-        assert again.append(again_batch, NOW) == (2 * i, 2 * i + 1)
+@pytest.mark.parametrize("start", ["clean", "unclean", "rolled"])
+def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
+    one = filled(directory, 61 if start == "rolled" else 60, SMALL, producer_id=9, producer_epoch=1)
+    end = one.end_offset
+    saved = {"recovery_point": end}
+    if start == "clean":
+        one.settle(NOW)
+        saved = checkpoint_of(one)
+    if start == "rolled":
+        one.set_config(dict(SMALL, **{"internal.segment.bytes": 1}))
+        one.append(make(2, producer_id=9, producer_epoch=1, base_sequence=122), NOW)
+        end += 2
+    one.close(NOW) if start == "clean" else one.release()
+    again = opened(directory, config=SMALL, **saved)
+    for first in range(end - 10, end, 2):
+        assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (first, first + 1)
     with pytest.raises(log.SequenceError):
-        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=108), NOW)
-    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=end - 12), NOW)
 
 
-@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43])
+@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43, "version: 0\ntopic_id: AAEC"])
 def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
     filled(directory, 1).release()
     file = tmp_path / "t-0" / "partition.metadata"
