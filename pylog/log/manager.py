@@ -385,7 +385,7 @@ def _locked(path: str) -> int:
 
 
 def _valid(overrides: dict) -> dict:
-    """What may be applied: a log that another version wrote may hold settings that we do not know."""
+    """What can be applied: a log that another version wrote may hold settings unknown here."""
     valid = {}
     for name, text in overrides.items():
         try:
