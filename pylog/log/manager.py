@@ -16,6 +16,7 @@ import re
 import threading
 
 from pylog._native.log import LogDeleted, LogDir, LogError
+from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 from pylog.log import partitions
 from pylog.log.errors import StartError
@@ -283,7 +284,8 @@ class LogManager:
     def _config(self, overrides: dict):
         """The native settings of a topic; topics without overrides share one object."""
         if overrides:
-            return partitions.native_config(self._settings.topic_config(overrides), self._settings)
+            return partitions.native_config(
+                self._settings.topic_config(_valid(overrides)), self._settings)
         if self._default_config is None:
             self._default_config = partitions.native_config(
                 self._settings.topic_config({}), self._settings)
@@ -380,6 +382,18 @@ def _locked(path: str) -> int:
         os.close(descriptor)
         raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
     return descriptor
+
+
+def _valid(overrides: dict) -> dict:
+    """What may be applied: a log that another version wrote may hold settings that we do not know."""
+    valid = {}
+    for name, text in overrides.items():
+        try:
+            validate_topic_config(name, text)
+            valid[name] = text
+        except ConfigError as error:
+            log.warning("a topic setting is ignored", extra={"reason": str(error)})
+    return valid
 
 
 def _remove_tree(path: str) -> None:
