@@ -121,7 +121,7 @@ class LogManager:
         return places
 
     def _hints(self) -> dict:
-        """What Kafka's checkpoint files tell of partitions that state.lmdb does not know."""
+        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb was written."""
         hints = {}
         for path in self.paths:
             points, starts, watermarks = [
@@ -140,8 +140,8 @@ class LogManager:
             logs, name, topic_id, index, role, config, place, checkpoint = entry
             trusted = clean and checkpoint is not None and (
                 place is not None or not checkpoint.segments)
-            if checkpoint is None:
-                checkpoint = hints.get((name, index), partitions.NOTHING_KNOWN)
+            if not trusted:
+                checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
             if place is None:
                 place = self._least_loaded()
             self._loads[place] += 1
@@ -385,7 +385,7 @@ def _locked(path: str) -> int:
 
 
 def _valid(overrides: dict) -> dict:
-    """What may be applied: a log that another version wrote may hold settings that we do not know."""
+    """What can be applied: a log that another version wrote may hold settings unknown here."""
     valid = {}
     for name, text in overrides.items():
         try:
