@@ -44,7 +44,8 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
     if ((p->count + 1) * 4 > p->capacity * 3 && !producers_resize(p, p->capacity == 0 ? 4 : p->capacity * 2)) return NULL;
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
-        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1, .epoch = -1};
+        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1, .epoch = -1,
+                                      .coordinator_epoch = -1};
         p->count++;
     }
     return e;

@@ -87,7 +87,7 @@ def _shown(found, request) -> list:
         synonyms=[new.DescribeConfigsSynonym(name=name, value=value, source=source)
                   for name, value, source in entry.synonyms] if request.include_synonyms else [],
         config_type=entry.type,
-        documentation=entry.doc if request.include_documentation else None)
+        documentation=entry.doc if request.include_documentation or not entry.doc else None)
         for entry in found]
 
 

@@ -29,7 +29,7 @@ async def elect_leaders(broker, context, request):
     election = request.election_type
     topics = None if request.topic_partitions is None else [
         (entry.topic, entry.partitions) for entry in request.topic_partitions]
-    if election not in (partitions.PREFERRED, partitions.UNCLEAN):
+    if topics != [] and election not in (partitions.PREFERRED, partitions.UNCLEAN):
         fault, text = ErrorCode.INVALID_REQUEST, f"election type {election} is unknown"
         results = [(name, [(index, partitions.Outcome(fault, text)) for index in indexes])
                    for name, indexes in topics or ()]
@@ -46,6 +46,8 @@ async def elect_leaders(broker, context, request):
 
 async def alter_partition_reassignments(broker, context, request):
     response = messages.AlterPartitionReassignmentsResponse
+    if not request.topics:
+        return response(allow_replication_factor_change=True, error_message="")
     results = await broker.controller.alter_reassignments(request)
     return response(
         allow_replication_factor_change=request.allow_replication_factor_change,

@@ -60,7 +60,7 @@ async def update_features(broker, context, request):
     results = []
     if context.api_version <= RESULTS_UNTIL:
         results = [response.UpdatableFeatureResult(
-            feature=wanted.feature, error_code=ErrorCode.NONE, error_message=None)
+            feature=wanted.feature, error_code=ErrorCode.NONE, error_message="")
             for wanted in request.feature_updates]
     return response(error_code=ErrorCode.NONE, error_message=None, results=results)
 

@@ -48,7 +48,7 @@ def create_partitions(image: Image, topics, random):
 def _more(image, wanted, random) -> list:
     topic = image.topics.get(wanted.name)
     if topic is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this cluster has no such topic")
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     count = len(topic.partitions)
     if wanted.count == count:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
@@ -189,7 +189,7 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
                       f"Unable to find partition {name}:{index}.")
     if wanted.replicas is None:
         if not (state.adding_replicas or state.removing_replicas):
-            raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+            raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         kept = [broker_id for broker_id in state.replicas if broker_id not in state.adding_replicas]
         return [messages.PartitionChangeRecord(
             partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
