@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -25,6 +26,7 @@ from bench.programs import load_client, rdkafka_performance
 
 GB = 1e9
 CLIENT_WAIT_S = 900.0
+FLOOR_RUNS = 3
 TOPIC_WAIT_S = 60.0
 PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+)", re.M)
 CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
@@ -65,9 +67,12 @@ def _admin_call(broker: BrokerProcess, call) -> None:
         raise LoadFailed(f"{broker.name}: {refused}") from refused
 
 
-def create_topic(broker: BrokerProcess, topic: str, partitions: int, **config) -> None:
-    """Create `topic` and wait until each partition's leader takes requests."""
-    new = NewTopic(topic, partitions, 1, config={k.replace("_", "."): v for k, v in config.items()})
+def create_topic(broker: BrokerProcess, topic: str, partitions: int) -> None:
+    """Create `topic` and wait until each partition's leader takes requests.
+
+    Its files go soon after its deletion, lest full memory makes every later page dear.
+    """
+    new = NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "1000"})
     _admin_call(broker, lambda admin: admin.create_topics([new], operation_timeout=TOPIC_WAIT_S))
     wait_leaders(broker, topic, partitions)
 
@@ -162,13 +167,14 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
     """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
-    raw_fetch_cpu_s_per_gb, range_bytes."""
+    raw_fetch_cpu_s_per_gb, range_bytes, wire_share (bytes read per byte of record values)."""
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
         figures["gb"] = size * count / GB
     figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
     figures["range_bytes"] = line["range_bytes"]
+    figures["wire_share"] = line["record_bytes"] / (size * count)
     return figures
 
 
@@ -205,6 +211,7 @@ def raw_produce(broker: BrokerProcess, topic: str, partitions: int, connections:
         **{key: line[key] for key in ("p50_us", "p99_us", "p999_us", "request_bytes")},
         "cpu_s_per_million_requests": used / (line["requests"] / 1e6),
         "cpu_s_per_gb": used / (line["record_bytes"] / GB),
+        "wire_share": line["request_bytes"] * line["requests"] / line["record_bytes"],
         "requests_s": line["requests"] / line["seconds"],
         "records_s": line["records"] / line["seconds"],
         "mb_s": line["record_bytes"] / 1e6 / line["seconds"],
@@ -220,8 +227,9 @@ def latency(broker: BrokerProcess, topic: str, rate: int, seconds: float) -> dic
 def drop_from_page_cache(data_dir: Path, topic: str) -> int:
     """Write back and forget the cached pages of the topic's files; bytes of their segments."""
     total = 0
-    for path in data_dir.rglob("*"):
-        if path.suffix in (".log", ".index", ".timeindex") and path.parent.name.startswith(topic):
+    folders = [entry for entry in data_dir.iterdir() if entry.name.startswith(topic)]
+    for path in [path for folder in folders for path in folder.iterdir()]:
+        if path.suffix in (".log", ".index", ".timeindex"):
             descriptor = os.open(path, os.O_RDONLY)
             os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -245,8 +253,14 @@ def open_idle_connections(port: int, count: int) -> list[socket.socket]:
     return streams
 
 
-def floor(kind: str, unit_bytes: float, total_bytes: float, folder: Path) -> float:
-    """CPU seconds per GB of the bare loop `kind` (recv or sendfile) at `unit_bytes`."""
+def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
+          folder: Path) -> float:
+    """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer.
+
+    piece_bytes: length of one write to the file, 0 for the loop's own choice.
+    """
     unit = max(1, int(unit_bytes))
-    line = _run([load_client("floor"), kind, unit, int(total_bytes), folder / f"floor.{kind}"])
-    return json.loads(line)["cpu_s_per_gb"]
+    total = total_bytes / 10_000 if kind == "answer" else total_bytes
+    command = [load_client("floor"), kind, unit, int(total), folder / f"floor.{kind}", piece_bytes]
+    key = "cpu_s_per_million" if kind == "answer" else "cpu_s_per_gb"
+    return median(json.loads(_run(command))[key] for _ in range(FLOOR_RUNS))

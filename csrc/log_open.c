@@ -249,11 +249,12 @@ static int log_write_metadata(struct log *log) {
     int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
-        bool same = len == (size_t)n && memcmp(old, text, len) == 0;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 21) == 0;
         free(old);
-        return same ? 0 : LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
-    }
-    if (result != -ENOENT) return log_storage_error(log, result, "open");
+        if (same) return 0;
+        if (whole) return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
+    } else if (result != -ENOENT) return log_storage_error(log, result, "open");
+    /* Missing, or left empty by a power cut. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
     return result == 0 ? 0 : log_storage_error(log, result, "write");
 }

@@ -15,7 +15,9 @@
 
 #include "log_state.h"
 
-enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30 };
+enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
+       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20,
+       LOG_RECALL_SEGMENTS = 8 };
 
 /* ---- the directory ----------------------------------------------------------------------------------------------------- */
 
@@ -93,9 +95,10 @@ static void log_list_free(struct log_listing *listing) {
 
 struct log_walk_buffer { uint8_t *bytes; size_t room; };
 
-static int log_walk_check(struct segment *s, const struct batch_header *h, int64_t position, struct log_walk_buffer *buffer) {
-    size_t len = batch_bytes(h);
+static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h, struct log_walk_buffer *buffer) {
+    size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
     if (len > LOG_RECOVER_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
+    if (within + len <= scan->window_bytes) return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
     if (len > buffer->room) {
         /* The file holds these bytes: `len` was held against its end. */
         uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
@@ -103,7 +106,7 @@ static int log_walk_check(struct segment *s, const struct batch_header *h, int64
         buffer->bytes = bytes;
         buffer->room = len + len / 2;
     }
-    int result = segment_read(s, position, buffer->bytes, len);
+    int result = segment_read(scan->segment, scan->position, buffer->bytes, len);
     if (result != 0) return result;
     return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
 }
@@ -117,20 +120,25 @@ static void log_walk_epoch(struct log *log, const struct batch_header *h) {
 }
 
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
-    struct log_walk_buffer buffer = {NULL, 0};
+    struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, LOG_RECOVER_WINDOW_BYTES};
     struct segment_scan scan;
     struct batch_header h;
     int result;
     int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
+    /* Checked batches are read whole anyway: in large pieces. Without the memory it is slower, nothing else. */
+    if (walk->check_from != INT64_MAX && scan.end > SEGMENT_WINDOW_BYTES && (window.bytes = malloc(window.room)) != NULL) {
+        scan.window = window.bytes;
+        scan.window_room = (uint32_t)window.room;
+    }
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         /* Offsets rise, and stay within what an index entry can say. */
         if (h.base_offset < next || h.last_offset_delta < 0 || batch_last_offset(&h) - s->base_offset > INT32_MAX) {
             result = LOG_E_CORRUPT;
             break;
         }
-        if (h.base_offset >= walk->check_from && (result = log_walk_check(s, &h, scan.position, &buffer)) != 0) break;
+        if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0) break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
         if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0) break;
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
@@ -138,6 +146,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         segment_scan_skip(&scan, &h);
     }
     free(buffer.bytes);
+    free(window.bytes);
     walk->good = scan.position;
     walk->next = next;
     return result < 0 ? result : 0;
@@ -163,6 +172,39 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
     return -1;
 }
 
+/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
+static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes, struct producers *older) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t end, first, begin = 0;
+    if (segment_pin(s, false) != 0) return;
+    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0
+        && (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
+        segment_scan_begin(&scan, s, begin, end, false);
+        while (segment_scan_peek(&scan, &h) == 1) {
+            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) && producers_update(older, &h, 0) != 0) break;
+            segment_scan_skip(&scan, &h);
+        }
+    }
+    segment_unpin(s);
+}
+
+/* The batches just below the snapshot: what clients may have in flight is among them. */
+static void log_recall_producers(struct log *log, int64_t snapshot) {
+    struct producers older = {NULL, 0, 0};
+    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
+    int64_t bytes = LOG_RECALL_BYTES;
+    if (last < 0 || log->producers.count == 0) return;
+    while (i > 0 && last - i < LOG_RECALL_SEGMENTS && bytes > atomic_load(&log->segments[i]->bytes))
+        bytes -= atomic_load(&log->segments[i--]->bytes);
+    for (; i <= last; i++) {
+        log_recall_segment(log->segments[i], snapshot, bytes, &older);
+        bytes = LOG_RECALL_BYTES;
+    }
+    producers_recall(&log->producers, &older);
+    producers_free(&older);
+}
+
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     struct log_listing listing;
     producers_free(&log->producers);
@@ -183,6 +225,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         segment_unpin(s);
         if (result == LOG_E_CORRUPT) result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
     }
+    if (result == 0) log_recall_producers(log, from);
     return result;
 }
 
@@ -222,13 +265,16 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s, const struct log_checkpoint *checkpoint, int64_t replay_from,
-                               int64_t *end, bool *ended, int64_t now_ms) {
+                               int64_t upper, int64_t *end, bool *ended, int64_t now_ms) {
     struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
     int result = log_walk_segment(log, s, &walk, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
-    *ended = result == LOG_E_CORRUPT;
+    /* A batch that is missing between two segments was lost in a power cut; compaction may leave such gaps too. */
+    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= checkpoint->recovery_point
+        && !log->config.cleanup_compact;
+    *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
     if ((result = log_cut(log, s, walk.good)) != 0) return result;
     return segment_index_write(s, true);
@@ -253,7 +299,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         s->index_interval_bytes = log->config.index_interval_bytes;
         int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
         if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot) result = log_adopt_sealed(log, s);
-        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, end, &ended, now_ms);
+        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, now_ms);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
@@ -300,6 +346,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
         if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
         if (result == 0 && snapshot > end) result = log_restore_producers(log, end, now_ms);
         else log->snapshot_offset = snapshot;
+        if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
     }
     log_list_free(&listing);
     log->epochs_loaded = true;

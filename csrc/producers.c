@@ -109,6 +109,26 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     return 0;
 }
 
+static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
+    return &e->batches[(e->newest + PRODUCERS_BATCHES - age) % PRODUCERS_BATCHES];
+}
+
+void producers_recall(struct producers *p, const struct producers *older) {
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        struct producers_entry *e = &p->slots[i];
+        const struct producers_entry *o = e->producer_id == -1 ? NULL : producers_find(older, e->producer_id);
+        if (o == NULL || o->epoch != e->epoch || e->batch_count == 0 || e->batch_count == PRODUCERS_BATCHES) continue;
+        const struct producers_batch *oldest = producers_at(e, e->batch_count - 1u);
+        uint32_t age = 0;
+        while (age < o->batch_count && producers_at(o, age)->last_offset != oldest->last_offset) age++;
+        for (age++; age < o->batch_count && e->batch_count < PRODUCERS_BATCHES; age++) {
+            uint32_t slot = ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
+            e->batches[slot] = *producers_at(o, age);
+            e->batch_count++;
+        }
+    }
+}
+
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms) {
     uint32_t gone = 0;
     for (uint32_t i = 0; i < p->capacity; i++) {

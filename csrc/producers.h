@@ -37,6 +37,9 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
 /* A transaction marker: ends the producer's open transaction. 0 or LOG_E_MEMORY. */
 int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms);
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
+/* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back the others, so that a client
+ * which sends all of its unanswered batches again finds each of them. */
+void producers_recall(struct producers *p, const struct producers *older);
 /* First offset of the oldest open transaction, or -1. */
 int64_t producers_first_open(const struct producers *p);
 const struct producers_entry *producers_find(const struct producers *p, int64_t producer_id);

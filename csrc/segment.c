@@ -165,6 +165,7 @@ void segment_unpin(struct segment *s) {
 
 static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct segment *s = (struct segment *)((char *)job - offsetof(struct segment, job));
+    struct log_dir *dir = s->home->dir;
     (void)scratch;
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
@@ -180,6 +181,7 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     pthread_mutex_unlock(&s->index_lock);
     segment_unpin(s);
     segment_release(s);
+    log_dir_job_end(dir);
     return 0;
 }
 
@@ -200,7 +202,10 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     int pinned = segment_pin(s, false);
     assert(pinned == 0); /* The caller has it pinned. */
     (void)pinned;
-    if (iopool_submit(s->home->dir->pool, &s->job)) return;
+    struct log_dir *dir = s->home->dir;
+    log_dir_job_begin(dir);
+    if (iopool_submit(dir->pool, &s->job)) return;
+    log_dir_job_end(dir);
     atomic_store(&s->preallocating, false);
     segment_unpin(s);
     segment_release(s);
@@ -248,12 +253,14 @@ void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t po
     scan->window_position = 0;
     scan->window_bytes = 0;
     scan->nowait = nowait;
+    scan->window = scan->own;
+    scan->window_room = SEGMENT_WINDOW_BYTES;
 }
 
 /* Fills the window from `position` on. */
 static int segment_scan_fill(struct segment_scan *scan) {
     int64_t left = scan->end - scan->position;
-    struct iovec to = {scan->window, left < SEGMENT_WINDOW_BYTES ? (size_t)left : SEGMENT_WINDOW_BYTES};
+    struct iovec to = {scan->window, left < scan->window_room ? (size_t)left : scan->window_room};
     ssize_t n;
     do n = preadv2(scan->segment->fd, &to, 1, scan->position, scan->nowait ? RWF_NOWAIT : 0);
     while (n < 0 && errno == EINTR);

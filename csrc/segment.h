@@ -110,9 +110,10 @@ struct segment_scan {
     struct segment *segment;
     int64_t position, end;          /* of the next header; scanned bytes */
     int64_t window_position;
-    uint32_t window_bytes;
+    uint32_t window_bytes, window_room;
     bool nowait;
-    uint8_t window[SEGMENT_WINDOW_BYTES];
+    uint8_t *window;                /* `own`, or a larger one that the caller lends after segment_scan_begin */
+    uint8_t own[SEGMENT_WINDOW_BYTES];
 };
 void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end, bool nowait);
 /* 1 and the header at `position` (not moved); 0 at the end; LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN with nowait. Whole batches only. */

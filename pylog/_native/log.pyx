@@ -662,3 +662,16 @@ cdef class Log:
         self.use()
         csrc.log_recovery_report(self.ptr, &cut, &scanned)
         return cut, scanned
+
+
+def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
+                   uint32_t[::1] counts not None) -> None:
+    """For each wanted relative offset, how many entries of an offset index, as its file has them, are at
+    or below it: the entry to begin at is the one before that count."""
+    cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
+    cdef Py_ssize_t i
+    if counts.shape[0] < wanted.shape[0]:
+        raise ValueError(f"{wanted.shape[0]} wanted, room for {counts.shape[0]}")
+    with nogil:
+        for i in range(wanted.shape[0]):
+            counts[i] = csrc.index_count_offsets(&index[0], entries, wanted[i]) if entries else 0

@@ -11,10 +11,22 @@ HANDLERS: dict = {}
 
 def _fill() -> None:
     from pylog.api import (
-        cluster, configs, logdirs, metadata, offsets, partitions, producers, quorum, records, topics,
-        versions)
-    for module in (versions, metadata, topics, offsets, producers, cluster, configs, partitions,
-                   records, logdirs, quorum):
+        cluster,
+        configs,
+        groups,
+        logdirs,
+        metadata,
+        offsets,
+        offsets_committed,
+        partitions,
+        producers,
+        quorum,
+        records,
+        topics,
+        versions,
+    )
+    for module in (versions, metadata, topics, offsets, producers, cluster, groups,
+                   offsets_committed, configs, partitions, records, logdirs, quorum):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -19,13 +19,15 @@ from pylog.metadata import configs, controller, features, identity, partitions, 
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
 from pylog.metadata.refusal import Refusal
-from pylog.metadata.store import Store
+from pylog.metadata.store import Store, StoreError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 RECORDS_PER_APPEND_MAX = 10_000
 # About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
 RECORDS_BETWEEN_SNAPSHOTS = 200_000
+# How much log a start after a crash reads at most.
+RECORDS_BETWEEN_IMAGES = 10_000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
@@ -45,6 +47,7 @@ class Controller:
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
+        self._stored_offset = -1
 
     def take_office(self, image: Image, clean: bool) -> None:
         """Replays the log behind `image` and becomes its controller. Blocks; before requests are
@@ -74,11 +77,11 @@ class Controller:
         image = _after(self.image, records)
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
-    async def create_topics(self, request) -> list:
+    async def create_topics(self, request, internal: bool = False) -> list:
         """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults."""
         async with self._deciding:
             records, results = controller.create_topics(
-                self.image, request, self._settings, self._random)
+                self.image, request, self._settings, self._random, internal)
             try:
                 await self._commit(records)
             except LogError as error:
@@ -117,7 +120,7 @@ class Controller:
             try:
                 await self._commit(records)
             except LogError as error:
-                return [result and configs.Altered(error.code, str(error)) for result in results]
+                return _refused(results, error)
             await self._put_into_force({(record.resource_type, record.resource_name)
                                         for record in records})
         return results
@@ -143,7 +146,8 @@ class Controller:
             try:
                 await self._change_partitions(records)
             except LogError as error:
-                return [(name, partitions.Outcome(error.code, str(error))) for name, _ in results]
+                told = _refused([outcome for _, outcome in results], error)
+                return [(name, outcome) for (name, _), outcome in zip(results, told)]
         return results
 
     async def elect_leaders(self, election: int, topics) -> list:
@@ -173,8 +177,9 @@ class Controller:
         try:
             await self._change_partitions(records)
         except LogError as error:
-            outcome = partitions.Outcome(error.code, str(error))
-            return [(name, [(index, outcome) for index, _ in told]) for name, told in results]
+            return [(name, list(zip([index for index, _ in told],
+                                    _refused([outcome for _, outcome in told], error))))
+                    for name, told in results]
         return results
 
     async def _change_partitions(self, records: list) -> None:
@@ -216,6 +221,12 @@ class Controller:
             self.image = await _in_thread(self._appended, part)
         if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
             await _in_thread(self._take_snapshot)
+        if self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES:
+            self._stored_offset = self.image.offset
+            await _in_thread(self._store_image)
+
+    def _store_image(self) -> None:
+        """Keeps the image where a start finds it; a log that lives elsewhere needs none."""
 
     def _take_snapshot(self) -> None:
         image = self.image
@@ -259,7 +270,10 @@ class MetadataService(Controller):
         """Formats or reads the log directories and opens the partitions. Raises StartError."""
         logs = self._logs
         self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
-        self._store = Store(logs.paths[0])
+        try:
+            self._store = Store(logs.paths[0])
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
         clean = logs.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
         try:
@@ -283,10 +297,17 @@ class MetadataService(Controller):
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
         image = self._store.load_image()
+        self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
+
+    def _store_image(self) -> None:
+        try:
+            self._store.save(self.image, [])
+        except StoreError as error:
+            log.error("the image could not be stored", extra={"reason": str(error)})
 
     def register(self, addresses) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
@@ -307,15 +328,13 @@ class MetadataService(Controller):
         entries = self._logs.close_partitions()
         try:
             entries.append((LocalLog.KEY, self._log.close()))
-            clean = not self._logs.failed
-        except LogError as error:
-            log.error("the metadata log could not be closed", extra={"reason": str(error)})
-            clean = False
-        # What failed is not known to be on disk: without the marks the next start looks.
-        if clean:
-            broker = self.image.brokers.get(self._node_id)
-            marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
-            self._store.save(self.image, entries, mark=marks)
+            # What failed is not known to be on disk: without the marks the next start looks.
+            if not self._logs.failed:
+                broker = self.image.brokers.get(self._node_id)
+                marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
+                self._store.save(self.image, entries, mark=marks)
+        except (LogError, StoreError, OSError) as error:
+            log.error("the stop is not a clean one", extra={"reason": str(error)})
         self._store.close()
         self._store = None
 
@@ -363,9 +382,9 @@ def _replayed(image: Image, batches) -> tuple:
 
 
 def _refused(results: list, error: LogError) -> list:
-    """The results when their records could not be appended."""
+    """The results when their records could not be appended; None stays."""
     log.error("metadata could not be appended", extra={"reason": str(error)})
-    return [result if result.error != ErrorCode.NONE else result._replace(
+    return [result if result is None or result.error != ErrorCode.NONE else result._replace(
         error=ErrorCode.of(error.code), message="the metadata log could not be written")
         for result in results]
 

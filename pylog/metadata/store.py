@@ -22,6 +22,7 @@ from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
 
 FILE = "state.lmdb"
+StoreError = lmdb.Error
 FORMAT = b"1"
 MAP_BYTES_MAX = 8 << 30   # Address space, not disk: the file grows with what is in it.
 METADATA_LOG_ID = bytes(15) + b"\x01"
@@ -55,8 +56,14 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _open(self):
-        return lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
-                         readahead=False, max_readers=1)
+        env = lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
+                        readahead=False, max_readers=1)
+        # LMDB reads through a map: a page that the file does not have would kill the process.
+        bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if os.path.getsize(self._path) < bytes_used:
+            env.close()
+            raise lmdb.CorruptedError(f"{bytes_used} bytes are needed")
+        return env
 
     def close(self) -> None:
         self._env.close()

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylog._native import batch
+from pylog._native.log import CorruptLog
+from pylog.log import partitions
 from pylog.log.errors import StartError
+from pylog.metadata import service
 from pylog.metadata.image import Image, apply
+from pylog.metadata.store import Store, StoreError
 from tests.metadata.node import Node
 
 
@@ -203,13 +207,38 @@ def test_a_directory_of_an_earlier_topic_of_that_name_is_set_aside(tmp_path):
     node.stop()
 
 
-def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path):
+@pytest.mark.parametrize("left", [
+    b"", b"version: 0\ntop", b"version: 0\ntopic_id: ", bytes(43)])
+def test_a_power_cut_may_take_the_content_of_partition_metadata(tmp_path, left):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    node.logs.get("a", 0).flush()
+    node.crash()
+    for name in ("a-0", "__cluster_metadata-0"):
+        (tmp_path / name / "partition.metadata").write_bytes(left)
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 3
+    text = (tmp_path / "a-0" / "partition.metadata").read_text()
+    assert text.startswith("version: 0\ntopic_id: ")
+    node.stop()
+
+
+def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path, monkeypatch):
     node = Node(tmp_path)
     node.create("a", partitions=2)
     node.crash()
-    (tmp_path / "a-0" / "partition.metadata").write_text("no id in here")
+    opened = partitions.open_log
+
+    def refuse(directory, topic, partition, *rest):
+        if (topic, partition) == ("a", 0):
+            raise CorruptLog(-111, "a-0")
+        return opened(directory, topic, partition, *rest)
+
+    monkeypatch.setattr(partitions, "open_log", refuse)
     node = Node(tmp_path)
     assert node.logs.get("a", 0) is None and node.logs.get("a", 1).is_leader
+    node.delete("a")
     node.stop()
 
 
@@ -221,6 +250,36 @@ def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
     assert results[0].error != 0 and "a" in node.image.topics
     node.service._store.close()
     node.logs.close()
+
+
+def test_a_start_after_a_crash_reads_a_bounded_tail(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "RECORDS_BETWEEN_IMAGES", 20)
+    node = Node(tmp_path)
+    for number in range(20):
+        node.create(f"t{number}", partitions=3)
+    offset = node.image.offset
+    node.crash()
+    store = Store(str(tmp_path))
+    assert offset - store.load_image().offset < 24
+    store.close()
+    node = Node(tmp_path)
+    assert len(node.image.topics) == 20 and node.image == folded(node)
+    node.stop()
+
+
+def test_a_stop_that_cannot_store_its_state_is_an_unclean_one(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+
+    def refuse(*args, **fields):
+        raise StoreError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", refuse)
+        node.stop()
+    node = Node(tmp_path)
+    assert node.image.partition("a", 0).leader_epoch == 1
+    node.stop()
 
 
 class Restarts(RuleBasedStateMachine):
@@ -269,8 +328,8 @@ class Restarts(RuleBasedStateMachine):
         assert self.node.image == folded(self.node)
         assert {name: len(topic.partitions) for name, topic in self.node.image.topics.items()} \
             == self.topics
-        for name, partitions in self.topics.items():
-            assert all(self.node.logs.get(name, index).is_leader for index in range(partitions))
+        for name, count in self.topics.items():
+            assert all(self.node.logs.get(name, index).is_leader for index in range(count))
 
     def teardown(self):
         if hasattr(self, "node"):

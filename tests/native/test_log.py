@@ -304,7 +304,7 @@ def test_the_topic_id_is_written_and_another_one_refused(directory, tmp_path):
     text = (tmp_path / "t-0" / "partition.metadata").read_text()
     assert text == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     with pytest.raises(log.CorruptLog):
-        log.Log.open(directory, "t", 0, bytes(16), None, now_ms=NOW)
+        log.Log.open(directory, "t", 0, bytes([255] * 16), None, now_ms=NOW)
 
 
 def test_epochs_are_noted_with_their_first_offset_and_kept_in_the_file(directory, tmp_path):

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.plain import ENVIRONMENT
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     "batch", "records", "recode", "compress", "deflate", "crc32c", "mailbox", "iopool", "index", "epochs", "producers",
     "segment", "segment_index", "log_dir", "log_open", "log_recover", "log_role", "log_append",
-    "log_read", "log_lookup", "log_upkeep", "log_flush", "log_settle", "log_wait",
+    "log_read", "log_lookup", "log_upkeep", "log_flush", "flusher", "log_settle", "log_wait",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
@@ -27,9 +29,9 @@ def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, 
     subprocess.run(
         [*cc, *FLAGS, f"-fsanitize={sanitizer}", "-I", str(ROOT / "csrc"), "-o", str(program),
          str(ROOT / "tests/native/log_threads.c"), *sources, *LIBRARIES],
-        check=True)
+        check=True, env=ENVIRONMENT)
     for logs, batches in logs_and_batches:
         data = tmp_path / f"data-{logs}"
         ran = subprocess.run([str(program), str(data), str(batches), str(logs)], capture_output=True, text=True,
-                             timeout=120)
+                             timeout=120, env=ENVIRONMENT)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -119,6 +119,17 @@ def test_a_broken_header_below_the_recovery_point_is_refused(directory, tmp_path
     assert file.read_bytes() == data
 
 
+def test_a_segment_that_lost_its_end_ends_the_log(directory, tmp_path):
+    filled(directory, 60, SMALL).release()
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    kept = list(batch.walk(files[1].read_bytes()))[3][1]
+    os.truncate(files[1], list(batch.walk(files[1].read_bytes()))[3][0])
+    again = opened(directory, config=SMALL)
+    assert again.end_offset == kept.base_offset
+    assert again.recovery_report()[0] > 3_000
+    assert sorted((tmp_path / "t-0").glob("*.log")) == files[:2]
+
+
 def damage_missing(file):
     file.unlink()
 
@@ -179,6 +190,36 @@ def test_producer_state_survives_an_unclean_stop(directory):
         again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
         assert again.append(again_batch, NOW) == expected
     assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+
+
+@pytest.mark.parametrize("start", ["clean", "unclean", "rolled"])
+def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
+    one = filled(directory, 61 if start == "rolled" else 60, SMALL, producer_id=9, producer_epoch=1)
+    end = one.end_offset
+    saved = {"recovery_point": end}
+    if start == "clean":
+        one.settle(NOW)
+        saved = checkpoint_of(one)
+    if start == "rolled":
+        one.set_config(dict(SMALL, **{"internal.segment.bytes": 1}))
+        one.append(make(2, producer_id=9, producer_epoch=1, base_sequence=122), NOW)
+        end += 2
+    one.close(NOW) if start == "clean" else one.release()
+    again = opened(directory, config=SMALL, **saved)
+    for first in range(end - 10, end, 2):
+        assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (first, first + 1)
+    with pytest.raises(log.SequenceError):
+        again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=end - 12), NOW)
+
+
+@pytest.mark.parametrize("text", ["", "version: 0\ntopic", "\0" * 43, "version: 0\ntopic_id: AAEC"])
+def test_a_torn_partition_metadata_is_written_anew(directory, tmp_path, text):
+    filled(directory, 1).release()
+    file = tmp_path / "t-0" / "partition.metadata"
+    before = file.read_text()
+    file.write_text(text)
+    assert opened(directory).end_offset == 2
+    assert file.read_text() == before
 
 
 @pytest.mark.parametrize("damage", [damage_missing, damage_short, damage_random, damage_zero])

@@ -1,0 +1,96 @@
+"""Appends through the log, CPU per GB and per batch, beside a bare loop of pwrite on a growing file and
+on one that is allocated ahead (the floor of what a broker can do)."""
+
+import os
+import time
+
+import pytest
+
+from bench.native import note_rate
+from pylog._native import batch, log
+
+NOW = 1_700_000_000_000
+TOTAL = 64 << 20
+SIZES = [16 << 10, 128 << 10, 1 << 20]
+
+
+def batch_of(size: int) -> bytes:
+    return batch.build([(None, bytes(size - 80), NOW, [])])
+
+
+def note_cpu(benchmark, work, amount: int) -> None:
+    begin = time.process_time()
+    work()
+    benchmark.extra_info["CPU s/GB"] = round((time.process_time() - begin) / (amount / 1e9), 3)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    directory = log.LogDir(tmp_path, 2)
+    one = log.Log.open(directory, "t", 0, bytes(16), {"max.message.bytes": 2 << 20}, now_ms=NOW)
+    one.become_leader(0)
+    yield one
+    one.delete(NOW)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_append(benchmark, opened, size):
+    data = batch_of(size)
+    count = TOTAL // len(data)
+
+    def work():
+        for _ in range(count):
+            opened.append(data, NOW, trusted=True)
+
+    benchmark.pedantic(work, rounds=5, warmup_rounds=1)
+    note_rate(benchmark, "GB/s", count * len(data) / 1e9)
+    note_cpu(benchmark, work, count * len(data))
+
+
+def test_append_small(benchmark, opened):
+    data = batch_of(200)
+
+    def work():
+        for _ in range(20_000):
+            opened.append(data, NOW, trusted=True)
+
+    benchmark.pedantic(work, rounds=5, warmup_rounds=1)
+    note_rate(benchmark, "batches/s", 20_000)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["growing", "allocated"])
+@pytest.mark.parametrize("size", SIZES)
+def test_bare_pwrite(benchmark, tmp_path, size, ahead):
+    data = bytes(size)
+    count = TOTAL // size
+    rounds = iter(range(100))
+
+    def work():
+        file = os.open(tmp_path / str(next(rounds)), os.O_RDWR | os.O_CREAT)
+        if ahead:
+            os.posix_fallocate(file, 0, TOTAL)
+        for i in range(count):
+            os.pwrite(file, data, i * size)
+        os.close(file)
+
+    benchmark.pedantic(work, rounds=5, warmup_rounds=1)
+    note_rate(benchmark, "GB/s", TOTAL / 1e9)
+    note_cpu(benchmark, work, TOTAL)
+
+
+@pytest.mark.parametrize("partitions", [1, 6, 64])
+def test_group_commit(benchmark, tmp_path, partitions):
+    """One small batch for each partition, then all of them on disk: what acks=all waits for."""
+    directory = log.LogDir(tmp_path, 2)
+    logs = [log.Log.open(directory, "t", p, bytes(16), {}, now_ms=NOW) for p in range(partitions)]
+    data = batch_of(1000)
+    for one in logs:
+        one.become_leader(0)
+
+    def work():
+        for one in logs:
+            one.append(data, NOW, trusted=True)
+        directory.flush()
+
+    benchmark.pedantic(work, rounds=30, warmup_rounds=2)
+    note_rate(benchmark, "commits/s", partitions)
