@@ -98,7 +98,7 @@ async def incremental_alter_configs(broker, context, request):
     results = await broker.controller.alter_configs(request, incremental=True)
     results = [loggers.alter(broker.node_id, resource, request.validate_only)
                if result is None else result
-               for resource, result in zip(request.resources, results)]
+               for resource, result in zip(request.resources, results, strict=True)]
     return _altered(messages.IncrementalAlterConfigsResponse, request, results)
 
 
@@ -112,7 +112,7 @@ def _altered(response, request, results):
         response.AlterConfigsResourceResponse(
             error_code=result.error, error_message=result.message,
             resource_type=resource.resource_type, resource_name=resource.resource_name)
-        for resource, result in zip(request.resources, results)])
+        for resource, result in zip(request.resources, results, strict=True)])
 
 
 # ---- the list -------------------------------------------------------------------------------------

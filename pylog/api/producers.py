@@ -10,7 +10,6 @@ Source: KIP-98, KIP-360, KIP-664. A transactional id belongs to the broker that 
   transactions here.
 """
 
-from pylog._native.log import LogError
 import asyncio
 import struct
 

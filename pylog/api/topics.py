@@ -9,7 +9,8 @@ Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as K
 
 from weakref import WeakKeyDictionary
 
-from pylog.config import catalogue, entries
+from pylog.config import catalogue
+from pylog.config.entries import DEFAULT, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, TOPIC
 from pylog.config.values import format_value
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -39,7 +40,7 @@ def _configs(broker, own: dict) -> list:
     new = messages.CreateTopicsResponse.CreatableTopicConfigs
     entries = dict(_inherited(broker))
     for name, text in own.items():
-        entries[name] = new(name=name, value=text, config_source=entries.TOPIC)
+        entries[name] = new(name=name, value=text, config_source=TOPIC)
     return list(entries.values())
 
 
@@ -62,12 +63,12 @@ def _inherited(broker) -> dict:
 
 
 def _source(settings, synonyms) -> int:
-    for texts, source in ((settings.dynamic_own, entries.DYNAMIC_BROKER),
-                          (settings.dynamic_cluster, entries.DYNAMIC_DEFAULT),
-                          (settings.texts, entries.STATIC)):
+    for texts, source in ((settings.dynamic_own, DYNAMIC_BROKER),
+                          (settings.dynamic_cluster, DYNAMIC_DEFAULT),
+                          (settings.texts, STATIC)):
         if any(synonym in texts for synonym in synonyms):
             return source
-    return entries.DEFAULT
+    return DEFAULT
 
 
 _inherited_of = WeakKeyDictionary()

@@ -288,7 +288,7 @@ class LogManager:
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""
         rows = [(path, directory.offline, [])
-                for path, directory in zip(self.paths, self.directories)]
+                for path, directory in zip(self.paths, self.directories, strict=True)]
         for name, _, index, one in self._all():
             rows[self._place_of.get(one, 0)][2].append((name, index, one))
         return rows

@@ -147,7 +147,7 @@ class Controller:
                 await self._change_partitions(records)
             except LogError as error:
                 told = _refused([outcome for _, outcome in results], error)
-                return [(name, outcome) for (name, _), outcome in zip(results, told)]
+                return [(name, outcome) for (name, _), outcome in zip(results, told, strict=True)]
         return results
 
     async def elect_leaders(self, election: int, topics) -> list:
@@ -177,8 +177,7 @@ class Controller:
         try:
             await self._change_partitions(records)
         except LogError as error:
-            return [(name, list(zip([index for index, _ in told],
-                                    _refused([outcome for _, outcome in told], error))))
+            return [(name, [(index, _refused([outcome], error)[0]) for index, outcome in told])
                     for name, told in results]
         return results
 
