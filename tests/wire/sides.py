@@ -52,7 +52,7 @@ class Side:
     def append(self, topic: str, records: bytes, partition: int = 0) -> int:
         return append(self.port, topic, records, partition)
 
-    def ask(self, label: str, key: int, version: int, **fields) -> dict | None:
+    def ask(self, label: str, key: int, version: int, /, **fields) -> dict | None:
         """Send, keep the comparable answer under `label`, return the true one (None: closed)."""
         try:
             answer = ask(self.connection, key, version, **fields)
