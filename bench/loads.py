@@ -15,6 +15,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -25,6 +26,7 @@ from bench.programs import load_client, rdkafka_performance
 
 GB = 1e9
 CLIENT_WAIT_S = 900.0
+FLOOR_RUNS = 3
 TOPIC_WAIT_S = 60.0
 PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+)", re.M)
 CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
@@ -225,8 +227,9 @@ def latency(broker: BrokerProcess, topic: str, rate: int, seconds: float) -> dic
 def drop_from_page_cache(data_dir: Path, topic: str) -> int:
     """Write back and forget the cached pages of the topic's files; bytes of their segments."""
     total = 0
-    for path in data_dir.rglob("*"):
-        if path.suffix in (".log", ".index", ".timeindex") and path.parent.name.startswith(topic):
+    folders = [entry for entry in data_dir.iterdir() if entry.name.startswith(topic)]
+    for path in [path for folder in folders for path in folder.iterdir()]:
+        if path.suffix in (".log", ".index", ".timeindex"):
             descriptor = os.open(path, os.O_RDONLY)
             os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -250,10 +253,14 @@ def open_idle_connections(port: int, count: int) -> list[socket.socket]:
     return streams
 
 
-def floor(kind: str, unit_bytes: float, total_bytes: float, folder: Path) -> float:
-    """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer."""
+def floor(kind: str, unit_bytes: float, piece_bytes: int, total_bytes: float,
+          folder: Path) -> float:
+    """CPU seconds of a bare loop: per GB for recv and sendfile, per million units for answer.
+
+    piece_bytes: length of one write to the file, 0 for the loop's own choice.
+    """
     unit = max(1, int(unit_bytes))
     total = total_bytes / 10_000 if kind == "answer" else total_bytes
-    line = json.loads(_run([
-        load_client("floor"), kind, unit, int(total), folder / f"floor.{kind}"]))
-    return line["cpu_s_per_million" if kind == "answer" else "cpu_s_per_gb"]
+    command = [load_client("floor"), kind, unit, int(total), folder / f"floor.{kind}", piece_bytes]
+    key = "cpu_s_per_million" if kind == "answer" else "cpu_s_per_gb"
+    return median(json.loads(_run(command))[key] for _ in range(FLOOR_RUNS))

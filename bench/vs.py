@@ -76,8 +76,11 @@ def commit_line() -> str:
 
 
 def touch_free_memory(bytes_max: int) -> None:
-    """Write once to most free pages. A virtual machine gets its memory from the host at first touch,
-    and that is charged to whichever broker fills the page cache first."""
+    """Write once to most free pages.
+
+    A virtual machine gets its memory from the host at first touch, and the time is charged to
+    whichever broker fills the page cache first.
+    """
     size = os.sysconf("SC_PAGE_SIZE")
     pages = min(int(os.sysconf("SC_AVPHYS_PAGES") * FREE_SHARE_TOUCHED), bytes_max // size)
     with mmap.mmap(-1, pages * size) as memory:
@@ -129,10 +132,10 @@ class Run:
         """The bare loops at the unit sizes that our side (else Kafka's) was just seen to use."""
         seen = self.samples.get(name, {})
         source = seen.get("pylog") or seen.get("kafka")
-        for key, kind, unit in SCENARIOS[name].floors if source else ():
+        for key, kind, unit, piece in SCENARIOS[name].floors if source else ():
             size = min(source.get(unit, [0])[-1], 1 << 20 if kind == "sendfile" else 1 << 27)
             if size:
-                value = loads.floor(kind, size, self.scale.floor_bytes, self.folder)
+                value = loads.floor(kind, size, piece, self.scale.floor_bytes, self.folder)
                 # The table's GB are of record values; the bare loop moved the bytes around them.
                 share = 1.0 if kind == "answer" else source.get("wire_share", [1.0])[-1]
                 self._keep(name, "floor", key, value * share)

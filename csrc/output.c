@@ -34,6 +34,7 @@ static ssize_t send_bytes(struct connection *c) {
         }
         if (s->close_after || message.msg_iovlen == OUTPUT_PIECES_MAX) break;
     }
+    if (message.msg_iovlen == 1) return send(c->fd, pieces[0].iov_base, pieces[0].iov_len, flags);
     return sendmsg(c->fd, &message, flags);
 }
 

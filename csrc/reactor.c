@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <time.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256 };
+enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256, REACTOR_SLICE_NS = 200000 };
 
 static int64_t monotonic_ms(void) {
     struct timespec t;
@@ -170,12 +172,28 @@ static bool is_over(struct reactor *r) {
     return r->connections.live == 0 && r->abandoned == 0;
 }
 
+/* Asks the scheduler for short slices, often, instead of long ones, seldom: a reactor that wakes up
+ * then goes before threads that compute. It gets no more time in all. Since Linux 6.12; before
+ * that, and where it is forbidden, all stays as it is. */
+static void ask_for_short_slices(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime_ns, deadline_ns, period_ns;
+    } attributes = {.size = sizeof attributes, .runtime_ns = REACTOR_SLICE_NS};
+    long asked = syscall(SYS_sched_setattr, 0, &attributes, 0);
+    (void)asked;
+}
+
 void *reactor_main(void *argument) {
     struct reactor *r = argument;
     struct epoll_event events[EPOLL_EVENTS];
     char name[16];
     snprintf(name, sizeof name, "reactor-%u", r->index);
     pthread_setname_np(pthread_self(), name);
+    ask_for_short_slices();
     r->now_ms = monotonic_ms();
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
     while (!is_over(r)) {

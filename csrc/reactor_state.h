@@ -20,8 +20,8 @@ enum {
     RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
-    RECEIVE_TURN_BYTES = 2 << 20, /* read from one connection before others have their turn */
-    OUTPUT_TURN_BYTES = 1 << 20   /* sent from files to one connection, likewise */
+    RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
+    OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
 };
 enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */

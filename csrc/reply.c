@@ -68,8 +68,13 @@ static bool add_part(struct reply *r, const struct log_range *range) {
     return true;
 }
 
+static bool is_copied(const struct reply *r, int32_t length) {
+    return length <= REPLY_COPY_BYTES_MAX &&
+           r->copied_bytes + (uint32_t)length <= REPLY_COPIED_BYTES_MAX;
+}
+
 void reply_range(struct reply *r, struct log_range *range) {
-    if (!r->failed && range->length > REPLY_COPY_BYTES_MAX) {
+    if (!r->failed && !is_copied(r, range->length)) {
         if (add_part(r, range)) {
             range->segment = NULL;
             range->length = 0;
@@ -79,6 +84,7 @@ void reply_range(struct reply *r, struct log_range *range) {
     } else if (!r->failed && range->length > 0) {
         uint8_t *to = reply_reserve(r, (size_t)range->length);
         if (to != NULL && !read_range(range, to)) r->failed = true;
+        r->copied_bytes += (uint32_t)range->length;
     }
     log_range_release(range);
     range->segment = NULL;

@@ -18,6 +18,7 @@ from pylog._native.grants import Grants
 from pylog._native.log import IoPool
 from pylog._native.reactor import Reactors
 from pylog.api import HANDLERS
+from pylog.coordinator.service import GroupCoordinator
 from pylog.dispatch import Dispatcher
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
@@ -44,6 +45,7 @@ class Broker:
         self.io_pool = IoPool(settings["num.io.threads"])
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
+        self.groups = GroupCoordinator(self)
         self.reactors = self._make_reactors()
         self.addresses: list[tuple[str, str, int]] = []
 
@@ -72,6 +74,8 @@ class Broker:
     def topic_changed(self, name: str) -> None:
         """A topic was deleted or its partitions changed: the next request for it asks again."""
         self.grants.remove(name)
+        if name not in self.image.topics:
+            self.groups.topic_deleted(name)
 
     def start(self) -> None:
         """Opens the logs, folds the metadata, binds the listeners and registers. Raises StartError, OSError."""
@@ -127,6 +131,7 @@ async def _serve(settings, ready) -> int:
     broker.start()
     dispatcher = Dispatcher(broker, broker.reactors, HANDLERS)
     loop.add_reader(broker.reactors.fileno(), dispatcher.drain)
+    broker.groups.start()
     broker.reactors.start()
     upkeep = loop.create_task(_upkeep(broker))
     if ready is not None:
@@ -136,6 +141,7 @@ async def _serve(settings, ready) -> int:
     await stopping.wait()
     upkeep.cancel()
     broker.reactors.stop_accepting()
+    await broker.groups.stop()
     await loop.run_in_executor(None, broker.reactors.stop, DRAIN_MS_MAX)
     loop.remove_reader(broker.reactors.fileno())
     broker.stop()

@@ -32,7 +32,8 @@ class Context:
 
 
 class Dispatcher:
-    """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async."""
+    """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async;
+    a plain one may return a future of the answer."""
 
     def __init__(self, broker, reactors, handlers: dict):
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
@@ -61,13 +62,22 @@ class Dispatcher:
         except Exception:
             self._fail(token, context)
             return
-        if asyncio.iscoroutine(answer):
+        if isinstance(answer, asyncio.Future):
+            self._when_done(token, context, correlation_id, answer)
+        elif asyncio.iscoroutine(answer):
             task = asyncio.get_running_loop().create_task(
                 self._finish(token, context, correlation_id, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
             self._reply(token, context, correlation_id, answer)
+
+    def _when_done(self, token, context, correlation_id, future) -> None:
+        if future.done():
+            self._reply(token, context, correlation_id, future.result())
+        else:
+            future.add_done_callback(
+                lambda done: self._reply(token, context, correlation_id, done.result()))
 
     def _decode(self, context: Context, body: bytes):
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""

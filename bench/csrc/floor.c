@@ -1,10 +1,12 @@
 /* The least that a broker must do, as bare loops: the floor under the table of bench.vs.
  *
- * usage: floor recv REQUEST_BYTES TOTAL_BYTES FILE [preallocate]
- *        floor sendfile RANGE_BYTES TOTAL_BYTES FILE
+ * usage: floor recv REQUEST_BYTES TOTAL_BYTES FILE [WRITE_BYTES]
+ *        floor sendfile RANGE_BYTES TOTAL_BYTES FILE [WRITE_BYTES]
  *        floor answer REQUEST_BYTES REQUESTS FILE
  * recv: read frames from a loopback socket, checksum them (CRC-32C), pwrite them to a growing file.
  * sendfile: send ranges of a cached file into a loopback socket, one small request before each.
+ * WRITE_BYTES: length of one pwrite, at most 1 MiB for sendfile; a request that carries several
+ * batches is written in as many pieces, and the kernel keeps what was written so in small folios.
  * answer: read a request, checksum it, pwrite it, answer with 60 bytes, one under way at a time.
  * The other end is a second process. Prints the loop's CPU seconds per 1e9 bytes, and per million
  * units, as JSON.
@@ -113,12 +115,12 @@ static double answer(int file, size_t unit, int64_t total)
     return took;
 }
 
-static double take(int file, size_t unit, int64_t total, int preallocate)
+static double take(int file, size_t unit, int64_t total, size_t piece)
 {
     pid_t child;
     uint8_t *frame = malloc(unit);
-    if (!frame || (preallocate && posix_fallocate(file, 0, total + (int64_t)unit))) {
-        wire_die("no memory or disk");
+    if (!frame) {
+        wire_die("no memory");
     }
     int stream = with_peer(feed, unit, total, &child);
     volatile uint32_t sum = 0;
@@ -126,8 +128,12 @@ static double take(int file, size_t unit, int64_t total, int preallocate)
     for (int64_t at = 0; at < total; at += (int64_t)unit) {
         wire_recv_all(stream, frame, unit);
         sum ^= wire_crc32c(frame, unit);
-        if (pwrite(file, frame, unit, at) != (ssize_t)unit) {
-            wire_die("pwrite: %s", strerror(errno));
+        for (size_t done = 0; done < unit;) {
+            size_t part = unit - done < piece ? unit - done : piece;
+            if (pwrite(file, frame + done, part, at + (int64_t)done) != (ssize_t)part) {
+                wire_die("pwrite: %s", strerror(errno));
+            }
+            done += part;
         }
     }
     double took = cpu_s() - before;
@@ -136,13 +142,13 @@ static double take(int file, size_t unit, int64_t total, int preallocate)
     return took;
 }
 
-static double give(int file, size_t unit, int64_t total)
+static double give(int file, size_t unit, int64_t total, size_t piece)
 {
     pid_t child;
     uint8_t *block = calloc(1, 1 << 20);
     int64_t length = 256 << 20;
-    for (int64_t at = 0; at < length; at += 1 << 20) {
-        if (!block || pwrite(file, block, 1 << 20, at) != 1 << 20) {
+    for (int64_t at = 0; at < length; at += (int64_t)piece) {
+        if (!block || pwrite(file, block, piece, at) != (ssize_t)piece) {
             wire_die("pwrite: %s", strerror(errno));
         }
     }
@@ -168,7 +174,7 @@ static double give(int file, size_t unit, int64_t total)
 int main(int argc, char **argv)
 {
     if (argc < 5) {
-        wire_die("usage: floor recv|sendfile|answer UNIT_BYTES TOTAL_BYTES FILE [preallocate]");
+        wire_die("usage: floor recv|sendfile|answer UNIT_BYTES TOTAL_BYTES FILE [WRITE_BYTES]");
     }
     size_t unit = (size_t)atoll(argv[2]);
     int64_t total = atoll(argv[3]);
@@ -176,14 +182,15 @@ int main(int argc, char **argv)
     if (file < 0 || unit < 1 || unit > 128u << 20) {
         wire_die("%s: %s", argv[4], strerror(errno));
     }
+    size_t piece = argc > 5 ? (size_t)atoll(argv[5]) : 0;
     double took;
     if (!strcmp(argv[1], "answer")) {
         total *= (int64_t)unit;
         took = answer(file, unit, total);
     } else if (!strcmp(argv[1], "sendfile")) {
-        took = give(file, unit, total);
+        took = give(file, unit, total, piece && piece < 1 << 20 ? piece : 1 << 20);
     } else {
-        took = take(file, unit, total, argc > 5);
+        took = take(file, unit, total, piece ? piece : unit);
     }
     close(file);
     unlink(argv[4]);

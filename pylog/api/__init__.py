@@ -10,8 +10,18 @@ HANDLERS: dict = {}
 
 
 def _fill() -> None:
-    from pylog.api import cluster, metadata, offsets, producers, topics, versions
-    for module in (versions, metadata, topics, offsets, producers, cluster):
+    from pylog.api import (
+        cluster,
+        groups,
+        metadata,
+        offsets,
+        offsets_committed,
+        producers,
+        topics,
+        versions,
+    )
+    for module in (versions, metadata, topics, offsets, producers, cluster, groups,
+                   offsets_committed):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -16,6 +16,7 @@ import re
 import threading
 
 from pylog._native.log import LogDeleted, LogDir, LogError
+from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 from pylog.log import partitions
 from pylog.log.errors import StartError
@@ -120,7 +121,7 @@ class LogManager:
         return places
 
     def _hints(self) -> dict:
-        """What Kafka's checkpoint files tell of partitions that state.lmdb does not know."""
+        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb was written."""
         hints = {}
         for path in self.paths:
             points, starts, watermarks = [
@@ -139,8 +140,8 @@ class LogManager:
             logs, name, topic_id, index, role, config, place, checkpoint = entry
             trusted = clean and checkpoint is not None and (
                 place is not None or not checkpoint.segments)
-            if checkpoint is None:
-                checkpoint = hints.get((name, index), partitions.NOTHING_KNOWN)
+            if not trusted:
+                checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
             if place is None:
                 place = self._least_loaded()
             self._loads[place] += 1
@@ -283,7 +284,8 @@ class LogManager:
     def _config(self, overrides: dict):
         """The native settings of a topic; topics without overrides share one object."""
         if overrides:
-            return partitions.native_config(self._settings.topic_config(overrides), self._settings)
+            return partitions.native_config(
+                self._settings.topic_config(_valid(overrides)), self._settings)
         if self._default_config is None:
             self._default_config = partitions.native_config(
                 self._settings.topic_config({}), self._settings)
@@ -380,6 +382,18 @@ def _locked(path: str) -> int:
         os.close(descriptor)
         raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
     return descriptor
+
+
+def _valid(overrides: dict) -> dict:
+    """What can be applied: a log that another version wrote may hold settings unknown here."""
+    valid = {}
+    for name, text in overrides.items():
+        try:
+            validate_topic_config(name, text)
+            valid[name] = text
+        except ConfigError as error:
+            log.warning("a topic setting is ignored", extra={"reason": str(error)})
+    return valid
 
 
 def _remove_tree(path: str) -> None:

@@ -54,6 +54,16 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
                     high_watermark=checkpoint.high_watermark)
 
 
+def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
+    """What to go by when neither the store's nor the text files' checkpoint is known to be newest."""
+    if stored is None or told is None:
+        return stored or told or NOTHING_KNOWN
+    return NOTHING_KNOWN._replace(
+        recovery_point=min(stored.recovery_point, told.recovery_point),
+        log_start_offset=max(stored.log_start_offset, told.log_start_offset),
+        high_watermark=max(stored.high_watermark, told.high_watermark))
+
+
 def topic_id_in(path: str) -> bytes | None:
     """The topic id that a directory's partition.metadata names; None when there is none."""
     try:

@@ -88,11 +88,11 @@ def id_from_text(text: str) -> bytes:
 # ---- topics -------------------------------------------------------------------------------------
 
 
-def create_topics(image: Image, request, settings, random):
+def create_topics(image: Image, request, settings, random, internal: bool = False):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
     settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
-    records.
+    records. internal: the broker asks for a topic of its own.
     """
     if _asks_too_much(request.topics, settings):
         text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
@@ -111,7 +111,7 @@ def create_topics(image: Image, request, settings, random):
             if counts[topic.name] > 1:
                 raise _Refusal(ErrorCode.INVALID_REQUEST,
                                "the topic appears more than once in the request")
-            made, result = _create_topic(image, topic, settings, random, taken)
+            made, result = _create_topic(image, topic, settings, random, taken, internal)
         except _Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
             continue
@@ -155,13 +155,13 @@ class _CollidingNames:
                            "only in '.' and '_' are taken for one")
 
 
-def _create_topic(image, topic, settings, random, taken):
+def _create_topic(image, topic, settings, random, taken, internal):
     if topic.name == METADATA_TOPIC:
         raise _Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
     fault = topic_name_fault(topic.name)
     if fault is not None:
         raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if topic.name in COORDINATOR_TOPICS:
+    if topic.name in COORDINATOR_TOPICS and not internal:
         raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
                        f"'{topic.name}' is the broker's own: it creates it when it needs it")
     if topic.name in image.topics:

@@ -75,11 +75,11 @@ class Controller:
         image = _after(self.image, records)
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
-    async def create_topics(self, request) -> list:
+    async def create_topics(self, request, internal: bool = False) -> list:
         """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults."""
         async with self._deciding:
             records, results = controller.create_topics(
-                self.image, request, self._settings, self._random)
+                self.image, request, self._settings, self._random, internal)
             try:
                 await self._commit(records)
             except LogError as error:

@@ -56,8 +56,14 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _open(self):
-        return lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
-                         readahead=False, max_readers=1)
+        env = lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
+                        readahead=False, max_readers=1)
+        # LMDB reads through a map: a page that the file does not have would kill the process.
+        bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if os.path.getsize(self._path) < bytes_used:
+            env.close()
+            raise lmdb.CorruptedError(f"{bytes_used} bytes are needed")
+        return env
 
     def close(self) -> None:
         self._env.close()

@@ -52,6 +52,22 @@ def test_without_lmdb_the_text_checkpoints_bound_recovery(tmp_path):
     node.stop()
 
 
+def test_records_that_kafka_deleted_meanwhile_stay_deleted(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=1)
+    append(node, "a", records=1)
+    append(node, "a", records=1)
+    node.logs.get("a", 0).move_start(1)
+    node.stop()
+    # As Kafka leaves it: its own checkpoint files, its own mark.
+    checkpoints.write_offsets(str(tmp_path / checkpoints.LOG_START), [("a", 0, 2)])
+    checkpoints.write_clean_mark(str(tmp_path), 77)
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (2, 3)
+    node.stop()
+
+
 def test_the_text_checkpoints_of_a_stop_tell_every_partition(tmp_path):
     node = Node(tmp_path)
     node.create("a", partitions=2)

@@ -219,7 +219,8 @@ def test_a_power_cut_may_take_the_content_of_partition_metadata(tmp_path, left):
         (tmp_path / name / "partition.metadata").write_bytes(left)
     node = Node(tmp_path)
     assert node.logs.get("a", 0).end_offset == 3
-    assert (tmp_path / "a-0" / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+    text = (tmp_path / "a-0" / "partition.metadata").read_text()
+    assert text.startswith("version: 0\ntopic_id: ")
     node.stop()
 
 
@@ -327,8 +328,8 @@ class Restarts(RuleBasedStateMachine):
         assert self.node.image == folded(self.node)
         assert {name: len(topic.partitions) for name, topic in self.node.image.topics.items()} \
             == self.topics
-        for name, partitions in self.topics.items():
-            assert all(self.node.logs.get(name, index).is_leader for index in range(partitions))
+        for name, count in self.topics.items():
+            assert all(self.node.logs.get(name, index).is_leader for index in range(count))
 
     def teardown(self):
         if hasattr(self, "node"):

@@ -1,5 +1,7 @@
 import os
 
+import pytest
+
 from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Image, apply
 from pylog.metadata.store import FILE, Store
@@ -52,6 +54,21 @@ def test_rubbish_in_place_of_the_file_is_replaced(tmp_path):
     assert store.load_image() == Image()
     store.save(image(), [])
     assert store.load_image() == image()
+
+
+@pytest.mark.parametrize("left", [-1, 0.5, 9000, 8191, 4096, 100, 0])
+def test_a_file_that_was_cut_short_is_replaced(tmp_path, left):
+    store = Store(str(tmp_path))
+    store.save(image(), [((bytes([n]) * 16, 0), Checkpoint(n, 0, 0, 0, 0, bytes(3000)))
+                         for n in range(100)])
+    store.close()
+    size = os.path.getsize(tmp_path / FILE)
+    os.truncate(tmp_path / FILE, size - 1 if left < 0 else int(left * size) if left < 1 else left)
+    store = Store(str(tmp_path))
+    assert store.load_image() == Image() and store.load_checkpoints() == {}
+    store.save(image(), [])
+    assert store.load_image() == image()
+    store.close()
 
 
 def test_an_image_of_another_shape_is_ignored(tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.native.plain import ENVIRONMENT
 from tests.wire import raw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ def built(sanitizer: str) -> Path:
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
-         str(program), str(ROOT / "tests/native/reactor_server.c"), *sources], check=True)
+         str(program), str(ROOT / "tests/native/reactor_server.c"), *sources], check=True, env=ENVIRONMENT)
     return program
 
 
@@ -65,7 +66,7 @@ class ReactorServer:
         named = [f"{name}={value}" for name, value in options.items()]
         self.process = subprocess.Popen(
             [str(built(sanitizer)), port, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"})
+            stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
         self.port = int(self.process.stdout.readline())
 
     def connect(self, wait_s: float = 10.0) -> Connection:

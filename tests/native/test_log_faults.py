@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pylog._native import batch, log
+from tests.native.plain import ENVIRONMENT
 from tests.native.test_log import NOW, make, offsets, opened
 
 SHIM = r"""
@@ -63,8 +64,10 @@ FAILING = """
 def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(SHIM)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
-    env = dict(os.environ, LD_PRELOAD=str(shim), BROKEN=str(tmp_path / "broken"))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True, env=ENVIRONMENT)
+    # A sanitizer that is preloaded already must stay the first.
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {shim}".strip()
+    env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"))
     ran = subprocess.run(
         [os.path.realpath(sys.executable), "-c", textwrap.dedent(FAILING), str(tmp_path / "data"), str(logs)],
         env=dict(env, PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True,

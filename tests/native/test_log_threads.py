@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.plain import ENVIRONMENT
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     "batch", "records", "recode", "compress", "deflate", "crc32c", "mailbox", "iopool", "index", "epochs", "producers",
@@ -27,9 +29,9 @@ def test_appends_reads_waits_and_flushes_at_once_are_clean(tmp_path, sanitizer, 
     subprocess.run(
         [*cc, *FLAGS, f"-fsanitize={sanitizer}", "-I", str(ROOT / "csrc"), "-o", str(program),
          str(ROOT / "tests/native/log_threads.c"), *sources, *LIBRARIES],
-        check=True)
+        check=True, env=ENVIRONMENT)
     for logs, batches in logs_and_batches:
         data = tmp_path / f"data-{logs}"
         ran = subprocess.run([str(program), str(data), str(batches), str(logs)], capture_output=True, text=True,
-                             timeout=120)
+                             timeout=120, env=ENVIRONMENT)
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

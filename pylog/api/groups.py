@@ -1,0 +1,158 @@
+"""Classic groups on the wire: FindCoordinator (10), JoinGroup (11) to SyncGroup (14), DescribeGroups (15),
+ListGroups (16), DeleteGroups (42).
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) a handler returns the answer, or a future of it that is always resolved.
+Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
+"""
+
+from pylog.api import cluster
+from pylog.coordinator import inventory
+from pylog.coordinator.service import Pending
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
+BATCHED_SINCE = 4
+SHARE_SINCE = 6
+MEMBERS_SINCE = 3
+# What a principal without restrictions may do with a group (KIP-430).
+GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+NOWHERE = -1, "", -1
+
+
+async def find_coordinator(broker, context, request):
+    version = context.api_version
+    error = ErrorCode.NONE
+    if request.key_type == KEY_GROUP:
+        error = await broker.groups.ensure_topic()
+    elif request.key_type == KEY_TRANSACTION or \
+            request.key_type == KEY_SHARE and version >= SHARE_SINCE:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
+    else:
+        error = ErrorCode.INVALID_REQUEST
+    node_id, host, port = NOWHERE
+    if error == ErrorCode.NONE:
+        node_id, host, port = next(
+            ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
+             if id_ == broker.node_id), NOWHERE)
+    text = None if error == ErrorCode.NONE else error.message
+    new = messages.FindCoordinatorResponse
+    if version < BATCHED_SINCE:
+        return new(error_code=error, error_message=text, node_id=node_id, host=host, port=port)
+    return new(coordinators=[
+        new.Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error,
+                        error_message=text)
+        for key in request.coordinator_keys])
+
+
+def join_group(broker, context, request):
+    def refusal(error):
+        return messages.JoinGroupResponse(error_code=error, member_id=request.member_id)
+
+    shard, error = broker.groups.shard_of(request.group_id)
+    if shard is None:
+        return refusal(error)
+    pending = Pending(refusal)
+    shard.groups.join(request, context.api_version, context.client_id or "",
+                      f"/{context.peer_host}", pending)
+    broker.groups.settle(shard)
+    return pending.future
+
+
+def sync_group(broker, context, request):
+    def refusal(error):
+        return messages.SyncGroupResponse(error_code=error)
+
+    shard, error = broker.groups.shard_of(request.group_id)
+    if shard is None:
+        return refusal(error)
+    pending = Pending(refusal)
+    shard.groups.sync(request, pending)
+    broker.groups.settle(shard)
+    return pending.future
+
+
+def heartbeat(broker, context, request):
+    shard, error = broker.groups.shard_of(request.group_id)
+    if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
+    if shard is not None:
+        error = shard.groups.heartbeat(request)
+    return messages.HeartbeatResponse(error_code=error)
+
+
+def leave_group(broker, context, request):
+    new = messages.LeaveGroupResponse
+    old = context.api_version < MEMBERS_SINCE
+    members = [(request.member_id, None)] if old else [
+        (row.member_id, row.group_instance_id) for row in request.members]
+    shard, error = broker.groups.shard_of(request.group_id)
+    if shard is None:
+        return new(error_code=error)
+    result = shard.groups.leave(request.group_id, members)
+    if isinstance(result, int):
+        message = new(error_code=result)
+    elif old:
+        message = new(error_code=result[0])
+    else:
+        message = new(members=[
+            new.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
+            for (member_id, instance_id), code in zip(members, result)])
+    return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
+
+
+def describe_groups(broker, context, request):
+    version = context.api_version
+    rows = []
+    for group_id in request.groups:
+        shard, error = broker.groups.shard_of(group_id)
+        row = inventory.refused(group_id, error, version) if shard is None \
+            else inventory.described(shard.groups, group_id, version)
+        if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
+            row.authorized_operations = GROUP_OPERATIONS
+        rows.append(row)
+    return messages.DescribeGroupsResponse(groups=rows)
+
+
+def list_groups(broker, context, request):
+    ready, loading = broker.groups.shards()
+    if loading:
+        return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    return messages.ListGroupsResponse(groups=[
+        row for shard in ready for row in inventory.listed(shard.groups, states, types)])
+
+
+def delete_groups(broker, context, request):
+    new = messages.DeleteGroupsResponse
+    rows, last = [], None
+    for group_id in dict.fromkeys(request.groups_names):
+        shard, error = broker.groups.shard_of(group_id)
+        if shard is not None:
+            error = inventory.delete(shard.groups, group_id)
+            broker.groups.settle(shard)
+        rows.append((shard, new.DeletableGroupResult(group_id=group_id, error_code=error)))
+    return _deleted(rows)
+
+
+async def _deleted(rows):
+    """The answer, once every group's tombstones are durable."""
+    for shard, row in rows:
+        if shard is not None and row.error_code == ErrorCode.NONE:
+            def refusal(error):
+                return error
+            pending = Pending(refusal)
+            shard.journal.after(pending, ErrorCode.NONE)
+            row.error_code = await pending.future
+    return messages.DeleteGroupsResponse(results=[row for _, row in rows])
+
+
+HANDLERS = {
+    api.FIND_COORDINATOR: find_coordinator, api.JOIN_GROUP: join_group, api.HEARTBEAT: heartbeat,
+    api.LEAVE_GROUP: leave_group, api.SYNC_GROUP: sync_group,
+    api.DESCRIBE_GROUPS: describe_groups, api.LIST_GROUPS: list_groups,
+    api.DELETE_GROUPS: delete_groups,
+}

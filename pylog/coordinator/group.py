@@ -1,0 +1,211 @@
+"""One classic group: its members, generation and committed offsets, and what changes them alone.
+
+Owns: the state of the group.
+Called by: coordinator.groups and the modules beside it.
+Invariants: (1) a group without members is Empty, or PreparingRebalance for the first of them; (2) the leader is a
+  member; (3) a static member's instance id names one member; (4) `awaiting` counts the members with an
+  open JoinGroup.
+Source: Kafka's group protocol: KIP-62, KIP-134, KIP-345, KIP-394, KIP-559.
+"""
+
+from collections import namedtuple
+
+EMPTY = "Empty"
+PREPARING = "PreparingRebalance"
+COMPLETING = "CompletingRebalance"
+STABLE = "Stable"
+DEAD = "Dead"
+CONSUMER = "consumer"
+NO_TIME = -1
+
+Offset = namedtuple("Offset", (
+    "offset", "leader_epoch", "metadata", "commit_ms", "expire_ms", "topic_id"))
+Offset.__doc__ = """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by retention."""
+
+
+class Member:
+    """One member. `protocols`: [(name, metadata)] by preference; tokens name unanswered requests."""
+
+    __slots__ = ("assignment", "client_host", "client_id", "id", "instance_id", "is_new",
+                 "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token")
+
+    def __init__(self, id_, instance_id, client_id, client_host, rebalance_ms, session_ms,
+                 protocols, assignment=b""):
+        self.id = id_
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_ms = rebalance_ms
+        self.session_ms = session_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.is_new = False
+        self.join_token = None
+        self.sync_token = None
+
+    def metadata(self, protocol: str) -> bytes:
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+    def may_expire(self) -> bool:
+        """Whether silence ends the membership: not while we are the ones who owe an answer."""
+        return self.is_new or self.join_token is None and self.sync_token is None
+
+
+class Group:
+    """See the module's head. `pending`: ids given out by KIP-394; `unsynced`: members yet to sync."""
+
+    __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offsets", "pending",
+                 "previous", "protocol", "protocol_type", "state", "state_ms", "statics", "supported",
+                 "unsynced")
+
+    def __init__(self, id_: str, now_ms: int):
+        self.id = id_
+        self.state = self.previous = EMPTY
+        self.state_ms = now_ms
+        self.generation = 0
+        self.protocol_type = None
+        self.protocol = None
+        self.leader = None
+        self.members = {}
+        self.statics = {}
+        self.pending = set()
+        self.unsynced = set()
+        self.supported = {}
+        self.awaiting = 0
+        self.grown = False
+        self.offsets = {}
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def move(self, state: str, wall_ms: int) -> None:
+        self.previous = self.state
+        self.state = state
+        self.state_ms = wall_ms
+
+    def next_generation(self, wall_ms: int) -> None:
+        """The join phase is over: a new generation of the members that are here."""
+        self.generation = 0 if self.generation == 2**31 - 1 else self.generation + 1
+        self.unsynced.clear()
+        if self.members:
+            self.protocol = self.select_protocol()
+            self.move(COMPLETING, wall_ms)
+        else:
+            self.protocol = None
+            self.move(EMPTY, wall_ms)
+
+    @property
+    def rebalance_ms(self) -> int:
+        """How long a rebalance may take: as long as the slowest member asks for."""
+        return max((member.rebalance_ms for member in self.members.values()), default=0)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is left worth a record or a place in memory."""
+        return not (self.members or self.pending or self.offsets) and self.state == EMPTY
+
+    def all_joined(self) -> bool:
+        return self.awaiting == len(self.members) and not self.pending
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def fault_of(self, member_id: str, instance_id: str | None):
+        """None when the member is who it says; else "unknown" or "fenced" (KIP-345)."""
+        if instance_id is not None:
+            current = self.statics.get(instance_id)
+            if current is None:
+                return "unknown"
+            if current != member_id:
+                return "fenced"
+        return None if member_id in self.members else "unknown"
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.id
+        self.members[member.id] = member
+        self.pending.discard(member.id)
+        if member.instance_id is not None:
+            assert member.instance_id not in self.statics, member.instance_id
+            self.statics[member.instance_id] = member.id
+        self._count(member, 1)
+
+    def remove(self, member_id: str) -> Member:
+        """Takes a member out; its open requests must have been answered."""
+        member = self.members.pop(member_id)
+        assert member.join_token is None and member.sync_token is None, member_id
+        self._count(member, -1)
+        self.unsynced.discard(member_id)
+        if member.instance_id is not None:
+            del self.statics[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def replace(self, old: Member, member_id: str) -> Member:
+        """A static member came back under a new id: its place, assignment and role are kept."""
+        assert old.join_token is None and old.sync_token is None, old.id
+        led = self.leader == old.id
+        unsynced = old.id in self.unsynced
+        self.remove(old.id)
+        member = Member(member_id, old.instance_id, old.client_id, old.client_host,
+                        old.rebalance_ms, old.session_ms, old.protocols, old.assignment)
+        self.add(member, self.protocol_type)
+        if led:
+            self.leader = member_id
+        if unsynced:
+            self.unsynced.add(member_id)
+        return member
+
+    def set_protocols(self, member: Member, protocols: list) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def _count(self, member: Member, by: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            count = self.supported.get(name, 0) + by
+            if count:
+                self.supported[name] = count
+            else:
+                del self.supported[name]
+
+    def elect(self) -> bool:
+        """Makes sure that the leader has joined this rebalance; False when nobody has."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].join_token is None:
+            joined = next((member.id for member in self.members.values()
+                           if member.join_token is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined
+        return True
+
+    # ---- protocols ------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, names) -> bool:
+        """Whether a member with these protocols can be in the group."""
+        if self.state == EMPTY:
+            return bool(protocol_type) and bool(names)
+        if protocol_type != self.protocol_type:
+            return False
+        count = len(self.members)
+        if not count:
+            return bool(names)
+        return any(self.supported.get(name) == count for name in names)
+
+    def select_protocol(self) -> str:
+        """The protocol that most members like best among those that all of them know."""
+        count = len(self.members)
+        shared = {name for name, known in self.supported.items() if known == count}
+        votes = {}
+        for member in self.members.values():
+            for name, _ in member.protocols:
+                if name in shared:
+                    votes[name] = votes.get(name, 0) + 1
+                    break
+        return max(votes, key=votes.__getitem__)

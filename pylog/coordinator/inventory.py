@@ -1,0 +1,73 @@
+"""What groups there are and what is in them: list, describe, delete.
+
+Owns: nothing.
+Called by: coordinator.service.
+Invariants: (1) only a group without members is deleted, with all of its offsets.
+Source: KIP-222, KIP-518 (states), KIP-1043 (types, 69 for unknown groups).
+"""
+
+from pylog.coordinator import offsets
+from pylog.coordinator.group import DEAD, EMPTY, STABLE
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+TYPE = "classic"
+UNKNOWN_IS_ERROR_SINCE = 6
+
+
+def listed(groups, states, types):
+    """ListedGroups. states, types: sets of lower-case names, empty for all."""
+    if types and TYPE not in types:
+        return []
+    new = messages.ListGroupsResponse.ListedGroup
+    return [new(group_id=group.id, protocol_type=group.protocol_type or "",
+                group_state=group.state, group_type=TYPE)
+            for group in groups.groups.values() if not states or group.state.lower() in states]
+
+
+def described(groups, group_id: str, version: int):
+    """A DescribedGroup."""
+    new = messages.DescribeGroupsResponse
+    if not group_id:
+        return refused(group_id, ErrorCode.INVALID_GROUP_ID, version)
+    group = groups.find(group_id)
+    if group is None:
+        error = ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_IS_ERROR_SINCE \
+            else ErrorCode.NONE
+        row = refused(group_id, error, version)
+        row.group_state = DEAD
+        return row
+    stable = group.state == STABLE
+    return new.DescribedGroup(
+        group_id=group.id, group_state=group.state, protocol_type=group.protocol_type or "",
+        protocol_data=group.protocol or "" if stable else "",
+        members=[new.DescribedGroupMember(
+            member_id=member.id, group_instance_id=member.instance_id,
+            client_id=member.client_id, client_host=member.client_host,
+            member_metadata=member.metadata(group.protocol) if stable else b"",
+            member_assignment=member.assignment if stable else b"")
+            for member in group.members.values()])
+
+
+def refused(group_id: str, error: int, version: int):
+    """A DescribedGroup that says why there is none."""
+    text = None
+    if error == ErrorCode.GROUP_ID_NOT_FOUND and version >= UNKNOWN_IS_ERROR_SINCE:
+        text = f"Group {group_id} not found."
+    return messages.DescribeGroupsResponse.DescribedGroup(
+        group_id=group_id, error_code=error, error_message=text)
+
+
+def delete(groups, group_id: str) -> int:
+    """Removes a group; the error code for it."""
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    group = groups.find(group_id)
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    if group.state != EMPTY:
+        return ErrorCode.NON_EMPTY_GROUP
+    for topic, partition in list(group.offsets):
+        offsets.forget(groups, group, topic, partition)
+    groups.drop(group)
+    return ErrorCode.NONE

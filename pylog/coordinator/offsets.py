@@ -1,0 +1,185 @@
+"""Committed offsets of classic groups: commit, fetch, delete, expire.
+
+Owns: nothing; the offsets lie in their groups.
+Called by: coordinator.service, the simulation.
+Invariants: (1) a commit of a member is taken only in its generation; (2) every change has its record.
+Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496 (OffsetDelete).
+"""
+
+from pylog.coordinator import records
+from pylog.coordinator.group import (
+    COMPLETING,
+    CONSUMER,
+    EMPTY,
+    NO_TIME,
+    PREPARING,
+    STABLE,
+    Offset,
+)
+from pylog.protocol import codec
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+SUBSCRIPTION = "ConsumerProtocolSubscription"
+SUBSCRIPTION_VERSION_MAX = 3
+
+
+def commit(groups, request, entries) -> int | list:
+    """entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)].
+
+    Returns the error codes of the entries, or one for all of them.
+    """
+    group, error = _group_of_commit(groups, request)
+    if error != ErrorCode.NONE:
+        return error
+    wall_ms = groups.clock.wall_ms()
+    retention_ms = request.retention_time_ms
+    expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_TIME
+    limit = groups.limits.metadata_characters_max
+    codes = []
+    for topic, topic_id, partition, offset, epoch, metadata in entries:
+        metadata = metadata or ""
+        if len(metadata) > limit:
+            codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            continue
+        entry = Offset(offset, epoch, metadata, wall_ms, expire_ms, topic_id)
+        group.offsets[topic, partition] = entry
+        groups.records.append((records.offset_key(group.id, topic, partition),
+                               records.offset_value(entry)))
+        groups.changed.add((group.id, topic))
+        codes.append(ErrorCode.NONE)
+    if group.is_spent and not group.generation:
+        groups.groups.pop(group.id, None)
+    return codes
+
+
+def _group_of_commit(groups, request):
+    """(group, NONE), or (None, why it does not take the commit)."""
+    generation = request.generation_id_or_member_epoch
+    member_id, instance_id = request.member_id, request.group_instance_id
+    group = groups.find(request.group_id)
+    if group is None:
+        if generation >= 0:
+            return None, ErrorCode.ILLEGAL_GENERATION
+        return groups.find_or_make(request.group_id), ErrorCode.NONE
+    if generation < 0 and group.state == EMPTY:
+        # Nobody is in the group: an administrator or a consumer that assigns itself.
+        return group, ErrorCode.NONE
+    if generation >= 0 or member_id or instance_id is not None:
+        fault = group.fault_of(member_id, instance_id)
+        if fault is not None:
+            return None, (ErrorCode.FENCED_INSTANCE_ID if fault == "fenced"
+                          else ErrorCode.UNKNOWN_MEMBER_ID)
+        if generation != group.generation:
+            return None, ErrorCode.ILLEGAL_GENERATION
+    elif group.state != EMPTY:
+        return None, ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state == COMPLETING:
+        return None, ErrorCode.REBALANCE_IN_PROGRESS
+    if group.state in (STABLE, PREPARING) and member_id in group.members:
+        groups.expect(group, member_id)
+    return group, ErrorCode.NONE
+
+
+def fetch(groups, group_id: str, topics) -> list:
+    """topics: [(topic, [partition])], or None for all. Returns [(topic, [(partition, Offset or None)])]."""
+    group = groups.find(group_id)
+    known = {} if group is None else group.offsets
+    if topics is not None:
+        return [(topic, [(partition, known.get((topic, partition))) for partition in partitions])
+                for topic, partitions in topics]
+    found = {}
+    for (topic, partition), entry in known.items():
+        found.setdefault(topic, []).append((partition, entry))
+    return list(found.items())
+
+
+def forget(groups, group, topic: str, partition: int) -> bool:
+    """Removes one committed offset, with its record; False when there is none."""
+    if group.offsets.pop((topic, partition), None) is None:
+        return False
+    groups.records.append((records.offset_key(group.id, topic, partition), None))
+    groups.changed.add((group.id, topic))
+    return True
+
+
+def delete(groups, group_id: str, topics):
+    """OffsetDelete: [(topic, [partition])]. Returns (error of the whole, {topic: its error})."""
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID, {}
+    group = groups.find(group_id)
+    if group is None:
+        return ErrorCode.GROUP_ID_NOT_FOUND, {}
+    if group.state != EMPTY and group.protocol_type != CONSUMER:
+        return ErrorCode.NON_EMPTY_GROUP, {}
+    errors = {}
+    for topic, partitions in topics:
+        if is_subscribed(group, topic):
+            errors[topic] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            continue
+        errors[topic] = ErrorCode.NONE
+        for partition in partitions:
+            forget(groups, group, topic, partition)
+    return ErrorCode.NONE, errors
+
+
+def subscribed_topics(group) -> set | None:
+    """The topics that members of a consumer group ask for; None when that cannot be known."""
+    if group.protocol_type != CONSUMER:
+        return None
+    if not group.members:
+        return set()
+    if group.protocol is None:
+        return None
+    topics = set()
+    for member in group.members.values():
+        metadata = member.metadata(group.protocol)
+        try:
+            version = min(int.from_bytes(metadata[:2], "big", signed=True),
+                          SUBSCRIPTION_VERSION_MAX)
+            topics.update(codec.program(SUBSCRIPTION, version).decode(metadata, 2).topics)
+        except ProtocolError:
+            return None
+    return topics
+
+
+def is_subscribed(group, topic: str) -> bool:
+    topics = subscribed_topics(group)
+    return group.protocol_type == CONSUMER if topics is None else topic in topics
+
+
+def expire(groups, group) -> int:
+    """Removes the offsets of a group whose time is over, then the group if nothing is left.
+
+    Returns how many offsets went.
+    """
+    wall_ms = groups.clock.wall_ms()
+    retention_ms = groups.limits.retention_ms
+    empty = group.state == EMPTY
+    kept = None
+    if not empty:
+        kept = subscribed_topics(group) if group.state == STABLE else None
+        if kept is None:
+            return 0
+    due = []
+    for (topic, partition), entry in group.offsets.items():
+        if entry.expire_ms != NO_TIME:
+            over = wall_ms >= entry.expire_ms
+        elif kept is not None:
+            over = topic not in kept and wall_ms - entry.commit_ms >= retention_ms
+        else:
+            since_ms = entry.commit_ms if group.protocol_type is None or group.state_ms < 0 \
+                else group.state_ms
+            over = wall_ms - since_ms >= retention_ms
+        if over:
+            due.append((topic, partition))
+    for topic, partition in due:
+        forget(groups, group, topic, partition)
+    if empty and not group.offsets and not group.pending:
+        groups.drop(group)
+    return len(due)
+
+
+def forget_topic(groups, group, topic: str) -> None:
+    """The topic was deleted: what was committed for it means nothing any more."""
+    for name, partition in [key for key in group.offsets if key[0] == topic]:
+        forget(groups, group, name, partition)

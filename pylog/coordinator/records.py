@@ -1,0 +1,100 @@
+"""A group's state as records of `__consumer_offsets`, and back.
+
+Owns: nothing.
+Called by: coordinator.groups and the modules beside it, coordinator.store.
+Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of another kind
+  of group is skipped, not misread.
+Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
+"""
+
+from pylog.coordinator.group import EMPTY, NO_TIME, STABLE, Group, Member, Offset
+from pylog.protocol import messages, records
+from pylog.protocol.errors import UnsupportedVersion
+
+GROUP_VERSION = 3
+OFFSET_VERSION = 3
+OFFSET_WITH_TOPIC_ID_VERSION = 4
+OFFSET_WITH_EXPIRY_VERSION = 1
+NO_ID = bytes(16)
+STEM = "records_group"
+
+
+def group_key(group_id: str) -> bytes:
+    return records.encode_key(messages.GroupMetadataKey(group=group_id))
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    return records.encode_key(messages.OffsetCommitKey(
+        group=group_id, topic=topic, partition=partition))
+
+
+def group_value(group: Group) -> bytes:
+    new = messages.GroupMetadataValue
+    protocol = group.protocol
+    return records.encode_value(GROUP_VERSION, new(
+        protocol_type=group.protocol_type or "", generation=group.generation, protocol=protocol,
+        leader=group.leader, current_state_timestamp=group.state_ms,
+        members=[new.MemberMetadata(
+            member_id=member.id, group_instance_id=member.instance_id, client_id=member.client_id,
+            client_host=member.client_host, rebalance_timeout=member.rebalance_ms,
+            session_timeout=member.session_ms,
+            subscription=member.metadata(protocol) if protocol else b"",
+            assignment=member.assignment) for member in group.members.values()]))
+
+
+def offset_value(entry: Offset) -> bytes:
+    new = messages.OffsetCommitValue
+    if entry.expire_ms != NO_TIME:
+        # Only this version has a place for an expiry of its own.
+        return records.encode_value(OFFSET_WITH_EXPIRY_VERSION, new(
+            offset=entry.offset, metadata=entry.metadata, commit_timestamp=entry.commit_ms,
+            expire_timestamp=entry.expire_ms))
+    fields = {"offset": entry.offset, "leader_epoch": entry.leader_epoch,
+              "metadata": entry.metadata, "commit_timestamp": entry.commit_ms}
+    if entry.topic_id != NO_ID:
+        return records.encode_value(
+            OFFSET_WITH_TOPIC_ID_VERSION, new(topic_id=entry.topic_id, **fields))
+    return records.encode_value(OFFSET_VERSION, new(**fields))
+
+
+def decode(key: bytes, value: bytes | None):
+    """("group", id, Group or None) or ("offset", id, (topic, partition), Offset or None), or None (2).
+
+    Raises ProtocolError for what cannot be read.
+    """
+    try:
+        told = records.decode_key(STEM, key)
+    except UnsupportedVersion:
+        return None
+    kind = type(told).__name__
+    if kind == "GroupMetadataKey":
+        return "group", told.group, None if value is None else group_from(told.group, value)
+    if kind in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
+        place = told.topic, told.partition
+        if value is None:
+            return "offset", told.group, place, None
+        # Both keys go with the same values: the first only names an older client.
+        of = messages.OffsetCommitKey(group=told.group, topic=told.topic, partition=told.partition)
+        found = records.decode_value(of, value)[1]
+        return "offset", told.group, place, Offset(
+            found.offset, found.leader_epoch, found.metadata, found.commit_timestamp,
+            found.expire_timestamp, bytes(found.topic_id))
+    return None
+
+
+def group_from(group_id: str, value: bytes) -> Group:
+    """The group that a value describes, without offsets. Raises ProtocolError."""
+    told = records.decode_value(messages.GroupMetadataKey(group=group_id), value)[1]
+    group = Group(group_id, told.current_state_timestamp)
+    group.generation = told.generation
+    for row in told.members:
+        rebalance_ms = row.rebalance_timeout if row.rebalance_timeout >= 0 else row.session_timeout
+        group.add(Member(row.member_id, row.group_instance_id, row.client_id, row.client_host,
+                         rebalance_ms, row.session_timeout,
+                         [(told.protocol, bytes(row.subscription))], bytes(row.assignment)),
+                  told.protocol_type)
+    group.protocol_type = told.protocol_type or None
+    group.protocol = told.protocol if group.members else None
+    group.leader = told.leader if told.leader in group.members else next(iter(group.members), None)
+    group.state = group.previous = STABLE if group.members else EMPTY
+    return group

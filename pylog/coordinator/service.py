@@ -1,0 +1,307 @@
+"""The group coordinator at work: the state machines of the partitions that this broker leads.
+
+Owns: one Shard per partition of `__consumer_offsets`, the timer, the threads that flush.
+Called by: broker (start, stop, topic_deleted), api.groups and api.offsets_committed, on the event loop.
+Invariants: (1) a group's requests go to one shard; (2) a shard answers nothing but 14 before it is loaded;
+  (3) the records of a step are written before its replies are queued.
+Source: Kafka's group coordinator. The topic is created on first use; its replication factor is
+  offsets.topic.replication.factor, but at most the number of live brokers: one broker alone can serve groups.
+"""
+
+import asyncio
+import logging
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from pylog._native.batch import BatchError
+from pylog._native.log import LogError
+from pylog.coordinator import groups, offsets, records, store
+from pylog.coordinator.group import EMPTY
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+
+TOPIC = "__consumer_offsets"
+FLUSH_THREADS = 4
+CREATE_TIMEOUT_MS = 30_000
+EXPIRY_STEP = 500   # Groups looked at in one go.
+
+log = logging.getLogger("pylog.coordinator")
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode of Java: over UTF-16 units, as a signed 32-bit integer."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (value * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_of(key: str, count: int) -> int:
+    """The partition of an internal topic that keeps `key`."""
+    value = java_hash(key)
+    return (0 if value == -2**31 else abs(value)) % count
+
+
+class Pending:
+    """A request that is answered later. refusal: error code -> message."""
+
+    __slots__ = ("_refusal", "future")
+
+    def __init__(self, refusal):
+        self.future = asyncio.get_running_loop().create_future()
+        self._refusal = refusal
+
+    def answer(self, message) -> None:
+        if not self.future.done():
+            self.future.set_result(message)
+
+    def refuse(self, error: int) -> None:
+        self.answer(self._refusal(error))
+
+
+class Clock:
+    """What the state machines see of time."""
+
+    def __init__(self, wall_ms):
+        self.wall_ms = wall_ms
+        self._time = asyncio.get_running_loop().time
+
+    def now_ms(self) -> int:
+        return int(self._time() * 1000)
+
+
+class Shard:
+    """One partition: its groups and its log. `ready` once it is loaded."""
+
+    def __init__(self, index: int, machine, journal):
+        self.index = index
+        self.groups = machine
+        self.journal = journal
+        self.ready = False
+
+
+class GroupCoordinator:
+    """broker: gives settings, image, logs, controller, now_ms and node_id."""
+
+    def __init__(self, broker):
+        self._broker = broker
+        self._settings = broker.settings
+        self._limits = groups.limits_from(broker.settings)
+        self._topic_id = None
+        self._shards = []
+        self._tasks = set()
+        self._threads = None
+        self._clock = None
+        self._timer = None
+        self._timer_ms = None
+        self._creating = None
+        self._stopped = False
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begins to load what there is; returns at once. On the event loop."""
+        self._clock = Clock(self._broker.now_ms)
+        self._threads = ThreadPoolExecutor(FLUSH_THREADS, "offsets")
+        self._follow_topic()
+        self._spawn(self._expire())
+
+    async def stop(self) -> None:
+        """Answers who waits for others, and takes no more requests."""
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_shards()
+        if self._threads is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    def _spawn(self, coroutine) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _close_shards(self) -> None:
+        for shard in self._shards:
+            if shard is not None:
+                for token in shard.groups.open_tokens():
+                    token.refuse(ErrorCode.NOT_COORDINATOR)
+        self._shards = []
+
+    # ---- the topic ------------------------------------------------------------------------------
+
+    async def ensure_topic(self) -> int:
+        """Creates the internal topic unless it is there. Returns an error code."""
+        if TOPIC not in self._broker.image.topics:
+            if self._creating is None:
+                self._creating = asyncio.ensure_future(self._create_topic())
+                self._creating.add_done_callback(self._created)
+            if not await asyncio.shield(self._creating):
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self._follow_topic()
+        return ErrorCode.NONE
+
+    def _created(self, _) -> None:
+        self._creating = None
+
+    async def _create_topic(self) -> bool:
+        settings = self._settings
+        image = self._broker.image
+        live = sum(1 for id_ in image.brokers if image.broker_is_active(id_))
+        new = messages.CreateTopicsRequest
+        configs = {"cleanup.policy": "compact", "compression.type": "producer",
+                   "segment.bytes": str(settings["offsets.topic.segment.bytes"])}
+        result, = await self._broker.controller.create_topics(new(
+            timeout_ms=CREATE_TIMEOUT_MS, topics=[new.CreatableTopic(
+                name=TOPIC, num_partitions=settings["offsets.topic.num.partitions"],
+                replication_factor=min(settings["offsets.topic.replication.factor"], live),
+                configs=[new.CreatableTopicConfig(name=name, value=value)
+                         for name, value in configs.items()])]), internal=True)
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            log.error("the offsets topic could not be created", extra={"reason": result.message})
+            return False
+        return True
+
+    def _follow_topic(self) -> None:
+        """Makes the shards those of the topic as it is now."""
+        topic = self._broker.image.topics.get(TOPIC)
+        topic_id = None if topic is None else topic.id
+        if topic_id == self._topic_id or self._stopped:
+            return
+        self._close_shards()
+        self._topic_id = topic_id
+        if topic is not None:
+            self._shards = [self._shard(index) for index in range(len(topic.partitions))]
+            self._spawn(self._load([shard for shard in self._shards if shard is not None]))
+
+    def _shard(self, index: int) -> Shard | None:
+        partition_log = self._broker.logs.get(TOPIC, index)
+        if partition_log is None or not partition_log.is_leader:
+            return None
+        machine = groups.Groups(self._limits, self._clock, lambda: str(uuid.uuid4()))
+        return Shard(index, machine, store.Journal(
+            partition_log, self._broker.now_ms, self._settings["log.flush.acks.all.enable"],
+            self._threads))
+
+    async def _load(self, shards) -> None:
+        loop = asyncio.get_running_loop()
+        for shard in shards:
+            try:
+                if shard.journal.log.end_offset > shard.journal.log.start_offset:
+                    await loop.run_in_executor(None, _load_shard, shard)
+            except (LogError, BatchError, ProtocolError) as error:
+                shard.journal.failed = True
+                log.error("groups could not be loaded", extra={
+                    "partition": shard.index, "reason": str(error)})
+                continue
+            shard.groups.loaded()
+            shard.ready = True
+            self.settle(shard)
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def shard_of(self, group_id: str):
+        """(Shard, NONE) of a group, or (None, the error to answer)."""
+        topic = self._broker.image.topics.get(TOPIC)
+        if topic is None or topic.id != self._topic_id:
+            self._follow_topic()
+        if not self._shards:
+            return None, ErrorCode.NOT_COORDINATOR
+        shard = self._shards[partition_of(group_id, len(self._shards))]
+        if shard is None or shard.journal.failed or shard.journal.log.failed:
+            return None, ErrorCode.NOT_COORDINATOR
+        if not shard.ready:
+            return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return shard, ErrorCode.NONE
+
+    def shards(self):
+        """(loaded shards, whether there are others that are still loading)."""
+        self._follow_topic()
+        mine = [shard for shard in self._shards if shard is not None and not shard.journal.failed]
+        return [shard for shard in mine if shard.ready], any(not shard.ready for shard in mine)
+
+    def settle(self, shard: Shard) -> None:
+        """Writes and sends what a step of a shard's machine left. Keeps (3)."""
+        machine = shard.groups
+        if machine.records:
+            shard.journal.write(machine.records)
+            machine.records = []
+        if machine.replies:
+            replies, machine.replies = machine.replies, []
+            for token, message in replies:
+                shard.journal.after(token, message)
+        self._arm(machine.timers.next_ms())
+
+    def settled(self, shard: Shard, pending: Pending, message):
+        """settle(), then answers one request after it. Returns its future."""
+        self.settle(shard)
+        shard.journal.after(pending, message)
+        return pending.future
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    def _arm(self, due_ms: int | None) -> None:
+        if due_ms is None or self._timer_ms is not None and self._timer_ms <= due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_at((due_ms + 1) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._timer_ms = None
+        for shard in self._shards:
+            if shard is not None and shard.ready and not shard.journal.failed:
+                shard.groups.tick()
+                self.settle(shard)
+
+    async def _expire(self) -> None:
+        """Every offsets.retention.check.interval.ms, what nobody uses goes."""
+        while True:
+            await asyncio.sleep(self._settings["offsets.retention.check.interval.ms"] / 1000)
+            for shard in self.shards()[0]:
+                every = list(shard.groups.groups.values())
+                for first in range(0, len(every), EXPIRY_STEP):
+                    for group in every[first:first + EXPIRY_STEP]:
+                        if shard.groups.groups.get(group.id) is group:
+                            offsets.expire(shard.groups, group)
+                    self.settle(shard)
+                    await asyncio.sleep(0)
+
+    def topic_deleted(self, name: str) -> None:
+        """Forgets what was committed for a topic that is no more."""
+        if name == TOPIC:
+            self._follow_topic()
+            return
+        for shard in self.shards()[0]:
+            for group in list(shard.groups.groups.values()):
+                offsets.forget_topic(shard.groups, group, name)
+            self.settle(shard)
+
+
+def _load_shard(shard: Shard) -> None:
+    """Reads a partition's log into its machine; on a worker thread, before the shard is ready."""
+    found = shard.groups.groups
+    offsets_of = {}
+    for key, value in store.replay(shard.journal.log, 0):
+        told = records.decode(key, value)
+        if told is None:
+            continue
+        if told[0] == "offset":
+            _, group_id, place, entry = told
+            if entry is not None:
+                offsets_of.setdefault(group_id, {})[place] = entry
+            elif group_id in offsets_of:
+                offsets_of[group_id].pop(place, None)
+        elif told[2] is not None:
+            found[told[1]] = told[2]
+        else:
+            found.pop(told[1], None)
+    for group_id, entries in offsets_of.items():
+        if entries:
+            group = shard.groups.find_or_make(group_id)
+            assert group.state != EMPTY or not group.members, group_id
+            group.offsets = entries

@@ -1,0 +1,137 @@
+"""A coordinator's state kept on a partition of a compacted internal topic: append, flush, read back.
+
+Owns: the writable end of one such partition; replies that wait for it.
+Called by: coordinator.service, on the event loop.
+Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every record that was
+  written before it is as durable as an acks=all answer promises; (3) after a failure nothing is written
+  and every reply is refused.
+Source: Kafka's `__consumer_offsets`; group commit.
+"""
+
+import asyncio
+import logging
+
+from pylog._native import batch
+from pylog._native.log import LogError
+from pylog.protocol.errors import ErrorCode
+
+BATCH_BYTES_MAX = 512 << 10
+BATCH_RECORDS_MAX = 5000
+READ_BYTES_MAX = 4 << 20
+
+log = logging.getLogger("pylog.coordinator")
+
+
+class Journal:
+    """The end of one partition. `flushes`: whether a reply waits for the disk, or only for the append."""
+
+    def __init__(self, partition_log, wall_ms, flushes: bool, threads):
+        self.log = partition_log
+        self.failed = False
+        self._wall_ms = wall_ms
+        self._flushes = flushes
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._gathered = []      # records of this turn of the loop
+        self._waiting = []       # (token, message) that wait for the next flush
+        self._scheduled = False
+        self._flushing = False
+
+    def write(self, records: list) -> None:
+        """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
+        self._gathered += records
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._append)
+
+    def after(self, token, message) -> None:
+        """Answers `token` when everything written so far is durable (2)."""
+        if self.failed:
+            token.refuse(ErrorCode.NOT_COORDINATOR)
+        elif self._scheduled or self._flushing:
+            self._waiting.append((token, message))
+        else:
+            token.answer(message)
+
+    def _append(self) -> None:
+        self._scheduled = False
+        if self.failed:
+            return
+        gathered, self._gathered = self._gathered, []
+        try:
+            now_ms = self._wall_ms()
+            for part in _parts(gathered):
+                self.log.append(batch.build([(key, value, now_ms, ()) for key, value in part]),
+                                now_ms, trusted=True)
+        except LogError as error:
+            self._fail(error)
+            return
+        if not self._flushes:
+            self._release(self._take())
+        elif not self._flushing:
+            self._start_flush()
+
+    def _start_flush(self) -> None:
+        self._flushing = True
+        flush = self._loop.run_in_executor(self._threads, self.log.flush)
+        flush.add_done_callback(lambda done, held=self._take(): self._flushed(done, held))
+
+    def _flushed(self, done, held: list) -> None:
+        self._flushing = False
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+            for token, _ in held:
+                token.refuse(ErrorCode.NOT_COORDINATOR)
+            return
+        if self._waiting and not self._scheduled:
+            self._start_flush()
+        self._release(held)
+
+    def _take(self) -> list:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    @staticmethod
+    def _release(held: list) -> None:
+        for token, message in held:
+            token.answer(message)
+
+    def _fail(self, error) -> None:
+        # Keeps (3): what could not be written is not tried again.
+        self.failed = True
+        log.error("the coordinator lost its partition", extra={
+            "topic": self.log.topic, "partition": self.log.partition, "reason": str(error)})
+        for token, _ in self._take():
+            token.refuse(ErrorCode.NOT_COORDINATOR)
+
+
+def _parts(records: list):
+    """Records in stretches that make one batch each; a record that is too long is one of its own."""
+    first, size = 0, 0
+    for index, (key, value) in enumerate(records):
+        length = len(key) + len(value or b"") + 32
+        if index > first and (size + length > BATCH_BYTES_MAX
+                              or index - first >= BATCH_RECORDS_MAX):
+            yield records[first:index]
+            first, size = index, 0
+        size += length
+    yield records[first:]
+
+
+def replay(partition_log, offset: int):
+    """Yields (key, value or None) of every record from `offset` to the end. Raises LogError, BatchError."""
+    offset = max(offset, partition_log.start_offset)
+    while offset < partition_log.end_offset:
+        data = memoryview(partition_log.read(offset, READ_BYTES_MAX))
+        if not data:
+            return
+        for position, header in batch.walk(data):
+            last_offset = header.base_offset + header.last_offset_delta
+            if last_offset >= offset and not header.attributes & batch.CONTROL:
+                for at, _, key, value, _ in batch.records(data[position:]):
+                    if at >= offset and key is not None:
+                        yield key, value
+            offset = last_offset + 1
