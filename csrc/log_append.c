@@ -28,7 +28,7 @@ int log_roll(struct log *log, int64_t now_ms) {
         return result;
     }
     log_mark(&log->files_marks);
-    log_flush_ask(log);
+    flusher_ask_some_time(log);
     return 0;
 }
 
@@ -94,7 +94,7 @@ void log_wake_after_append(struct log *log) {
     log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->high_watermark));
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->last_stable));
     /* Somebody waits for the disk: the group under way may have been collected before these bytes. */
-    if (atomic_load(&log->waiting[LOG_WAIT_FLUSHED]) != 0) log_flush_ask(log);
+    if (atomic_load(&log->waiting[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 
 /* ---- as leader ----------------------------------------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     out->append_time_ms = batch[22] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
     out->log_start_offset = atomic_load(&log->start_offset);
     log_wake_after_append(log);
-    if (ask) log_flush_ask(log);
+    if (ask) flusher_ask(log);
     return 0;
 }
 

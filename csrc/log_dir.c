@@ -38,9 +38,7 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     atomic_store(&dir->failed_call, call);
     atomic_store(&dir->offline, true);
     /* The flusher wakes every waiter: whoever found the fault may hold a log's locks. */
-    pthread_mutex_lock(&dir->flush_lock);
-    pthread_cond_broadcast(&dir->flush_more);
-    pthread_mutex_unlock(&dir->flush_lock);
+    flusher_wake(dir);
 }
 
 bool log_dir_offline(const struct log_dir *dir) { return atomic_load_explicit(&dir->offline, memory_order_acquire); }
@@ -150,7 +148,7 @@ void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_m
     while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
     r->next = *at;
     *at = r;
-    pthread_cond_broadcast(&dir->flush_more);
+    pthread_cond_broadcast(&dir->flusher.more);
     pthread_mutex_unlock(&dir->flush_lock);
 }
 
@@ -189,27 +187,12 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     dir->fd = -1;
     dir->pool = pool;
     dir->open_max = LOG_DIR_OPEN_MAX;
-    dir->flush_last = &dir->flush_first;
     pthread_mutex_init(&dir->logs_lock, NULL);
     pthread_mutex_init(&dir->files_lock, NULL);
     pthread_mutex_init(&dir->flush_lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&dir->flush_more, &monotonic);
-    pthread_cond_init(&dir->flush_quiet, &monotonic);
-    pthread_cond_init(&dir->group_more, &monotonic);
-    pthread_cond_init(&dir->group_done, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    pthread_cond_init(&dir->flush_quiet, NULL);
     *error = log_dir_prepare(dir, path);
-    if (*error == 0) {
-        pthread_attr_t attributes;
-        pthread_attr_init(&attributes);
-        pthread_attr_setstacksize(&attributes, 256 * 1024);
-        *error = pthread_create(&dir->thread, &attributes, log_flush_thread, dir);
-        pthread_attr_destroy(&attributes);
-        dir->thread_started = *error == 0;
-    }
+    if (*error == 0) *error = flusher_start(dir);
     if (*error != 0) {
         log_dir_free(dir);
         return NULL;
@@ -229,19 +212,13 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     pthread_mutex_lock(&dir->files_lock);
     out->open_files = dir->open_count;
     pthread_mutex_unlock(&dir->files_lock);
-    out->flush_groups = atomic_load(&dir->flush_groups);
-    out->flush_files = atomic_load(&dir->flush_files);
+    out->flush_groups = atomic_load(&dir->flusher.groups);
+    out->flush_files = atomic_load(&dir->flusher.files);
 }
 
 void log_dir_free(struct log_dir *dir) {
     if (dir == NULL) return;
-    if (dir->thread_started) {
-        pthread_mutex_lock(&dir->flush_lock);
-        dir->closing = true;
-        pthread_cond_broadcast(&dir->flush_more);
-        pthread_mutex_unlock(&dir->flush_lock);
-        pthread_join(dir->thread, NULL);
-    }
+    if (dir->flusher.thread_count > 0) flusher_stop(dir);
     assert(dir->logs == NULL && "logs are released before their directory");
     pthread_mutex_lock(&dir->flush_lock);
     while (dir->jobs > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
@@ -255,10 +232,7 @@ void log_dir_free(struct log_dir *dir) {
     }
     pthread_mutex_unlock(&dir->flush_lock);
     if (dir->fd >= 0) close(dir->fd);
-    pthread_cond_destroy(&dir->flush_more);
     pthread_cond_destroy(&dir->flush_quiet);
-    pthread_cond_destroy(&dir->group_more);
-    pthread_cond_destroy(&dir->group_done);
     pthread_mutex_destroy(&dir->logs_lock);
     pthread_mutex_destroy(&dir->files_lock);
     pthread_mutex_destroy(&dir->flush_lock);

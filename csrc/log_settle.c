@@ -42,7 +42,10 @@ static void log_settle_free(struct log_settle *list, uint32_t count) {
 static void log_settle_note(struct log_settle *entry) {
     struct log *log = entry->log;
     entry->epochs = atomic_load(&log->epochs_marks.synced);
-    if (log_marked(&log->epochs_marks) && log_write_epochs(log, false, &entry->epochs) != 0) return;
+    pthread_mutex_lock(&log->flush_lock); /* One writer of the file at a time. */
+    int written = log_marked(&log->epochs_marks) ? log_write_epochs(log, false, &entry->epochs) : 0;
+    pthread_mutex_unlock(&log->flush_lock);
+    if (written != 0) return;
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     entry->noted = !atomic_load(&log->deleted) && (s == NULL || s->base_offset <= atomic_load(&log->flushed));

@@ -10,11 +10,12 @@
 #include <stddef.h>
 
 #include "epochs.h"
+#include "flusher.h"
 #include "log.h"
 #include "producers.h"
 #include "segment.h"
 
-enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40, LOG_FLUSH_HELPERS = 3 };
+enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40 };
 
 /* A path below the log directory that is to be unlinked (a directory: with its files) when its time has come. */
 struct log_dir_removal {
@@ -38,19 +39,10 @@ struct log_dir {
     struct segment *clock;
     uint32_t open_count, open_max;
     pthread_mutex_t flush_lock;     /* the flusher's list, removals */
-    pthread_cond_t flush_more, flush_quiet, group_more, group_done;
-    struct log *flush_first, **flush_last;
-    struct log *group;              /* what is being flushed; linked by flush_next */
-    uint32_t group_busy;
-    uint32_t syncfs_skips;          /* the flusher's own */
-    bool helpers_closing;
-    int helper_count;
-    pthread_t helpers[LOG_FLUSH_HELPERS];
+    pthread_cond_t flush_quiet;     /* jobs fell */
     struct log_dir_removal *removals;
     uint32_t jobs;                  /* on the pool, with a pointer to this directory */
-    bool closing, thread_started;
-    pthread_t thread;
-    _Atomic uint64_t flush_groups, flush_files;
+    struct flusher flusher;
 };
 
 /* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change meanwhile stays visible. */
@@ -64,10 +56,10 @@ struct log {
     _Atomic uint32_t references;
     struct segment_home *home;
     struct log *dir_next, *dir_prev;            /* logs_lock */
-    struct log *flush_next;                     /* dir->flush_lock */
-    bool flush_wanted;
-    _Atomic bool flush_again;                   /* asked for since the flusher began to note ends */
-    int64_t sync_target;                        /* the flusher's own, as is the next */
+    struct log *flush_next, *slow_next;         /* the flusher's, with the next two lines: dir->flush_lock */
+    bool flush_wanted, slow_wanted;             /* queued */
+    bool flushing, flush_after;                 /* a thread is at it; it was asked for meanwhile */
+    int64_t sync_target;                        /* of the flusher's sync, as is the next */
     uint64_t sync_truncations;
     _Atomic bool leader, alone, deleted;
     bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
@@ -111,9 +103,7 @@ void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
-void log_flush_ask(struct log *log);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
-void *log_flush_thread(void *dir);
 
 /* log_wait.c */
 void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
@@ -128,7 +118,7 @@ void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
 int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
 int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */
 int log_load_epochs(struct log *log);                          /* append_lock */
-/* Takes append_lock for a copy; `sync`: the file is on disk when it returns 0, else *made is what a later sync covers. */
+/* flush_lock held, takes append_lock for a copy; `sync`: the file is on disk when it returns 0, else *made is what a later sync covers. */
 int log_write_epochs(struct log *log, bool sync, uint32_t *made);
 int log_close_files(struct log *log);                          /* everything of log_close_clean but the flush */
 int log_write_snapshot(struct log *log, int64_t offset);       /* append_lock */

@@ -24,7 +24,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
             result = log_roll(log, now_ms);
     }
     pthread_mutex_unlock(&log->append_lock);
-    if (ask) log_flush_ask(log);
+    if (ask) flusher_ask(log);
     return result;
 }
 

@@ -52,7 +52,7 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     int failed = log_failed(log);
     if (failed != 0) log_wait_tell(log, waiter, failed);
     pthread_mutex_unlock(&log->waiters_lock);
-    if (kind == LOG_WAIT_FLUSHED) log_flush_ask(log);
+    if (kind == LOG_WAIT_FLUSHED) flusher_ask(log);
     return false;
 }
 

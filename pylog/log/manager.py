@@ -121,7 +121,7 @@ class LogManager:
         return places
 
     def _hints(self) -> dict:
-        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb was written."""
+        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
         hints = {}
         for path in self.paths:
             points, starts, watermarks = [

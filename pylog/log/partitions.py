@@ -55,7 +55,7 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
 
 
 def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
-    """What to go by when neither the store's nor the text files' checkpoint is known to be newest."""
+    """What to go by when it is not known whether the store or the text files are newer."""
     if stored is None or told is None:
         return stored or told or NOTHING_KNOWN
     return NOTHING_KNOWN._replace(

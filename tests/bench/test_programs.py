@@ -19,4 +19,4 @@ def test_a_load_client_compiles_without_warnings(name, tmp_path):
 @pytest.mark.parametrize("kind", ["recv", "sendfile", "answer"])
 def test_a_floor_reports_cpu_seconds(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))
-    assert 0 < loads.floor(kind, 1 << 17, 1 << 14, 20_000_000, tmp_path) < 60
+    assert 0 < loads.floor(kind, 1 << 17, 1 << 14, 20_000_000, tmp_path) < 1000

@@ -124,6 +124,9 @@ static void *wait_all(void *argument) {
         if (log_wait(log, &waiter)) continue;
         struct letter l;
         take_letter(m, epoll, &l);
+        const char *call = NULL;
+        int failure = log_dir_failure(setting->dir, &call);
+        if (l.status != 0) fprintf(stderr, "status %d: errno %d in %s\n", l.status, failure, call == NULL ? "nothing" : call);
         CHECK(l.kind == LETTER_WAKE && l.token == (uint64_t)at && l.status == 0);
         CHECK(log_end_offset(log) > at);
         if (waiter.wait_for == LOG_WAIT_FLUSHED) CHECK(log_flushed_offset(log) > at);

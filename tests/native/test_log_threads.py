@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     "batch", "records", "recode", "compress", "deflate", "crc32c", "mailbox", "iopool", "index", "epochs", "producers",
     "segment", "segment_index", "log_dir", "log_open", "log_recover", "log_role", "log_append",
-    "log_read", "log_lookup", "log_upkeep", "log_flush", "log_settle", "log_wait",
+    "log_read", "log_lookup", "log_upkeep", "log_flush", "flusher", "log_settle", "log_wait",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]
