@@ -3,23 +3,18 @@ from uuid import UUID
 
 from typing_extensions import Buffer
 
+from pylog._native.log_errors import BatchRefused as BatchRefused
+from pylog._native.log_errors import CorruptLog as CorruptLog
+from pylog._native.log_errors import LogDeleted as LogDeleted
+from pylog._native.log_errors import LogError as LogError
+from pylog._native.log_errors import NotLeader as NotLeader
+from pylog._native.log_errors import OffsetOutOfRange as OffsetOutOfRange
+from pylog._native.log_errors import SequenceError as SequenceError
+from pylog._native.log_errors import StorageError as StorageError
+
 END: int
 HIGH_WATERMARK: int
 LAST_STABLE: int
-DEFAULTS: dict[str, Any]
-
-class LogError(Exception):
-    error: int
-    code: int
-    def __init__(self, error: int, detail: str = "") -> None: ...
-
-class StorageError(LogError): ...
-class OffsetOutOfRange(LogError): ...
-class SequenceError(LogError): ...
-class NotLeader(LogError): ...
-class LogDeleted(LogError): ...
-class CorruptLog(LogError): ...
-class BatchRefused(LogError): ...
 
 class IoPool:
     def __init__(self, threads: int = 4, jobs_max: int = ...) -> None: ...

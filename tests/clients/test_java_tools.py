@@ -89,6 +89,8 @@ def _dump_problems(told: str) -> list[str]:
     marks = ("Found timestamp mismatch", "Found out of order timestamp", "Mismatches in",
              "Non-consecutive offsets", "isvalid: false", "corrupt", "Exception", "Index timestamp",
              "failed")
+    # The tool begins each file as if offset -1 came before it: said of every later segment.
+    told = re.sub(r"Non-consecutive offsets in .*\n +-1 is followed by \d+\n?", "", told)
     return [line for line in told.splitlines() if any(mark in line for mark in marks)]
 
 
@@ -98,8 +100,8 @@ def test_dump_log_accepts_every_file_after_a_clean_stop(against, tmp_path):
     broker = Brokerd(tmp_path, {"log.index.interval.bytes": 512}).start()
     topic = unique("dumped")
     create_topic(broker.port, topic, retention_ms=-1, segment_bytes=1 << 20)
-    for _ in range(20):
-        for records in mixed_batches():
+    for turn in range(20):
+        for records in mixed_batches(4711 + turn):
             append(broker.port, topic, records)
     assert broker.stop() == 0
     assert broker.alarms() == []

@@ -26,9 +26,13 @@ def opened(directory, topic="t", partition=0, config=None, leader=True, **checkp
 
 def checkpoint_of(one):
     return {
-        "clean": True, "segments": one.segments(), "log_end_offset": one.end_offset,
-        "last_epoch": one.last_epoch, "log_start_offset": one.start_offset,
-        "high_watermark": one.high_watermark, "recovery_point": one.recovery_point,
+        "clean": True,
+        "segments": one.segments(),
+        "log_end_offset": one.end_offset,
+        "last_epoch": one.last_epoch,
+        "log_start_offset": one.start_offset,
+        "high_watermark": one.high_watermark,
+        "recovery_point": one.recovery_point,
     }
 
 
@@ -246,8 +250,14 @@ def test_retention_by_size_keeps_at_least_the_bytes_that_are_asked_for(directory
 
 
 def test_retention_leaves_a_log_that_only_compacts(directory):
-    one = opened(directory, config={"internal.segment.bytes": 1_000, "retention.bytes": 0,
-                                    "cleanup.policy": ["compact"]})
+    one = opened(
+        directory,
+        config={
+            "internal.segment.bytes": 1_000,
+            "retention.bytes": 0,
+            "cleanup.policy": ["compact"],
+        },
+    )
     for _ in range(20):
         one.append(make(1), NOW)
     assert one.upkeep(NOW + 10**12) == 0
@@ -439,8 +449,7 @@ def test_a_directory_settles_all_of_its_logs_at_once(directory, tmp_path, count)
     directory.settle()
     assert [one.recovery_point for one in logs] == [2] * count
     for p in range(count):
-        assert {file.suffix for file in (tmp_path / f"t-{p}").glob("0*")} == {
-            ".log", ".snapshot"}
+        assert {file.suffix for file in (tmp_path / f"t-{p}").glob("0*")} == {".log", ".snapshot"}
         assert (tmp_path / f"t-{p}" / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
     files = directory.stats()["flush_files"]
     for one in logs:

@@ -16,8 +16,11 @@ def _rows(count: int, value_bytes: int, step_ms: int = 10) -> list[bytes]:
     return rows
 
 
-def mixed_batches() -> list[bytes]:
-    """Batches of many sizes, codecs and producers, with gaps of time and disorder between them."""
+def mixed_batches(producer_id: int = 4711) -> list[bytes]:
+    """Batches of many sizes and codecs, with gaps of time and disorder between them.
+
+    Every third is of an idempotent producer, so that a log can take them once for each id.
+    """
     out = []
     sequence = 0
     sizes = [(1, 0), (1, 10), (3, 100), (10, 20), (40, 50), (2, 5000), (1, 40000), (25, 300)]
@@ -25,7 +28,7 @@ def mixed_batches() -> list[bytes]:
         base_ms = BASE_MS + [0, 5000, 2000, 9000, 9000][turn % 5] + turn * 700
         producer = {}
         if turn % 3 == 0:
-            producer = {"producer_id": 4711, "producer_epoch": 2, "base_sequence": sequence}
+            producer = {"producer_id": producer_id, "producer_epoch": 2, "base_sequence": sequence}
             sequence += count
         out.append(batch(_rows(count, value_bytes), codec=turn % 5, base_timestamp=base_ms,
                          max_timestamp=base_ms + (count - 1) * 10, **producer))
