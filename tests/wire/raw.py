@@ -153,7 +153,7 @@ class Connection:
 def record(key=b"k", value=b"v", headers=(), offset_delta: int = 0, timestamp_delta: int = 0, *,
            attributes: int = 0, length: int | None = None, header_count: int | None = None,
            tail: bytes = b"") -> bytes:
-    """One record; `length` and `header_count` lie when given, `tail` is counted as its own bytes."""
+    """One record; `length` and `header_count` lie when given, `tail` counts as its bytes."""
     body = struct.pack(">b", attributes) + varint(timestamp_delta) + varint(offset_delta)
     for part in (key, value):
         body += varint(-1) if part is None else varint(len(part)) + part
