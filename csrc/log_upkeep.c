@@ -110,6 +110,13 @@ void log_expire_producers(struct log *log, int64_t now_ms) {
     pthread_mutex_unlock(&log->append_lock);
 }
 
+uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes) {
+    pthread_mutex_lock(&log->append_lock);
+    uint8_t *copy = log_load_producers(log, now_ms) == 0 ? producers_encode(&log->producers, bytes) : NULL;
+    pthread_mutex_unlock(&log->append_lock);
+    return copy;
+}
+
 uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
     pthread_mutex_lock(&log->view_lock);
     uint32_t count = log->segment_count;

@@ -573,6 +573,20 @@ cdef class Log:
             self.refuse(error)
         return csrc.log_end_offset(self.ptr)
 
+    def producers(self, int64_t now_ms) -> bytes:
+        """The producers' state as a `.snapshot` file holds it. Raises LogError."""
+        cdef size_t size = 0
+        cdef uint8_t *copy
+        self.use()
+        with nogil:
+            copy = csrc.log_copy_producers(self.ptr, now_ms, &size)
+        if copy == NULL:
+            self.refuse(csrc.LOG_E_MEMORY)
+        try:
+            return PyBytes_FromStringAndSize(<char *>copy, size)
+        finally:
+            free(copy)
+
     def segments(self) -> bytes:
         """Native int64 triples (base offset, bytes, largest timestamp), for `open(segments=)`."""
         cdef uint32_t count, room
