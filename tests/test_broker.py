@@ -107,6 +107,15 @@ def test_a_deleted_topic_is_unknown_to_who_used_it_and_its_name_is_free(brokerd)
     assert row["error_code"] == 0 and not row["records"]
 
 
+def test_a_partition_named_twice_in_one_request_gets_both_batches(brokerd):
+    name = talk.unique("twice")
+    talk.create_topic(brokerd.port, name)
+    body = raw.produce_body(8, name, [(0, raw.batch()), (0, raw.batch())])
+    with Connection(brokerd.port) as connection:
+        connection.call(raw.PRODUCE, 8, body)
+        assert talk.fetch(connection, name)["high_watermark"] == 2
+
+
 def test_keyless_records_on_a_compacted_topic_are_refused_and_named(brokerd):
     name = talk.unique("compacted")
     talk.create_topic(brokerd.port, name, cleanup_policy="compact")

@@ -1,9 +1,9 @@
-"""The network threads: what arrives that native code does not serve by itself, and the answers to it.
+"""The network threads: what arrives that native code does not serve, and the answers to it.
 
 Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
 Called by: dispatch (poll, reply, resume, from one thread), broker (listen, start, stop).
-Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are ignored; (3) Grants and
-  IoPool outlive the threads.
+Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
+  ignored; (3) Grants and IoPool outlive the threads.
 Source: csrc/reactor.h.
 """
 
@@ -12,7 +12,9 @@ import os
 import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
-from libc.stdint cimport INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, uint8_t, uint32_t, uint64_t,
+)
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
@@ -33,9 +35,10 @@ THREADS_MAX = csrc.REACTOR_THREADS_MAX
 cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 
-    api_versions: (api key, first and last version served, first version with flexible headers or -1); everything else closes
-    its connection. idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections wait.
-    fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h.
+    api_versions: (api key, first and last version served, first version with flexible headers or
+    -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
+    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max,
+    inline_inflate_bytes: see csrc/serve.h.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -83,9 +86,9 @@ cdef class Reactors:
             csrc.serve_shared_free(self.shared)
 
     def listen(self, int listener, str host, int port, int backlog):
-        """Listens on every address of `host` ("" is every interface); port 0 takes a free one. The bound port.
+        """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
-        `listener` comes back in events. Raises OSError when it cannot.
+        port: 0 takes a free one. `listener` comes back in events. Raises OSError when it cannot.
         """
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
         cdef const char *text = name
@@ -109,10 +112,11 @@ cdef class Reactors:
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX tuples of
 
-        ("request", token, connection, listener, api_key, api_version, correlation_id, client_id | None, body, local_host,
-          local_port, peer_host, peer_port, principal): to be answered by reply();
-        ("miss", token, connection, listener, api_key, api_version, principal, [(name | None, id | None), ...]): to be answered
-          by resume();
+        ("request", token, connection, listener, api_key, api_version, correlation_id,
+          client_id | None, body, local_host, local_port, peer_host, peer_port, principal):
+          to be answered by reply();
+        ("miss", token, connection, listener, api_key, api_version, principal,
+          [(name | None, id | None), ...]): to be answered by resume();
         ("closed", connection): of a connection named in set_interest().
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
@@ -134,7 +138,10 @@ cdef class Reactors:
         return taken
 
     def reply(self, uint64_t token, bytes frame, bint close=False):
-        """Answers a request with a whole frame, size prefix included; None sends nothing. close: and then hangs up."""
+        """Answers a request with a whole frame, its size included; None sends nothing.
+
+        close: hangs up after that.
+        """
         cdef const uint8_t *data = NULL
         cdef size_t size = 0
         if frame is not None:
@@ -144,7 +151,7 @@ cdef class Reactors:
             raise MemoryError("reply")
 
     def resume(self, uint64_t token, list errors):
-        """Decides a miss: one error code for each missing topic in order, 0 where it is granted now."""
+        """Decides a miss: an error code for each missing topic in order, 0 where it is granted."""
         cdef uint32_t count = len(errors)
         cdef int16_t *codes = <int16_t *>malloc((count + 1) * sizeof(int16_t))
         if codes == NULL:
@@ -174,8 +181,10 @@ cdef class Reactors:
         csrc.reactors_stop_accepting(self.ptr)
 
     def stop(self, long long drain_ms):
-        """Starts no more requests, answers those in flight within drain_ms, closes everything. Waits; poll() and reply() may
-        go on in another thread meanwhile."""
+        """Starts no more requests, answers those in flight within drain_ms, closes everything.
+
+        Waits for that; poll() and reply() may go on in another thread meanwhile.
+        """
         with nogil:
             csrc.reactors_stop(self.ptr, drain_ms)
 
@@ -228,6 +237,6 @@ cdef tuple _event(const csrc.event *e):
         return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
                 _missing(e))
     client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
-    return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version, e.correlation_id,
-            client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local), e.local.port,
-            _host(&e.peer), e.peer.port, e.principal)
+    return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version,
+            e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local),
+            e.local.port, _host(&e.peer), e.peer.port, e.principal)

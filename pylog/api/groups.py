@@ -1,5 +1,5 @@
-"""Classic groups on the wire: FindCoordinator (10), JoinGroup (11) to SyncGroup (14), DescribeGroups (15),
-ListGroups (16), DeleteGroups (42).
+"""Classic groups on the wire: FindCoordinator (10), JoinGroup (11) to SyncGroup (14),
+DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
@@ -17,6 +17,7 @@ KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
 BATCHED_SINCE = 4
 SHARE_SINCE = 6
 MEMBERS_SINCE = 3
+NULL_PROTOCOL_SINCE = 7
 # What a principal without restrictions may do with a group (KIP-430).
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 NOWHERE = -1, "", -1
@@ -37,7 +38,7 @@ async def find_coordinator(broker, context, request):
         node_id, host, port = next(
             ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
              if id_ == broker.node_id), NOWHERE)
-    text = None if error == ErrorCode.NONE else error.message
+    text = "NONE" if error == ErrorCode.NONE else error.message
     new = messages.FindCoordinatorResponse
     if version < BATCHED_SINCE:
         return new(error_code=error, error_message=text, node_id=node_id, host=host, port=port)
@@ -49,16 +50,24 @@ async def find_coordinator(broker, context, request):
 
 def join_group(broker, context, request):
     def refusal(error):
-        return messages.JoinGroupResponse(error_code=error, member_id=request.member_id)
+        return messages.JoinGroupResponse(
+            error_code=error, member_id=request.member_id,
+            protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
 
     shard, error = broker.groups.shard_of(request.group_id)
     if shard is None:
         return refusal(error)
-    pending = Pending(refusal)
+    pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
     shard.groups.join(request, context.api_version, context.client_id or "",
                       f"/{context.peer_host}", pending)
     broker.groups.settle(shard)
     return pending.future
+
+
+def _named(answer):
+    """An answer for versions that cannot say that there is no protocol."""
+    answer.protocol_name = answer.protocol_name or ""
+    return answer
 
 
 def sync_group(broker, context, request):
@@ -99,7 +108,7 @@ def leave_group(broker, context, request):
     else:
         message = new(members=[
             new.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
-            for (member_id, instance_id), code in zip(members, result)])
+            for (member_id, instance_id), code in zip(members, result, strict=True)])
     return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
 
 
@@ -128,7 +137,7 @@ def list_groups(broker, context, request):
 
 def delete_groups(broker, context, request):
     new = messages.DeleteGroupsResponse
-    rows, last = [], None
+    rows = []
     for group_id in dict.fromkeys(request.groups_names):
         shard, error = broker.groups.shard_of(group_id)
         if shard is not None:

@@ -2,9 +2,10 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) the answer to a commit leaves after its records are durable; (2) topics and partitions are answered
-  as they were asked for.
-Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KIP-848; topic ids: KIP-516.
+Invariants: (1) the answer to a commit leaves after its records are durable; (2) topics and
+  partitions are answered as they were asked for.
+Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KIP-848; topic ids:
+  KIP-516.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ def offset_commit(broker, context, request):
     if isinstance(result, int):
         broker.groups.settle(shard)
         return refusal(result)
-    for row, code in zip(places, result):
+    for row, code in zip(places, result, strict=True):
         row.error_code = code
     return broker.groups.settled(shard, Pending(refusal), message)
 
@@ -104,7 +105,7 @@ def _fetch_several(broker, context, request):
 async def _gathered(broker, context, request):
     found = [_of_group(broker, context, group) for group in request.groups]
     rows = []
-    for group, one in zip(request.groups, found):
+    for group, one in zip(request.groups, found, strict=True):
         rows.append(_group(broker, context, group,
                            await one if isinstance(one, asyncio.Future) else one))
     return messages.OffsetFetchResponse(groups=rows)
@@ -141,7 +142,8 @@ def _group(broker, context, group, found):
         topics += [new.OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=[
             _partition(new.OffsetFetchResponsePartitions, index, None,
                        ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes])
-            for topic in group.topics or () if bytes(topic.topic_id) not in broker.image.topics_by_id]
+            for topic in group.topics or () if bytes(topic.topic_id) not in
+            broker.image.topics_by_id]
     return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
 
@@ -154,7 +156,9 @@ def _partition(new, index, entry, error=ErrorCode.NONE):
 
 
 def _found(broker, group_id: str, topics):
-    """What offsets.fetch gives, or an error code; as a future while commits are on their way to disk."""
+    """What offsets.fetch gives, or an error code; as a future while commits are on their way to
+    disk.
+    """
     shard, error = broker.groups.shard_of(group_id)
     if shard is None:
         return error
@@ -192,7 +196,7 @@ def offset_delete(broker, context, request):
             partition_index=cell.partition_index,
             error_code=errors[topic.name] if cell.partition_index in known
             else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for cell in topic.partitions])
-        for topic, (_, known) in zip(request.topics, wanted)])
+        for topic, (_, known) in zip(request.topics, wanted, strict=True)])
     return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
 
 

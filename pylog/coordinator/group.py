@@ -2,9 +2,9 @@
 
 Owns: the state of the group.
 Called by: coordinator.groups and the modules beside it.
-Invariants: (1) a group without members is Empty, or PreparingRebalance for the first of them; (2) the leader is a
-  member; (3) a static member's instance id names one member; (4) `awaiting` counts the members with an
-  open JoinGroup.
+Invariants: (1) a group without members is Empty, or PreparingRebalance for the first of them; (2)
+  the leader is a member; (3) a static member's instance id names one member; (4) `awaiting` counts
+  the members with an open JoinGroup.
 Source: Kafka's group protocol: KIP-62, KIP-134, KIP-345, KIP-394, KIP-559.
 """
 
@@ -20,11 +20,15 @@ NO_TIME = -1
 
 Offset = namedtuple("Offset", (
     "offset", "leader_epoch", "metadata", "commit_ms", "expire_ms", "topic_id"))
-Offset.__doc__ = """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by retention."""
+Offset.__doc__ = """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by
+retention.
+"""
 
 
 class Member:
-    """One member. `protocols`: [(name, metadata)] by preference; tokens name unanswered requests."""
+    """One member. `protocols`: [(name, metadata)] by preference; tokens name unanswered
+    requests.
+    """
 
     __slots__ = ("assignment", "client_host", "client_id", "id", "instance_id", "is_new",
                  "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token")
@@ -55,11 +59,13 @@ class Member:
 
 
 class Group:
-    """See the module's head. `pending`: ids given out by KIP-394; `unsynced`: members yet to sync."""
+    """See the module's head. `pending`: ids given out by KIP-394; `unsynced`: members yet to
+    sync.
+    """
 
     __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offsets", "pending",
-                 "previous", "protocol", "protocol_type", "state", "state_ms", "statics", "supported",
-                 "unsynced")
+                 "previous", "protocol", "protocol_type", "state", "state_ms", "statics",
+                 "supported", "unsynced")
 
     def __init__(self, id_: str, now_ms: int):
         self.id = id_

@@ -1,12 +1,14 @@
-"""Classic consumer groups as a pure state machine: requests and a clock in, records and replies out.
+"""Classic consumer groups as a pure state machine: requests and a clock in, records and replies
+out.
 
 Owns: the groups of one partition of `__consumer_offsets`, and their timers.
-Called by: coordinator.service, which appends `records` and sends `replies`, in this order; the simulation.
-Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get the
-  assignment of one leader; (3) a generation is never used again while its group lives; (4) whoever
-  learns of a generation's assignment does so after its record.
-Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member ids),
-  KIP-559 (protocol in SyncGroup), KIP-814 (skip assignment).
+Called by: coordinator.service, which appends `records` and sends `replies`, in this order; the
+  simulation.
+Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get
+  the assignment of one leader; (3) a generation is never used again while its group lives; (4)
+  whoever learns of a generation's assignment does so after its record.
+Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static members), KIP-394
+  (member ids), KIP-559 (protocol in SyncGroup), KIP-814 (skip assignment).
 
 A token stands for an unanswered request; what it is, is the caller's affair.
 """
@@ -48,10 +50,12 @@ def limits_from(settings) -> Limits:
 
 
 class Groups:
-    """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique texts.
+    """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique
+    texts.
 
-    cold: group id -> Group that is kept elsewhere, or None. `records` are [(key, value or None)], `replies`
-    [(token, message)], `changed` {(group id, topic or None for the group itself)}; the caller empties them.
+    cold: group id -> Group that is kept elsewhere, or None. `records` are [(key, value or None)],
+    `replies` [(token, message)], `changed` {(group id, topic or None for the group itself)}; the
+    caller empties them.
     """
 
     def __init__(self, limits: Limits, clock, new_id, cold=None):
@@ -223,7 +227,7 @@ class Groups:
         old = group.members[group.statics[request.group_instance_id]]
         leader = group.leader
         self._answer_join(group, old, messages.JoinGroupResponse(
-            error_code=ErrorCode.FENCED_INSTANCE_ID, member_id=old.id))
+            error_code=ErrorCode.FENCED_INSTANCE_ID, member_id=old.id, protocol_name=None))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         self.timers.cancel(("member", group.id, old.id))
         member = group.replace(old, member_id)
@@ -245,7 +249,7 @@ class Groups:
 
     def _refuse_join(self, token, member_id: str, error: int) -> None:
         self.replies.append((token, messages.JoinGroupResponse(
-            error_code=error, member_id=member_id)))
+            error_code=error, member_id=member_id, protocol_name=None)))
 
     def _answer_join(self, group, member, answer) -> bool:
         if member.join_token is None:
@@ -400,7 +404,9 @@ class Groups:
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state == PREPARING else ErrorCode.NONE
 
     def leave(self, group_id: str, members) -> list | int:
-        """members: (member id, instance id or None) each. Returns their error codes, or one for all."""
+        """members: (member id, instance id or None) each. Returns their error codes, or one for
+        all.
+        """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.find(group_id)
@@ -433,7 +439,7 @@ class Groups:
         self.timers.cancel(("member", group.id, member.id))
         # Keeps (1). A client that is there after all joins again.
         self._answer_join(group, member, messages.JoinGroupResponse(
-            error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.id))
+            error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.id, protocol_name=None))
         self._answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member.id)
 

@@ -28,8 +28,6 @@ def listed(groups, states, types):
 def described(groups, group_id: str, version: int):
     """A DescribedGroup."""
     new = messages.DescribeGroupsResponse
-    if not group_id:
-        return refused(group_id, ErrorCode.INVALID_GROUP_ID, version)
     group = groups.find(group_id)
     if group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_IS_ERROR_SINCE \
@@ -60,8 +58,6 @@ def refused(group_id: str, error: int, version: int):
 
 def delete(groups, group_id: str) -> int:
     """Removes a group; the error code for it."""
-    if not group_id:
-        return ErrorCode.INVALID_GROUP_ID
     group = groups.find(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND

@@ -2,7 +2,8 @@
 
 Owns: nothing; the offsets lie in their groups.
 Called by: coordinator.service, the simulation.
-Invariants: (1) a commit of a member is taken only in its generation; (2) every change has its record.
+Invariants: (1) a commit of a member is taken only in its generation; (2) every change has its
+  record.
 Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496 (OffsetDelete).
 """
 
@@ -81,7 +82,9 @@ def _group_of_commit(groups, request):
 
 
 def fetch(groups, group_id: str, topics) -> list:
-    """topics: [(topic, [partition])], or None for all. Returns [(topic, [(partition, Offset or None)])]."""
+    """topics: [(topic, [partition])], or None for all. Returns [(topic, [(partition, Offset or
+    None)])].
+    """
     group = groups.find(group_id)
     known = {} if group is None else group.offsets
     if topics is not None:

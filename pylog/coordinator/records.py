@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: coordinator.groups and the modules beside it, coordinator.store.
-Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of another kind
-  of group is skipped, not misread.
+Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of
+  another kind of group is skipped, not misread.
 Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
 """
 
@@ -58,7 +58,8 @@ def offset_value(entry: Offset) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None):
-    """("group", id, Group or None) or ("offset", id, (topic, partition), Offset or None), or None (2).
+    """("group", id, Group or None) or ("offset", id, (topic, partition), Offset or None), or None
+    (2).
 
     Raises ProtocolError for what cannot be read.
     """

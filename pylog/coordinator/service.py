@@ -1,11 +1,14 @@
 """The group coordinator at work: the state machines of the partitions that this broker leads.
 
 Owns: one Shard per partition of `__consumer_offsets`, the timer, the threads that flush.
-Called by: broker (start, stop, topic_deleted), api.groups and api.offsets_committed, on the event loop.
-Invariants: (1) a group's requests go to one shard; (2) a shard answers nothing but 14 before it is loaded;
+Called by: broker (start, stop, topic_deleted), api.groups and api.offsets_committed, on the event
+  loop.
+Invariants: (1) a group's requests go to one shard; (2) a shard answers nothing but 14 before it is
+  loaded;
   (3) the records of a step are written before its replies are queued.
 Source: Kafka's group coordinator. The topic is created on first use; its replication factor is
-  offsets.topic.replication.factor, but at most the number of live brokers: one broker alone can serve groups.
+  offsets.topic.replication.factor, but at most the number of live brokers: one broker alone can
+  serve groups.
 """
 
 import asyncio
@@ -44,17 +47,18 @@ def partition_of(key: str, count: int) -> int:
 
 
 class Pending:
-    """A request that is answered later. refusal: error code -> message."""
+    """A request that is answered later. refusal: error code -> message; shape: what to do to it."""
 
-    __slots__ = ("_refusal", "future")
+    __slots__ = ("_refusal", "_shape", "future")
 
-    def __init__(self, refusal):
+    def __init__(self, refusal, shape=None):
         self.future = asyncio.get_running_loop().create_future()
         self._refusal = refusal
+        self._shape = shape
 
     def answer(self, message) -> None:
         if not self.future.done():
-            self.future.set_result(message)
+            self.future.set_result(message if self._shape is None else self._shape(message))
 
     def refuse(self, error: int) -> None:
         self.answer(self._refusal(error))

@@ -1,10 +1,11 @@
-"""A coordinator's state kept on a partition of a compacted internal topic: append, flush, read back.
+"""A coordinator's state kept on a partition of a compacted internal topic: append, flush, read
+back.
 
 Owns: the writable end of one such partition; replies that wait for it.
 Called by: coordinator.service, on the event loop.
-Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every record that was
-  written before it is as durable as an acks=all answer promises; (3) after a failure nothing is written
-  and every reply is refused.
+Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
+  record that was written before it is as durable as an acks=all answer promises; (3) after a
+  failure nothing is written and every reply is refused.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 
@@ -23,7 +24,9 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Journal:
-    """The end of one partition. `flushes`: whether a reply waits for the disk, or only for the append."""
+    """The end of one partition. `flushes`: whether a reply waits for the disk, or only for the
+    append.
+    """
 
     def __init__(self, partition_log, wall_ms, flushes: bool, threads):
         self.log = partition_log
@@ -73,8 +76,9 @@ class Journal:
 
     def _start_flush(self) -> None:
         self._flushing = True
+        held = self._take()
         flush = self._loop.run_in_executor(self._threads, self.log.flush)
-        flush.add_done_callback(lambda done, held=self._take(): self._flushed(done, held))
+        flush.add_done_callback(lambda done: self._flushed(done, held))
 
     def _flushed(self, done, held: list) -> None:
         self._flushing = False
@@ -109,7 +113,9 @@ class Journal:
 
 
 def _parts(records: list):
-    """Records in stretches that make one batch each; a record that is too long is one of its own."""
+    """Records in stretches that make one batch each; a record that is too long is one of its
+    own.
+    """
     first, size = 0, 0
     for index, (key, value) in enumerate(records):
         length = len(key) + len(value or b"") + 32
@@ -122,7 +128,9 @@ def _parts(records: list):
 
 
 def replay(partition_log, offset: int):
-    """Yields (key, value or None) of every record from `offset` to the end. Raises LogError, BatchError."""
+    """Yields (key, value or None) of every record from `offset` to the end. Raises LogError,
+    BatchError.
+    """
     offset = max(offset, partition_log.start_offset)
     while offset < partition_log.end_offset:
         data = memoryview(partition_log.read(offset, READ_BYTES_MAX))

@@ -2,8 +2,8 @@
 
 Owns: the deadlines of one coordinator shard.
 Called by: coordinator.groups.
-Invariants: (1) a key has one deadline; (2) an entry of the heap that is no longer true is skipped or put
-  back when it comes up, never before.
+Invariants: (1) a key has one deadline; (2) an entry of the heap that is no longer true is skipped
+  or put back when it comes up, never before.
 Source: lazy deletion in a binary heap.
 """
 

@@ -5,10 +5,7 @@ import re
 import pytest
 
 from tests.brokers import Brokerd
-from tests.wire import raw
-from tests.wire.messages import ask
 from tests.wire.mixed import mixed_batches
-from tests.wire.raw import Connection
 from tests.wire.talk import append, create_topic, unique
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -17,7 +14,6 @@ PERF = "org.apache.kafka.tools.ProducerPerformance"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
-DESCRIBE_CONFIGS = 32
 DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
@@ -41,11 +37,7 @@ def test_kafka_topics_creates_describes_and_deletes(target):
     assert topic not in _tool(TOPICS, *server, "--list").splitlines()
 
 
-def test_kafka_topics_describes_partitions(target):
-    with Connection(target.port) as connection:
-        served = {row["api_key"] for row in ask(connection, raw.API_VERSIONS, 0)["api_keys"]}
-    if DESCRIBE_CONFIGS not in served:
-        pytest.skip("the tool asks for DescribeConfigs, which comes with a later issue")
+def test_kafka_topics_describes_partitions(target, against):
     topic = unique("java-described")
     create_topic(target.port, topic, 2)
     told = _tool(TOPICS, "--bootstrap-server", target.bootstrap, "--describe", "--topic", topic)
@@ -97,6 +89,8 @@ def _dump_problems(told: str) -> list[str]:
     marks = ("Found timestamp mismatch", "Found out of order timestamp", "Mismatches in",
              "Non-consecutive offsets", "isvalid: false", "corrupt", "Exception", "Index timestamp",
              "failed")
+    # The tool begins each file as if offset -1 came before it: said of every later segment.
+    told = re.sub(r"Non-consecutive offsets in .*\n +-1 is followed by \d+\n?", "", told)
     return [line for line in told.splitlines() if any(mark in line for mark in marks)]
 
 

@@ -1,4 +1,5 @@
-/* Any bytes as a frame: the header is refused or lies inside the frame, and its parts do not overlap. */
+/* Any bytes as a frame: the header is refused or lies inside the frame, and its parts do not
+ * overlap. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,16 +7,12 @@
 #include "frames.h"
 
 static void require(int holds) {
-    if (!holds) {
-        abort();
-    }
+    if (!holds) { abort(); }
 }
 
 static void check(const struct frames_rules *rules, const uint8_t *frame, size_t len) {
     struct frames_header h;
-    if (!frames_header(rules, frame, len, &h)) {
-        return;
-    }
+    if (!frames_header(rules, frame, len, &h)) { return; }
     const struct frames_versions *api = &rules->apis[h.api_key];
     require(h.api_key >= 0 && h.api_key < FRAMES_API_KEYS_MAX && api->max >= 0);
     require(h.api_key == FRAMES_API_VERSIONS ||
@@ -30,9 +27,7 @@ static void check(const struct frames_rules *rules, const uint8_t *frame, size_t
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (size < 5) {
-        return 0;
-    }
+    if (size < 5) { return 0; }
     struct frames_rules rules;
     frames_rules_init(&rules, 1000000);
     int32_t bytes = frames_size(&rules, data);

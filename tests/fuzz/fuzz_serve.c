@@ -1,5 +1,5 @@
-/* Any bytes as the body of a Produce or Fetch on topics that nobody granted: refused, or a miss whose
- * verdicts are answered within bounds, and nothing is left over. */
+/* Any bytes as the body of a Produce or Fetch on topics that nobody granted: refused, or a miss
+ * whose verdicts are answered within bounds, and nothing is left over. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +8,7 @@
 #include "serve.h"
 
 static void require(int holds) {
-    if (!holds) {
-        abort();
-    }
+    if (!holds) { abort(); }
 }
 
 static struct serve *made(void) {
@@ -39,9 +37,7 @@ static enum serve_status decide(struct serve *serve, struct serve_request *r) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    if (size < 2) {
-        return 0;
-    }
+    if (size < 2) { return 0; }
     struct serve *serve = made();
     uint8_t *body = malloc(size - 1);
     memcpy(body, data + 1, size - 1);
@@ -51,9 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     reply_init(&r.reply);
     if (serve_knows(r.api_key, r.api_version)) {
         enum serve_status status = serve_start(serve, &r);
-        if (status == SERVE_MISS) {
-            status = decide(serve, &r);
-        }
+        if (status == SERVE_MISS) { status = decide(serve, &r); }
         if (status == SERVE_ANSWER) {
             require(r.reply.len >= 8 && get_u32(r.reply.bytes) == r.reply.len - 4);
             require(get_i32(r.reply.bytes + 4) == 7 && r.reply.part_count == 0);

@@ -1,7 +1,10 @@
-"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as a process of its own."""
+"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as
+a process of its own.
+"""
 
 import functools
 import os
+import resource
 import struct
 import subprocess
 import tempfile
@@ -11,20 +14,29 @@ from tests.native.plain import ENVIRONMENT
 from tests.wire import raw
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ["reactor", "control", "listener", "connection", "requests", "receive", "output", "input",
-           "events", "peers", "slab", "timers", "frames", "reply", "mailbox", "iopool"]
+PARTS = ["input", "events", "peers", "slab", "timers", "mailbox"]
+SOURCES = {
+    "reactor_units": PARTS,
+    "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
+                       "receive", "output", "frames", "reply", "iopool"],
+}
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
+# The options that `make asan` and `make tsan` set are for the interpreter.
+SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
+             "UBSAN_OPTIONS": "print_stacktrace=1"}
 BUILT = tempfile.TemporaryDirectory(prefix="reactor-")
 
 
 @functools.cache
-def built(sanitizer: str) -> Path:
-    program = Path(BUILT.name) / f"reactor_server-{sanitizer}"
-    sources = [str(ROOT / "csrc" / f"{name}.c") for name in SOURCES]
+def built(sanitizer: str, name: str = "reactor_server") -> Path:
+    """A program of this folder, linked with the reactor's sources."""
+    program = Path(BUILT.name) / f"{name}-{sanitizer}"
+    sources = [str(ROOT / "csrc" / f"{one}.c") for one in SOURCES[name]]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
-         str(program), str(ROOT / "tests/native/reactor_server.c"), *sources], check=True, env=ENVIRONMENT)
+         str(program), str(ROOT / f"tests/native/{name}.c"), *sources],
+        check=True, env=ENVIRONMENT)
     return program
 
 
@@ -55,18 +67,23 @@ class Connection(raw.Connection):
 VERSIONS = {raw.PRODUCE: 9, raw.FETCH: 12, raw.METADATA: 9}
 
 
-def request(key: int, correlation_id: int, letter: str, amount: int = 0, rest: bytes = b"") -> bytes:
+def request(key: int, correlation_id: int, letter: str, amount: int = 0,
+            rest: bytes = b"") -> bytes:
     return raw.frame(raw.header(key, VERSIONS[key], correlation_id) + do(letter, amount, rest))
 
 
 class ReactorServer:
     """A context manager; at its end the process must have ended well with nothing left over."""
 
-    def __init__(self, sanitizer: str = "address,undefined", port: str = "0", **options: int):
+    def __init__(self, sanitizer: str = "address,undefined", port: str = "0",
+                 descriptors_max: int = 4096, **options: int):
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))
+
         named = [f"{name}={value}" for name, value in options.items()]
         self.process = subprocess.Popen(
             [str(built(sanitizer)), port, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit, env=SANITIZED)
         self.port = int(self.process.stdout.readline())
 
     def connect(self, wait_s: float = 10.0) -> Connection:

@@ -1,7 +1,7 @@
-"""Connections, order of answers, waits, misses, limits and ends, seen from the client's side of real sockets.
+"""Connections, order of answers, waits, misses, limits and ends, seen from the client's side.
 
-The reactor runs around a stand-in for serve (reactor_server.c) with the address sanitizer; every test ends with a process that
-has let go of all requests, ranges and buffers.
+The reactor runs around a stand-in for serve (reactor_server.c) with the address sanitizer; every
+server ends having let go of all requests, ranges and buffers.
 """
 
 import contextlib
@@ -128,7 +128,7 @@ def test_a_request_that_arrives_byte_by_byte_is_served(server):
 def test_bodies_of_any_size_arrive_whole(server, length):
     body = FILE[:length] * (1 + length // len(FILE))
     with server.connect() as c:
-        for turn in range(3):
+        for _ in range(3):
             assert c.ask(PRODUCE, "A", 0, body[:length]) == b"A\0\0\0\0" + body[:length]
         c.send(b"".join(request(PRODUCE, i, "J", i, body[:length // 4]) for i in range(4)))
         sums = {c.take(i) for i in range(4)}
@@ -137,9 +137,10 @@ def test_bodies_of_any_size_arrive_whole(server, length):
 
 def test_a_body_stays_in_place_while_later_bytes_arrive(server):
     with server.connect() as c:
-        c.send(request(PRODUCE, 1, "J", 100, b"\1" * 1000) + request(PRODUCE, 2, "A", 0, b"x" * 100)[:60])
+        second = request(PRODUCE, 2, "A", 0, b"x" * 100)
+        c.send(request(PRODUCE, 1, "J", 100, b"\1" * 1000) + second[:60])
         time.sleep(0.02)
-        c.send(request(PRODUCE, 2, "A", 0, b"x" * 100)[60:] + request(PRODUCE, 3, "J", 1, b"\1" * 70_000))
+        c.send(second[60:] + request(PRODUCE, 3, "J", 1, b"\1" * 70_000))
         assert struct.unpack("<I", c.take(1)) == (74 + 100 + 1000,)
         assert c.take(2).endswith(b"x" * 100)
         assert struct.unpack("<I", c.take(3)) == (74 + 1 + 70_000,)
@@ -271,7 +272,7 @@ def test_one_client_with_large_answers_leaves_the_others_their_turn():
             big.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
             big.send(b"".join(request(FETCH, i, "R", 60_000_000) for i in range(3)))
             small.ask(PRODUCE, "A")
-            for i in range(3):
+            for _ in range(3):
                 left = struct.unpack(">i", big._take(4))[0]
                 while left:
                     left -= len(big._take(min(left, 10_000_000)))
@@ -305,6 +306,46 @@ def test_connections_beyond_the_limit_wait_for_one_to_end():
             assert late.take(1) == b"A\0\0\0\0"
         for c in held:
             c.close()
+
+
+def test_without_descriptors_new_connections_wait_and_old_ones_are_served():
+    with ReactorServer("", descriptors_max=40, threads=1) as server:
+        held = [server.connect() for _ in range(60)]
+        assert held[0].ask(PRODUCE, "A") == b"A\0\0\0\0"
+        held[-1].post(PRODUCE, 1, "A")
+        assert held[-1].quiet(0.2)
+        for c in held[:-1]:
+            c.close()
+        assert held[-1].take(1) == b"A\0\0\0\0"
+        assert parsed(held[-1].ask(METADATA, "s").decode())["accept_pauses"] > 0
+        held[-1].close()
+
+
+@pytest.mark.slow
+def test_a_frame_that_does_not_arrive_ends_its_connection_in_30_s():
+    with ReactorServer() as server, server.connect() as c, server.connect() as late:
+        begin_s = time.monotonic()
+        c.send(struct.pack(">i", 1000))
+        while time.monotonic() - begin_s < 25:
+            time.sleep(1)
+            c.send(b"x")
+            late.ask(PRODUCE, "A")
+        assert c.closed(wait_s=10)
+        assert 29 < time.monotonic() - begin_s < 33
+        assert server.stats()["frames_late"] == 1
+
+
+def test_a_client_that_never_reads_is_one_request_at_a_time(server):
+    with server.connect() as c:
+        c.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            for i in range(3000):
+                c.socket.send(request(METADATA, i, "e", i, b"x" * 10_000))
+        time.sleep(0.2)
+        stats = server.stats()
+        assert stats["input_bytes"] < 1_000_000
+        c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: server.stats()["connections"] == 1)
 
 
 def test_an_idle_connection_is_closed_and_one_at_work_is_not():

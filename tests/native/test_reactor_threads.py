@@ -1,14 +1,15 @@
-"""Reactors, io workers, a clock and a control plane on many connections at once, under the sanitizers."""
+"""Reactors, io workers, a clock and a control plane on many connections at once, sanitized."""
 
 import random
 import socket
 import struct
+import subprocess
 import threading
 import time
 
 import pytest
 
-from tests.native.reactor_process import ReactorServer, request
+from tests.native.reactor_process import SANITIZED, ReactorServer, built, request
 from tests.wire.raw import FETCH, METADATA, PRODUCE, Closed
 
 CHOICES = [(PRODUCE, "AWXDJMSR"), (FETCH, "AWXDJMRB"), (METADATA, "eelpwn")]
@@ -61,3 +62,11 @@ def test_many_clients_with_every_kind_of_request_leave_nothing_behind(sanitizer,
         assert failures == []
         stats = server.stats()
     assert stats["requests_abandoned"] > 0 and stats["requests_missed"] > 0
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_the_small_parts_agree_with_naive_models(sanitizer, random_source):
+    seed = str(random_source.randrange(1 << 30))
+    ran = subprocess.run([str(built(sanitizer, "reactor_units")), seed], capture_output=True,
+                         text=True, timeout=60, env=SANITIZED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

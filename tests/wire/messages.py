@@ -22,7 +22,7 @@ ZERO = {
     "string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None, "float64": 0.0,
     "timedelta_i32": datetime.timedelta(0), "timedelta_i64": datetime.timedelta(0),
 }
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @cache
@@ -98,7 +98,7 @@ def plain(value):
     return value
 
 
-def encode(key: int, version: int, **fields) -> bytes:
+def encode(key: int, version: int, /, **fields) -> bytes:
     """The body of a request."""
     message = _schema(key, version, True)
     out = io.BytesIO()
@@ -113,7 +113,7 @@ def decode(key: int, version: int, body: bytes) -> dict:
     return plain(entity)
 
 
-def ask(connection: Connection, key: int, version: int, **fields) -> dict:
+def ask(connection: Connection, key: int, version: int, /, **fields) -> dict:
     return decode(key, version, connection.call(key, version, encode(key, version, **fields)))
 
 
@@ -124,5 +124,8 @@ KNOWN_NAMES = frozenset("""
     leader_epoch transactional_id allow_auto_topic_creation include_topic_authorized_operations
     include_cluster_authorized_operations client_software_name client_software_version
     producer_id producer_epoch validate_only topics topic_names endpoint_type
-    include_fenced_brokers cluster_id enable2_pc keep_prepared_txn
+    include_fenced_brokers cluster_id enable2_pc keep_prepared_txn group_id group_instance_id
+    rebalance_timeout reason protocol_type protocol_name members member_id groups require_stable
+    retention_time committed_leader_epoch states_filter types_filter member_epoch
+    include_authorized_operations key key_type coordinator_keys
 """.split())

@@ -17,7 +17,10 @@ def _rows(count: int, value_bytes: int, step_ms: int = 10) -> list[bytes]:
 
 
 def mixed_batches(producer_id: int = 4711) -> list[bytes]:
-    """Batches of many sizes, codecs and producers, with gaps of time and disorder between them."""
+    """Batches of many sizes and codecs, with gaps of time and disorder between them.
+
+    Every third is of an idempotent producer, so that a log can take them once for each id.
+    """
     out = []
     sequence = 0
     sizes = [(1, 0), (1, 10), (3, 100), (10, 20), (40, 50), (2, 5000), (1, 40000), (25, 300)]

@@ -95,7 +95,7 @@ def _stamped_offsets(side: Side) -> None:
     topic = side.topic("stamped", message_timestamp_type="LogAppendTime")
     for _ in range(3):
         side.append(topic, batch([record(), record(offset_delta=1)], base_timestamp=BASE_MS))
-        time.sleep(0.01)  # A millisecond of its own for each.
+        time.sleep(0.01)  # each batch has a stamp of its own
     for timestamp in (0, -3, BASE_MS):
         answer = side.ask("", raw.LIST_OFFSETS, 7, replica_id=-1, topics=[
             {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}])

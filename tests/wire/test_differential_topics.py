@@ -44,7 +44,8 @@ def _metadata(side: Side, version: int) -> None:
                  **more)
 
     ask_for("both", [{"name": one}, {"name": two}])
-    if version >= 4:  # Before v4 the question creates the topic; see docs/differences.md.
+    if version >= 4:
+        # Before, a request could not refuse creation; docs/differences.md on what it is told.
         ask_for("missing", [{"name": missing}])
         ask_for("mixed", [{"name": one}, {"name": missing}, {"name": "x/y"}])
     ask_for("bad name", [{"name": "a b"}])
@@ -79,13 +80,12 @@ def _create(side: Side, version: int) -> None:
 
     def create(label, *topics, **more):
         answer = side.ask(label, raw.CREATE_TOPICS, version, timeout=5000, topics=topics, **more)
+        if version < 7 or answer is None:
+            return
         for topic in answer["topics"]:
-            if topic.get("topic_id"):
+            if topic["topic_id"]:
                 side.ids[topic["topic_id"]] = f"id of {side.stems[topic['name']]}"
-            for config in topic.get("configs") or []:
-                if config["name"] == "min.insync.replicas":  # See docs/differences.md.
-                    config["config_source"] = 0
-        side.answers[-1] = (label, side.comparable(answer))
+                side.answers[-1] = (label, side.comparable(answer))
 
     plain = side.name("plain")
     create("plain", {**row, "name": plain})

@@ -1,0 +1,190 @@
+/* The reactor's small parts on their own, against naive models: timers, names, buffers, letters,
+ * the control plane's queue, addresses. Exit 0, or 1 with a line on stderr. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "events.h"
+#include "input.h"
+#include "mailbox.h"
+#include "peers.h"
+#include "slab.h"
+#include "timers.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+static uint32_t state;
+static uint32_t draw(uint32_t below) {
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % below;
+}
+
+enum { TIMERS = 200 };
+
+static int64_t naive_first(const struct timer *timers) {
+    int64_t first = INT64_MAX;
+    for (int i = 0; i < TIMERS; i++)
+        if (timers[i].place != 0 && timers[i].at_ms < first) first = timers[i].at_ms;
+    return first;
+}
+
+static void timers_agree_with_a_search_through_all(void) {
+    struct timers heap;
+    struct timer timers[TIMERS] = {0};
+    timers_init(&heap);
+    CHECK(timers_reserve(&heap, TIMERS / 2) && timers_reserve(&heap, TIMERS / 2));
+    int64_t now = 0;
+    for (int step = 0; step < 200000; step++) {
+        struct timer *one = &timers[draw(TIMERS)];
+        switch (draw(4)) {
+        case 0: timers_cancel(&heap, one); break;
+        case 1: now += draw(3); break;
+        default: timers_set(&heap, one, now + draw(50)); break;
+        }
+        CHECK(timers_first_ms(&heap) == naive_first(timers));
+        struct timer *due = timers_take(&heap, now);
+        if (due != NULL)
+            CHECK(due->place == 0 && due->at_ms <= now && due->at_ms <= naive_first(timers));
+        else
+            CHECK(naive_first(timers) > now);
+    }
+    timers_clear(&heap);
+}
+
+struct thing {
+    struct slab_item item;
+    uint64_t value;
+};
+
+static void a_name_that_outlived_its_item_finds_nothing(void) {
+    struct slab slab;
+    slab_init(&slab, sizeof(struct thing));
+    struct thing *held[1000];
+    bool grew;
+    for (uint32_t i = 0; i < 1000; i++) {
+        held[i] = slab_take(&slab, &grew);
+        CHECK(held[i] != NULL && held[i]->value == 0 && grew == (i % SLAB_CHUNK_ITEMS == 0));
+        held[i]->value = i;
+    }
+    for (int step = 0; step < 100000; step++) {
+        uint32_t i = draw(1000);
+        uint32_t index = held[i]->item.index, generation = held[i]->item.generation;
+        CHECK(slab_find(&slab, index, generation) == held[i]);
+        slab_give(&slab, held[i]);
+        CHECK(slab_find(&slab, index, generation) == NULL && slab_at(&slab, index) == NULL);
+        held[i] = slab_take(&slab, &grew);
+        CHECK(held[i] != NULL && !grew && held[i]->value == 0);
+        CHECK(slab_find(&slab, index, generation) == NULL);
+    }
+    CHECK(slab.live == 1000 && slab_find(&slab, slab_room(&slab), 1) == NULL);
+    slab_clear(&slab);
+}
+
+static void buffers_are_counted_limited_and_given_back(void) {
+    struct input_pool pool;
+    input_pool_init(&pool, 8 << 20);
+    struct input_buffer *held[64] = {0};
+    for (int step = 0; step < 50000; step++) {
+        struct input_buffer **one = &held[draw(64)];
+        if (*one != NULL) {
+            input_release(&pool, *one);
+            *one = NULL;
+        } else {
+            size_t room = (size_t)1 << draw(22);
+            *one = input_take(&pool, room, false);
+            if (*one != NULL) {
+                CHECK((*one)->room >= room && (*one)->room == input_room_for(room));
+                (*one)->bytes[0] = (*one)->bytes[(*one)->room - 1] = 1;
+            }
+        }
+        CHECK(pool.held_bytes <= pool.held_bytes_max && pool.spare_bytes <= INPUT_SPARE_BYTES_MAX);
+        if (step % 1000 == 0) input_pool_trim(&pool);
+    }
+    CHECK(input_take(&pool, (size_t)1 << 31, true) == NULL);
+    for (int i = 0; i < 64; i++)
+        if (held[i] != NULL) input_release(&pool, held[i]);
+    input_pool_trim(&pool);
+    input_pool_trim(&pool);
+    CHECK(pool.held_bytes == 0 && pool.spare_bytes == 0);
+    input_pool_clear(&pool);
+}
+
+static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
+    struct mailbox *mailbox = mailbox_new(100);
+    for (uint64_t i = 0; i < 1000; i++)
+        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_WAKE, .token = i}));
+    for (uint64_t i = 0; i < 50; i++)
+        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_IO_DONE, .token = i}));
+    CHECK(!mailbox_post(mailbox, &(struct letter){.kind = LETTER_IO_DONE}));
+    struct letter letters[200];
+    CHECK(mailbox_overflowed(mailbox) && !mailbox_overflowed(mailbox));
+    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, letters, 200) == 100);
+    for (uint64_t i = 0; i < 100; i++)
+        CHECK(letters[i].token == i % 50 &&
+              letters[i].kind == (i < 50 ? LETTER_WAKE : LETTER_IO_DONE));
+    CHECK(mailbox_arm(mailbox));
+    mailbox_free(mailbox);
+}
+
+static bool readable(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+static void events_come_in_order_and_ring_until_the_last_is_taken(void) {
+    struct events *events = events_new();
+    CHECK(!readable(events_fd(events)) && events_take(events, 10) == NULL);
+    for (uint64_t i = 0; i < 25; i++) {
+        struct event *e = events_make(EVENT_REQUEST, i);
+        e->token = i;
+        events_post(events, e);
+    }
+    CHECK(events_waiting(events) == 25);
+    uint64_t seen = 0;
+    while (readable(events_fd(events))) {
+        for (struct event *e = events_take(events, 10), *next; e != NULL; e = next) {
+            next = e->next;
+            CHECK(e->token == seen++);
+            free(e);
+        }
+    }
+    CHECK(seen == 25 && events_waiting(events) == 0);
+    events_post(events, events_make(EVENT_CLOSED, 0));
+    events_free(events);
+}
+
+static void addresses_are_counted_one_by_one(void) {
+    struct peers *peers = peers_new();
+    uint8_t address[16] = {0};
+    for (uint32_t i = 0; i < 5000; i++) {
+        memcpy(address, &i, sizeof i);
+        for (int n = 0; n < 3; n++) CHECK(peers_enter(peers, address, 3));
+        CHECK(!peers_enter(peers, address, 3));
+    }
+    for (uint32_t i = 0; i < 5000; i += 2) {
+        memcpy(address, &i, sizeof i);
+        for (int n = 0; n < 3; n++) peers_leave(peers, address);
+        CHECK(peers_enter(peers, address, 1) && !peers_enter(peers, address, 1));
+    }
+    CHECK(!peers_enter(peers, (const uint8_t[16]){1, 2, 3, 4, 5}, 0));
+    peers_free(peers);
+}
+
+int main(int argc, char **argv) {
+    state = argc > 1 ? (uint32_t)atol(argv[1]) : 1;
+    timers_agree_with_a_search_through_all();
+    a_name_that_outlived_its_item_finds_nothing();
+    buffers_are_counted_limited_and_given_back();
+    a_flood_of_wakes_leaves_room_for_what_must_arrive();
+    events_come_in_order_and_ring_until_the_last_is_taken();
+    addresses_are_counted_one_by_one();
+    puts("ok");
+    return 0;
+}
