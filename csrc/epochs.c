@@ -26,8 +26,8 @@ static bool epochs_push(struct epochs *e, int32_t epoch, int64_t start_offset) {
 
 int epochs_assign(struct epochs *e, int32_t epoch, int64_t start_offset) {
     if (e->count > 0 && e->entries[e->count - 1].epoch == epoch) return 0;
-    while (e->count > 0
-           && (e->entries[e->count - 1].epoch > epoch || e->entries[e->count - 1].start_offset >= start_offset))
+    while (e->count > 0 && (e->entries[e->count - 1].epoch > epoch ||
+                            e->entries[e->count - 1].start_offset >= start_offset))
         e->count--;
     return epochs_push(e, epoch, start_offset) ? 1 : -1;
 }
@@ -48,7 +48,8 @@ bool epochs_truncate_start(struct epochs *e, int64_t offset) {
     return true;
 }
 
-void epochs_end_of(const struct epochs *e, int32_t epoch, int64_t log_end_offset, int32_t *found, int64_t *end_offset) {
+void epochs_end_of(const struct epochs *e, int32_t epoch, int64_t log_end_offset, int32_t *found,
+                   int64_t *end_offset) {
     *found = -1;
     *end_offset = -1;
     if (epoch < 0 || e->count == 0 || epoch > e->entries[e->count - 1].epoch) return;
@@ -61,11 +62,14 @@ void epochs_end_of(const struct epochs *e, int32_t epoch, int64_t log_end_offset
 
 int32_t epochs_at(const struct epochs *e, int64_t offset) {
     int32_t epoch = -1;
-    for (uint32_t i = 0; i < e->count && e->entries[i].start_offset <= offset; i++) epoch = e->entries[i].epoch;
+    for (uint32_t i = 0; i < e->count && e->entries[i].start_offset <= offset; i++)
+        epoch = e->entries[i].epoch;
     return epoch;
 }
 
-int32_t epochs_last(const struct epochs *e) { return e->count == 0 ? -1 : e->entries[e->count - 1].epoch; }
+int32_t epochs_last(const struct epochs *e) {
+    return e->count == 0 ? -1 : e->entries[e->count - 1].epoch;
+}
 
 char *epochs_encode(const struct epochs *e, size_t *bytes) {
     size_t room = 32 + (size_t)e->count * EPOCHS_LINE_BYTES, at;
@@ -84,7 +88,8 @@ static const char *epochs_number(const char *p, const char *end, char stop, int6
     int64_t v = 0;
     const char *begin = p;
     for (; p < end && *p >= '0' && *p <= '9'; p++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *p - '0', &v)) return NULL;
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *p - '0', &v))
+            return NULL;
     if (p == begin || (p < end && *p != stop) || (p == end && stop != '\n')) return NULL;
     *value = v;
     return p < end ? p + 1 : p;
@@ -99,7 +104,9 @@ int epochs_decode(struct epochs *e, const char *text, size_t bytes) {
     while (p < end) {
         if ((p = epochs_number(p, end, ' ', &epoch)) == NULL || epoch > INT32_MAX) break;
         if ((p = epochs_number(p, end, '\n', &start)) == NULL) break;
-        if (e->count > 0 && (epoch <= epochs_last(e) || start < e->entries[e->count - 1].start_offset)) p = NULL;
+        if (e->count > 0 &&
+            (epoch <= epochs_last(e) || start < e->entries[e->count - 1].start_offset))
+            p = NULL;
         if (p == NULL || !epochs_push(e, (int32_t)epoch, start)) break;
     }
     if (p == end && e->count == count) return 0;

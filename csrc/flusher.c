@@ -1,8 +1,10 @@
-/* Group commit: a few threads for each log directory. One takes all logs that asked for a flush and starts their write-back
- * together; then the threads sync them side by side (large groups: one syncfs) and wake whoever waits. What asks meanwhile forms
- * the next group, and a log that takes long holds one thread, not the group. Flushes that nobody waits for have a lane of their
- * own, one at a time. Threads of its own, not jobs of the io pool: a commit must neither queue behind cold reads nor be refused.
- * The same threads hand removals that are due to the pool, and wake all waiters when the directory fails. */
+/* Group commit: a few threads for each log directory. One takes all logs that asked for a flush and
+ * starts their write-back together; then the threads sync them side by side (large groups: one
+ * syncfs) and wake whoever waits. What asks meanwhile forms the next group, and a log that takes
+ * long holds one thread, not the group. Flushes that nobody waits for have a lane of their own, one
+ * at a time. Threads of its own, not jobs of the io pool: a commit must neither queue behind cold
+ * reads nor be refused. The same threads hand removals that are due to the pool, and wake all
+ * waiters when the directory fails. */
 #include "flusher.h"
 
 #include <errno.h>
@@ -12,12 +14,19 @@
 
 #include "log_state.h"
 
-/* Measured on ext4 beside other load, p50 of a group of 4 KiB writes: 6 files one after the other 6-20 ms, with write-back started
- * on all and four threads 0.4 ms; 24 files 48-80 ms and 1.1 ms. syncfs: 0.6-4 ms whatever the number, and for 96 files a tenth
- * of the CPU (0.19 ms against 1.9-4.6), but it also flushes what others write: for large groups, and not while it is slow. */
-enum { FLUSHER_SYNCFS_MIN = 32, FLUSHER_SYNCFS_MS_MAX = 50, FLUSHER_SYNCFS_SKIPS = 64, FLUSHER_STACK_BYTES = 256 * 1024 };
+/* Measured on ext4 beside other load, p50 of a group of 4 KiB writes: 6 files one after the other
+ * 6-20 ms, with write-back started on all and four threads 0.4 ms; 24 files 48-80 ms and 1.1 ms.
+ * syncfs: 0.6-4 ms whatever the number, and for 96 files a tenth of the CPU (0.19 ms
+ * against 1.9-4.6), but it also flushes what others write: for large groups, and not while it is
+ * slow. */
+enum {
+    FLUSHER_SYNCFS_MIN = 32,
+    FLUSHER_SYNCFS_MS_MAX = 50,
+    FLUSHER_SYNCFS_SKIPS = 64,
+    FLUSHER_STACK_BYTES = 256 * 1024
+};
 
-/* ---- queues; flush_lock held ------------------------------------------------------------------------------------------- */
+/* ---- queues; flush_lock held ---- */
 
 static void flusher_push(struct flusher_queue *q, struct log *log) {
     log->flush_next = NULL;
@@ -70,9 +79,10 @@ void flusher_wake(struct log_dir *dir) {
     pthread_mutex_unlock(&dir->flush_lock);
 }
 
-/* ---- one log --------------------------------------------------------------------------------------------------------- */
+/* ---- one log ---- */
 
-/* Flushes a log that is marked as flushing, and drops the queue's reference. flush_lock is let go meanwhile. */
+/* Flushes a log that is marked as flushing, and drops the queue's reference. flush_lock is let go
+ * meanwhile. */
 static void flusher_run(struct log_dir *dir, struct log *log) {
     pthread_mutex_unlock(&dir->flush_lock);
     if (!log_dir_offline(dir)) log_flush(log);
@@ -85,7 +95,8 @@ static void flusher_run(struct log_dir *dir, struct log *log) {
     pthread_mutex_lock(&dir->flush_lock);
 }
 
-/* The next ready log, marked as flushing; NULL when that was being flushed by another thread, which goes on with it then. */
+/* The next ready log, marked as flushing; NULL when that was being flushed by another thread, which
+ * goes on with it then. */
 static struct log *flusher_pop(struct log_dir *dir) {
     struct log *log = dir->flusher.ready.first;
     dir->flusher.ready.first = log->flush_next;
@@ -120,7 +131,7 @@ static void flusher_run_slow(struct log_dir *dir) {
     dir->flusher.slow_busy = false;
 }
 
-/* ---- a group --------------------------------------------------------------------------------------------------------- */
+/* ---- a group ---- */
 
 static void flusher_start_writeback(struct log *log) {
     struct segment *s = NULL;
@@ -138,9 +149,11 @@ static void flusher_start_writeback(struct log *log) {
     segment_release(s);
 }
 
-/* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its last segment's bytes. */
+/* Notes in the log what a sync of the whole file system will cover: -1 when it needs more than its
+ * last segment's bytes. */
 static void flusher_note(struct log *log) {
-    bool simple = !log_marked(&log->files_marks) && !log_marked(&log->epochs_marks) && !atomic_load(&log->deleted);
+    bool simple = !log_marked(&log->files_marks) && !log_marked(&log->epochs_marks) &&
+                  !atomic_load(&log->deleted);
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);
@@ -157,11 +170,12 @@ static void flusher_syncfs(struct log_dir *dir, struct log *first) {
     if (log_dir_now_ms(CLOCK_MONOTONIC) - began > FLUSHER_SYNCFS_MS_MAX)
         atomic_store(&dir->flusher.syncfs_skips, FLUSHER_SYNCFS_SKIPS);
     for (struct log *log = first; log != NULL; log = log->flush_next)
-        if (log->sync_target >= 0 && !log_dir_offline(dir)) log_flush_publish(log, log->sync_target, log->sync_truncations);
+        if (log->sync_target >= 0 && !log_dir_offline(dir))
+            log_flush_publish(log, log->sync_target, log->sync_truncations);
 }
 
-/* A large group by one sync. Logs that need no more than that are done; the others, and those that another thread flushes just
- * now, become ready. flush_lock is let go meanwhile. */
+/* A large group by one sync. Logs that need no more than that are done; the others, and those that
+ * another thread flushes just now, become ready. flush_lock is let go meanwhile. */
 static void flusher_stage_whole(struct log_dir *dir, struct log *first) {
     struct log *group = NULL, *next;
     for (struct log *log = first; log != NULL; log = next) {
@@ -210,7 +224,8 @@ static void flusher_stage(struct log_dir *dir) {
         if (skips > 0) atomic_store(&f->syncfs_skips, skips - 1);
         if (count > 1) {
             pthread_mutex_unlock(&dir->flush_lock);
-            for (struct log *log = first; log != NULL; log = log->flush_next) flusher_start_writeback(log);
+            for (struct log *log = first; log != NULL; log = log->flush_next)
+                flusher_start_writeback(log);
             pthread_mutex_lock(&dir->flush_lock);
         }
         for (struct log *log = first; log != NULL; log = next) {
@@ -218,20 +233,23 @@ static void flusher_stage(struct log_dir *dir) {
             flusher_push(&f->ready, log);
         }
     }
-    if (f->ready.first != NULL && f->ready.first->flush_next != NULL) pthread_cond_broadcast(&f->more);
+    if (f->ready.first != NULL && f->ready.first->flush_next != NULL)
+        pthread_cond_broadcast(&f->more);
 }
 
-/* ---- the threads ------------------------------------------------------------------------------------------------------- */
+/* ---- the threads ---- */
 
 static void flusher_fail_all(struct log_dir *dir) {
     pthread_mutex_unlock(&dir->flush_lock);
     pthread_mutex_lock(&dir->logs_lock);
-    for (struct log *log = dir->logs; log != NULL; log = log->dir_next) log_wait_fail(log, LOG_E_OFFLINE);
+    for (struct log *log = dir->logs; log != NULL; log = log->dir_next)
+        log_wait_fail(log, LOG_E_OFFLINE);
     pthread_mutex_unlock(&dir->logs_lock);
     pthread_mutex_lock(&dir->flush_lock);
 }
 
-/* Removals that are due go to the pool; flush_lock held. Returns when the next one is due, 0 for none. */
+/* Removals that are due go to the pool; flush_lock held. Returns when the next one is due, 0 for
+ * none. */
 static int64_t flusher_removals(struct log_dir *dir) {
     int64_t now = dir->removals == NULL ? 0 : log_dir_now_ms(CLOCK_MONOTONIC);
     while (dir->removals != NULL && dir->removals->due_ms <= now) {
@@ -297,7 +315,9 @@ int flusher_start(struct log_dir *dir) {
     pthread_attr_setstacksize(&attributes, FLUSHER_STACK_BYTES);
     int error = 0;
     while (error == 0 && f->thread_count < FLUSHER_THREADS)
-        if ((error = pthread_create(&f->threads[f->thread_count], &attributes, flusher_work, dir)) == 0) f->thread_count++;
+        if ((error =
+                 pthread_create(&f->threads[f->thread_count], &attributes, flusher_work, dir)) == 0)
+            f->thread_count++;
     pthread_attr_destroy(&attributes);
     return f->thread_count > 0 ? 0 : error;
 }

@@ -1,4 +1,5 @@
-/* The group commit of one log directory: threads and queues. Part of struct log_dir, guarded by its flush_lock. */
+/* The group commit of one log directory: threads and queues. Part of struct log_dir, guarded by its
+ * flush_lock. */
 #ifndef PYLOG_FLUSHER_H
 #define PYLOG_FLUSHER_H
 
@@ -12,12 +13,14 @@ struct log_dir;
 
 enum { FLUSHER_THREADS = 4 };
 
-struct flusher_queue { struct log *first, **last; }; /* linked by flush_next, one reference each */
+struct flusher_queue {
+    struct log *first, **last;
+}; /* linked by flush_next, one reference each */
 
 struct flusher {
     pthread_cond_t more;
-    struct flusher_queue asked;     /* the next group */
-    struct flusher_queue ready;     /* write-back is started */
+    struct flusher_queue asked; /* the next group */
+    struct flusher_queue ready; /* write-back is started */
     struct log *slow_first, **slow_last;
     bool slow_busy, syncfs_busy, closing, told;
     _Atomic uint32_t syncfs_skips;

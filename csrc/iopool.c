@@ -56,7 +56,8 @@ static void *iopool_work(void *argument) {
     return NULL;
 }
 
-struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void), void (*scratch_free)(void *)) {
+struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void),
+                          void (*scratch_free)(void *)) {
     assert(threads > 0 && threads <= IOPOOL_THREADS_MAX && jobs_max > 0);
     struct iopool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof(pthread_t));
     if (pool == NULL) return NULL;
@@ -69,8 +70,8 @@ struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(v
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, IOPOOL_STACK_BYTES);
-    while (pool->thread_count < threads
-           && pthread_create(&pool->threads[pool->thread_count], &attributes, iopool_work, pool) == 0)
+    while (pool->thread_count < threads &&
+           pthread_create(&pool->threads[pool->thread_count], &attributes, iopool_work, pool) == 0)
         pool->thread_count++;
     pthread_attr_destroy(&attributes);
     if (pool->thread_count == 0) {

@@ -11,13 +11,15 @@ struct iopool;
 
 struct iojob {
     struct iojob *next;
-    int (*run)(struct iojob *job, void *worker_scratch); /* on a worker; the result becomes the letter's status */
-    struct mailbox *mailbox;                             /* NULL: nobody is told (run frees or releases by itself) */
-    uint64_t token;                                      /* LETTER_IO_DONE with this token and data = the job */
+    int (*run)(struct iojob *job,
+               void *worker_scratch); /* on a worker; the result becomes the letter's status */
+    struct mailbox *mailbox;          /* NULL: nobody is told (run frees or releases by itself) */
+    uint64_t token;                   /* LETTER_IO_DONE with this token and data = the job */
 };
 
 /* `scratch_new/free`: a per-worker context handed to run (an inflater and buffers); may be NULL. */
-struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void), void (*scratch_free)(void *));
+struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void),
+                          void (*scratch_free)(void *));
 /* False when the queue is full or closing: the caller does the work itself or answers an error. */
 bool iopool_submit(struct iopool *pool, struct iojob *job);
 /* Runs what is queued, then joins. */

@@ -206,12 +206,21 @@ static void close_sockets(struct sockets *s) {
 /* This family cannot be had on this machine, which matters only when no other address is left. */
 static bool is_absent(int error) { return error == -EAFNOSUPPORT || error == -EADDRNOTAVAIL; }
 
+/* The same address may be found twice, through two lines of a hosts file. */
+static bool is_repeated(const struct addrinfo *found, const struct addrinfo *at) {
+    for (const struct addrinfo *before = found; before != at; before = before->ai_next)
+        if (before->ai_addrlen == at->ai_addrlen &&
+            memcmp(before->ai_addr, at->ai_addr, at->ai_addrlen) == 0)
+            return true;
+    return false;
+}
+
 /* All sockets of all addresses on one port, bound. The port or a negative errno. */
 static int bind_all(const struct reactors *rs, const struct addrinfo *found, int port,
                     bool both_families, struct sockets *s) {
     int absent = -EADDRNOTAVAIL;
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-        for (int i = 0; i < rs->count; i++) {
+        for (int i = 0; i < rs->count && !is_repeated(found, at); i++) {
             int fd = open_socket(&rs->config, at, port, i > 0, both_families);
             if (i == 0 && is_absent(fd)) {
                 absent = fd;

@@ -1,10 +1,12 @@
-/* The partition log: ordered segments and the writable end. Formats are Kafka's (see docs/formats.md).
+/* The partition log: ordered segments and the writable end. Formats are Kafka's (see
+ * docs/formats.md).
  *
- * Threads: append, roll, truncate, retention under the log's own mutex; readers take no append lock (ends are published
- * atomically, segments are held by reference). Everything here may be called from reactors, io workers and Python (GIL released).
- * Invariants: (1) base offsets strictly rise; (2) log_start <= last_stable <= high_watermark <= log_end;
- *   (3) every byte below recovery_point is on disk; (4) flushed <= log_end, and an acknowledgement that promises the disk waits
- *   for flushed. */
+ * Threads: append, roll, truncate, retention under the log's own mutex; readers take no append lock
+ * (ends are published atomically, segments are held by reference). Everything here may be called
+ * from reactors, io workers and Python (GIL released). Invariants: (1) base offsets strictly rise;
+ * (2) log_start <= last_stable <= high_watermark <= log_end; (3) every byte below recovery_point is
+ * on disk; (4) flushed <= log_end, and an acknowledgement that promises the disk waits for flushed.
+ */
 #ifndef PYLOG_LOG_H
 #define PYLOG_LOG_H
 
@@ -20,95 +22,111 @@ struct log;
 struct log_dir;
 struct segment;
 
-enum log_error {           /* negative results; log_error_code maps them to Kafka's codes */
-    LOG_E_IO = -101,       /* 56 KAFKA_STORAGE_ERROR; errno in log_dir_failure */
-    LOG_E_OFFLINE = -102,  /* 56: the log directory failed before */
-    LOG_E_RANGE = -103,    /* 1 OFFSET_OUT_OF_RANGE */
-    LOG_E_SEQUENCE = -104, /* 45 OUT_OF_ORDER_SEQUENCE_NUMBER */
-    LOG_E_EPOCH = -105,    /* 47 INVALID_PRODUCER_EPOCH */
-    LOG_E_DUPLICATE = -106,/* 46; only for duplicates older than remembered where Kafka says so */
-    LOG_E_NOT_LEADER = -107, /* 6 */
-    LOG_E_DELETED = -108,  /* 3 UNKNOWN_TOPIC_OR_PARTITION */
-    LOG_E_FULL = -109,     /* 56: no space left; nothing was appended, the log stays readable */
-    LOG_E_MEMORY = -110,
-    LOG_E_CORRUPT = -111,  /* 2: a batch on disk does not parse */
-    LOG_E_TXN_STATE = -112,/* 48 */
-    LOG_E_WOULD_BLOCK = -113 /* only from log_read_nowait: a page that it needs is not cached */
+enum log_error {                  /* negative results; log_error_code maps them to Kafka's codes */
+                 LOG_E_IO = -101, /* 56 KAFKA_STORAGE_ERROR; errno in log_dir_failure */
+                 LOG_E_OFFLINE = -102,  /* 56: the log directory failed before */
+                 LOG_E_RANGE = -103,    /* 1 OFFSET_OUT_OF_RANGE */
+                 LOG_E_SEQUENCE = -104, /* 45 OUT_OF_ORDER_SEQUENCE_NUMBER */
+                 LOG_E_EPOCH = -105,    /* 47 INVALID_PRODUCER_EPOCH */
+                 LOG_E_DUPLICATE =
+                     -106, /* 46; only for duplicates older than remembered where Kafka says so */
+                 LOG_E_NOT_LEADER = -107, /* 6 */
+                 LOG_E_DELETED = -108,    /* 3 UNKNOWN_TOPIC_OR_PARTITION */
+                 LOG_E_FULL =
+                     -109, /* 56: no space left; nothing was appended, the log stays readable */
+                 LOG_E_MEMORY = -110,
+                 LOG_E_CORRUPT = -111,   /* 2: a batch on disk does not parse */
+                 LOG_E_TXN_STATE = -112, /* 48 */
+                 LOG_E_WOULD_BLOCK =
+                     -113 /* only from log_read_nowait: a page that it needs is not cached */
 };
 int16_t log_error_code(int error);
 
-/* ---- log directories: one per disk; the flusher's unit ------------------------------------------------------------ */
-/* `pool` runs preallocation, flushes and unlinks. NULL and *error (errno) when it cannot be opened or is not writable. */
+/* ---- log directories: one per disk; the flusher's unit ---- */
+/* `pool` runs preallocation, flushes and unlinks. NULL and *error (errno) when it cannot be opened
+ * or is not writable. */
 struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
 void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
-/* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes may exceed it. */
+/* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
+ * may exceed it. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
-struct log_dir_figures { uint64_t open_files, flush_groups, flush_files; };
+struct log_dir_figures {
+    uint64_t open_files, flush_groups, flush_files;
+};
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
-/* log_flush for all logs that have something to flush, with one sync of the file system when they are many. */
+/* log_flush for all logs that have something to flush, with one sync of the file system when they
+ * are many. */
 int log_dir_flush(struct log_dir *dir);
 /* log_close_clean for all logs in the same way: before each is closed, at a stop. */
 int log_dir_settle(struct log_dir *dir);
 
-/* ---- settings of a log (topic configuration, resolved) --------------------------------------------------------------- */
+/* ---- settings of a log (topic configuration, resolved) ---- */
 struct log_config {
     int64_t segment_ms, segment_jitter_ms, retention_ms, retention_bytes, file_delete_delay_ms;
     int64_t flush_messages, flush_ms, timestamp_before_max_ms, timestamp_after_max_ms;
     int64_t producer_id_expiration_ms, inflated_bytes_max;
     int32_t segment_bytes, segment_index_bytes, index_interval_bytes, max_message_bytes;
-    int32_t compression_level;   /* for compression_codec; INT32_MIN: the codec's default */
+    int32_t compression_level; /* for compression_codec; INT32_MIN: the codec's default */
     int32_t min_insync_replicas;
-    int8_t compression_codec;    /* -1: producer's, by copy; else enum codec */
+    int8_t compression_codec; /* -1: producer's, by copy; else enum codec */
     bool log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records;
-    bool acks_all_flush;         /* acks=all waits for the disk when this replica is alone */
+    bool acks_all_flush; /* acks=all waits for the disk when this replica is alone */
 };
 
 /* What a clean start knows without touching the directory; all -1/0: scan and recover. */
 struct log_checkpoint {
-    int64_t recovery_point;      /* everything below is on disk; 0: recover from the log's start */
-    int64_t log_start_offset;    /* -1: the first segment's base */
-    int64_t high_watermark;      /* -1: not known */
-    bool clean;                  /* stopped cleanly: trust `segments`, scan nothing */
-    const int64_t *segments;     /* clean only: segment_count triples (base offset, bytes, largest timestamp) */
+    int64_t recovery_point;   /* everything below is on disk; 0: recover from the log's start */
+    int64_t log_start_offset; /* -1: the first segment's base */
+    int64_t high_watermark;   /* -1: not known */
+    bool clean;               /* stopped cleanly: trust `segments`, scan nothing */
+    const int64_t
+        *segments; /* clean only: segment_count triples (base offset, bytes, largest timestamp) */
     uint32_t segment_count;
-    int64_t log_end_offset;      /* clean only */
-    int32_t last_epoch;          /* clean only: the newest leader epoch, -1 none */
+    int64_t log_end_offset; /* clean only */
+    int32_t last_epoch;     /* clean only: the newest leader epoch, -1 none */
 };
 
-/* Opens (creating the directory, partition.metadata with `topic_id`, and a first segment lazily) <dir>/<topic>-<partition>.
- * Opens no descriptor for a clean log: a partition at rest costs memory only. 0 and *out (one reference), or a log_error.
- * Recovery drops a torn tail after the last good batch and rebuilds missing or wrong indexes and producer state. */
+/* Opens (creating the directory, partition.metadata with `topic_id`, and a first segment lazily)
+ * <dir>/<topic>-<partition>. Opens no descriptor for a clean log: a partition at rest costs memory
+ * only. 0 and *out (one reference), or a log_error. Recovery drops a torn tail after the last good
+ * batch and rebuilds missing or wrong indexes and producer state. */
 int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
-             const struct log_config *config, const struct log_checkpoint *checkpoint, int64_t now_ms, struct log **out);
+             const struct log_config *config, const struct log_checkpoint *checkpoint,
+             int64_t now_ms, struct log **out);
 void log_retain(struct log *log);
-void log_release(struct log *log);          /* the last one closes the files */
+void log_release(struct log *log); /* the last one closes the files */
 /* Flushes, writes the producer snapshot and the epoch checkpoint, trims preallocated space. */
 int log_close_clean(struct log *log, int64_t now_ms);
-/* Nothing is written to its files any more, by nobody; appends, reads and waiters get LOG_E_DELETED. Before another log_open of
- * the same partition in this process, after log_close_clean or instead of it. */
+/* Nothing is written to its files any more, by nobody; appends, reads and waiters get
+ * LOG_E_DELETED. Before another log_open of the same partition in this process, after
+ * log_close_clean or instead of it. */
 void log_abandon(struct log *log);
-/* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, unlinks after file.delete.delay.ms. */
+/* Renames the directory to <topic>-<partition>.<uuid>-delete, fails waiters and appends, unlinks
+ * after file.delete.delay.ms. */
 int log_delete(struct log *log, int64_t now_ms);
 void log_set_config(struct log *log, const struct log_config *config);
 const struct log_config *log_config_get(struct log *log, struct log_config *copy);
 
-/* ---- role: who may append, and what moves the high watermark ---------------------------------------------------------- */
-/* Leader of `epoch`; `alone`: no other in-sync replica, so that appends move the high watermark by themselves. */
+/* ---- role: who may append, and what moves the high watermark ---- */
+/* Leader of `epoch`; `alone`: no other in-sync replica, so that appends move the high watermark by
+ * themselves. */
 int log_become_leader(struct log *log, int32_t epoch, bool alone);
 void log_become_follower(struct log *log, int32_t epoch);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
 
-/* Why the log cannot serve as leader: 0, LOG_E_OFFLINE, LOG_E_DELETED or LOG_E_NOT_LEADER. A waiter that was woken although its
- * end was not reached asks this. */
+/* Why the log cannot serve as leader: 0, LOG_E_OFFLINE, LOG_E_DELETED or LOG_E_NOT_LEADER. A waiter
+ * that was woken although its end was not reached asks this. */
 int log_failed(const struct log *log);
-/* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica holds the records. */
+/* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
+ * holds the records. */
 bool log_flush_before_ack(const struct log *log);
-/* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2 until then). */
+/* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2
+ * until then). */
 int32_t log_in_sync_count(const struct log *log);
 void log_set_in_sync_count(struct log *log, int32_t count);
 
@@ -119,83 +137,107 @@ int64_t log_last_stable_offset(const struct log *log);
 int64_t log_flushed_offset(const struct log *log);
 int64_t log_size_bytes(const struct log *log);
 
-/* ---- append ---------------------------------------------------------------------------------------------------------- */
+/* ---- append ---- */
 struct log_appended {
     int64_t base_offset, last_offset;
-    int64_t append_time_ms;     /* -1 for CreateTime */
+    int64_t append_time_ms; /* -1 for CreateTime */
     int64_t log_start_offset;
-    bool duplicate;             /* answered from producer state; nothing was written */
+    bool duplicate; /* answered from producer state; nothing was written */
 };
-/* Appends one checked batch as the leader of `leader_epoch` (-1: whatever the epoch is): producer state, offsets, stamps in place
- * (and LogAppendTime), roll if due, pwrite, index entries; publishes the end, wakes waiters. */
-int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary, int32_t leader_epoch,
-               int64_t now_ms, struct log_appended *out);
-/* As a follower or a loader: batches that already carry offsets and epochs, one or several, written as they are. */
+/* Appends one checked batch as the leader of `leader_epoch` (-1: whatever the epoch is): producer
+ * state, offsets, stamps in place (and LogAppendTime), roll if due, pwrite, index entries;
+ * publishes the end, wakes waiters. */
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
+/* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
+ * as they are. */
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms);
 
-/* ---- read ------------------------------------------------------------------------------------------------------------ */
+/* ---- read ---- */
 enum log_bound { LOG_BOUND_END = 0, LOG_BOUND_HIGH_WATERMARK = 1, LOG_BOUND_LAST_STABLE = 2 };
 
-struct log_range {              /* whole batches in one segment; release with log_range_release */
-    struct segment *segment;    /* holds the descriptor; NULL when length is 0 */
+struct log_range {           /* whole batches in one segment; release with log_range_release */
+    struct segment *segment; /* holds the descriptor; NULL when length is 0 */
     int fd;
-    int64_t position;           /* bytes in the file */
-    int32_t length;             /* bytes; 0 at the end */
-    int64_t first_offset;       /* base offset of the first batch (<= the wanted offset) */
-    int64_t next_offset;        /* the offset after the range: where the next read goes on */
+    int64_t position;     /* bytes in the file */
+    int32_t length;       /* bytes; 0 at the end */
+    int64_t first_offset; /* base offset of the first batch (<= the wanted offset) */
+    int64_t next_offset;  /* the offset after the range: where the next read goes on */
     int64_t high_watermark, last_stable_offset, log_start_offset, log_end_offset;
 };
-/* Whole batches from the one that holds `offset`, below `bound`, at most `bytes_max` (a longer first batch whole when
- * `at_least_one`, KIP-74). 0 (length 0 between bound and log end: nothing is visible yet), LOG_E_RANGE outside [log start, log
- * end] with the ends filled in, or an error. A reader that goes on where its last read ended searches no index. */
-int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one, struct log_range *out);
-/* The same, but LOG_E_WOULD_BLOCK instead of waiting for a disk to find the range (index and header pages). */
-int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
-                    struct log_range *out);
+/* Whole batches from the one that holds `offset`, below `bound`, at most `bytes_max` (a longer
+ * first batch whole when `at_least_one`, KIP-74). 0 (length 0 between bound and log end: nothing is
+ * visible yet), LOG_E_RANGE outside [log start, log end] with the ends filled in, or an error. A
+ * reader that goes on where its last read ended searches no index. */
+int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+             bool at_least_one, struct log_range *out);
+/* The same, but LOG_E_WOULD_BLOCK instead of waiting for a disk to find the range (index and header
+ * pages). */
+int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+                    bool at_least_one, struct log_range *out);
 void log_range_release(struct log_range *range);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
 /* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */
 int log_range_cached(const struct log_range *range);
 
-/* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset); returns how many there are. */
-struct log_aborted { int64_t producer_id, first_offset; };
-uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper, struct log_aborted *out, uint32_t max);
+/* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset);
+ * returns how many there are. */
+struct log_aborted {
+    int64_t producer_id, first_offset;
+};
+uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
+                             struct log_aborted *out, uint32_t max);
 
-/* ---- look-ups -------------------------------------------------------------------------------------------------------- */
-/* First record with timestamp >= target (target >= 0), exact to the record. 1 found, 0 none, negative error. May block. */
-int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch);
+/* ---- look-ups ---- */
+/* First record with timestamp >= target (target >= 0), exact to the record. 1 found, 0 none,
+ * negative error. May block. */
+int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
+                        int32_t *leader_epoch);
 /* The record with the greatest timestamp (ListOffsets -3). As above. */
-int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch);
+int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
+                           int32_t *leader_epoch);
 /* Largest epoch <= `epoch` and its end offset (KIP-101): out -1/-1 when unknown. */
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset);
 int32_t log_epoch_of(struct log *log, int64_t offset);
 int32_t log_last_epoch(struct log *log);
 
-/* ---- waiting: one-shot, posted as LETTER_WAKE to the waiter's mailbox -------------------------------------------------- */
-enum log_wait_for { LOG_WAIT_HIGH_WATERMARK = 0, LOG_WAIT_LAST_STABLE = 1, LOG_WAIT_END = 2, LOG_WAIT_FLUSHED = 3 };
-struct log_waiter {             /* lives in the owner's structure; linked while it waits */
+/* ---- waiting: one-shot, posted as LETTER_WAKE to the waiter's mailbox ---- */
+enum log_wait_for {
+    LOG_WAIT_HIGH_WATERMARK = 0,
+    LOG_WAIT_LAST_STABLE = 1,
+    LOG_WAIT_END = 2,
+    LOG_WAIT_FLUSHED = 3
+};
+struct log_waiter { /* lives in the owner's structure; linked while it waits */
     struct log_waiter *next, *prev;
     struct mailbox *mailbox;
     uint64_t token;
-    int64_t offset;             /* woken when the watched end is > offset, and on deletion, offline, loss of leadership */
+    int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
+                       leadership */
     uint8_t wait_for;
-    bool linked;                /* under the log's waiter lock */
+    bool linked; /* under the log's waiter lock */
 };
-/* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the directory's flusher for a
- * group commit that covers `offset`. */
+/* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the
+ * directory's flusher for a group commit that covers `offset`. */
 bool log_wait(struct log *log, struct log_waiter *waiter);
-void log_unwait(struct log *log, struct log_waiter *waiter); /* no letter is posted for it after this returns */
+void log_unwait(struct log *log,
+                struct log_waiter *waiter); /* no letter is posted for it after this returns */
 
-/* ---- upkeep (io workers, Python timers) -------------------------------------------------------------------------------- */
-int log_flush(struct log *log);                               /* blocks; moves flushed and recovery point to the end at the call */
+/* ---- upkeep (io workers, Python timers) ---- */
+int log_flush(
+    struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
 int log_roll_if_due(struct log *log, int64_t now_ms);
-int log_apply_retention(struct log *log, int64_t now_ms);     /* segments deleted, or an error */
-int log_move_start(struct log *log, int64_t offset, int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
-int log_truncate(struct log *log, int64_t offset);            /* drops what is at and above offset */
+int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
+int log_move_start(struct log *log, int64_t offset,
+                   int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
+int log_truncate(struct log *log, int64_t offset); /* drops what is at and above offset */
 void log_expire_producers(struct log *log, int64_t now_ms);
+/* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it cannot be had. */
+uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes);
 int64_t log_recovery_point(const struct log *log);
-/* Triples as in log_checkpoint for the clean-stop record; returns the count (call with max 0 to size). */
+/* Triples as in log_checkpoint for the clean-stop record; returns the count (call with max 0 to
+ * size). */
 uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max);
 /* After log_open: bytes cut from a torn tail, and segments scanned, for the start's report. */
 void log_recovery_report(const struct log *log, int64_t *bytes_cut, uint32_t *segments_scanned);

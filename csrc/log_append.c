@@ -1,12 +1,32 @@
-/* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated ahead, an index entry now and then;
- * the end is published under the view lock, so that readers see offset and position together. */
+/* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
+ * ahead, an index entry now and then; the end is published under the view lock, so that readers see
+ * offset and position together. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "log_state.h"
 
-/* ---- room ------------------------------------------------------------------------------------------------------------ */
+/* ---- room ---- */
+
+void log_lock_quiet(struct log *log) {
+    atomic_fetch_add(&log->quiet, 1);
+    for (;;) {
+        bool busy = false;
+        pthread_mutex_lock(&log->append_lock);
+        for (uint32_t i = 0; i < log->segment_count; i++)
+            busy = busy || atomic_load(&log->segments[i]->preallocating);
+        if (!busy) return;
+        /* Not under the lock: the job may be queued behind one that appends to this log. */
+        pthread_mutex_unlock(&log->append_lock);
+        usleep(200);
+    }
+}
+
+void log_unlock_quiet(struct log *log) {
+    atomic_fetch_sub(&log->quiet, 1);
+    pthread_mutex_unlock(&log->append_lock);
+}
 
 int log_roll(struct log *log, int64_t now_ms) {
     struct segment *old = log->segments[log->segment_count - 1];
@@ -16,11 +36,13 @@ int log_roll(struct log *log, int64_t now_ms) {
     int result = log_create_last(log, end, now_ms, &next);
     if (result != 0) return result;
     if (segment_pin(old, false) == 0) {
-        /* Index and snapshot can be derived again: their failure costs a later scan, not the append. */
+        /* Index and snapshot can be derived again: their failure costs a later scan, not the
+         * append. */
         segment_index_write(old, true);
         segment_unpin(old);
     }
-    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its indexes. */
+    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its
+     * indexes. */
     atomic_store(&old->sealed, true);
     log_write_snapshot(log, end);
     if ((result = log_add_segment(log, next)) != 0) {
@@ -32,19 +54,20 @@ int log_roll(struct log *log, int64_t now_ms) {
     return 0;
 }
 
-static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len, int64_t timestamp, int64_t last_offset,
-                                 int64_t now_ms) {
+static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
+                                 int64_t timestamp, int64_t last_offset, int64_t now_ms) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
     if (bytes == 0) return false;
     if (bytes + (int64_t)len > log->config.segment_bytes) return true;
     if (last_offset - s->base_offset > INT32_MAX) return true;
-    int64_t since = s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
+    int64_t since =
+        s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
     if (since > log->config.segment_ms - s->jitter_ms) return true;
     /* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
     int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
     if (entries < log->config.segment_index_bytes / 12) return false;
-    return segment_index_entries(s, false) >= (uint32_t)log->config.segment_index_bytes / 8
-        || segment_index_entries(s, true) + 1 >= (uint32_t)log->config.segment_index_bytes / 12;
+    return segment_index_entries(s, false) >= (uint32_t)log->config.segment_index_bytes / 8 ||
+           segment_index_entries(s, true) + 1 >= (uint32_t)log->config.segment_index_bytes / 12;
 }
 
 /* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
@@ -66,19 +89,22 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
     return 0;
 }
 
-/* ---- bookkeeping ------------------------------------------------------------------------------------------------------- */
+/* ---- bookkeeping ---- */
 
 int log_account(struct log *log, const struct batch_header *h, int64_t now_ms) {
     if (h->producer_id < 0) return 0;
-    bool control = h->attributes & BATCH_CONTROL, transactional = h->attributes & BATCH_TRANSACTIONAL;
-    int result = control ? producers_end_transaction(&log->producers, h, now_ms) : producers_update(&log->producers, h, now_ms);
+    bool control = h->attributes & BATCH_CONTROL,
+         transactional = h->attributes & BATCH_TRANSACTIONAL;
+    int result = control ? producers_end_transaction(&log->producers, h, now_ms)
+                         : producers_update(&log->producers, h, now_ms);
     if (transactional) log->first_open = producers_first_open(&log->producers);
     return result;
 }
 
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     pthread_mutex_lock(&log->view_lock);
-    atomic_fetch_add_explicit(&log->size_bytes, bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
+    atomic_fetch_add_explicit(&log->size_bytes,
+                              bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
                               memory_order_relaxed);
     atomic_store_explicit(&s->bytes, bytes, memory_order_relaxed);
     atomic_store(&log->end_offset, end);
@@ -93,18 +119,20 @@ void log_wake_after_append(struct log *log) {
     log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->end_offset));
     log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->high_watermark));
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->last_stable));
-    /* Somebody waits for the disk: the group under way may have been collected before these bytes. */
+    /* Somebody waits for the disk: the group under way may have been collected before these bytes.
+     */
     if (atomic_load(&log->waiting[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 
-/* ---- as leader ----------------------------------------------------------------------------------------------------------- */
+/* ---- as leader ---- */
 
 static int log_append_gate(struct log *log) {
     if (atomic_load_explicit(&log->deleted, memory_order_relaxed)) return LOG_E_DELETED;
     return log_dir_offline(log->home->dir) ? LOG_E_OFFLINE : 0;
 }
 
-static void log_append_duplicate(struct log *log, const struct producers_batch *seen, struct log_appended *out) {
+static void log_append_duplicate(struct log *log, const struct producers_batch *seen,
+                                 struct log_appended *out) {
     out->last_offset = seen->last_offset;
     out->base_offset = seen->last_offset - seen->offset_delta;
     out->append_time_ms = log->config.log_append_time ? seen->timestamp_ms : -1;
@@ -112,7 +140,8 @@ static void log_append_duplicate(struct log *log, const struct producers_batch *
     out->duplicate = true;
 }
 
-static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h, int64_t now_ms) {
+static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
+                            int64_t now_ms) {
     int64_t base = atomic_load_explicit(&log->end_offset, memory_order_relaxed);
     int64_t timestamp = log->config.log_append_time ? now_ms : h->max_timestamp;
     struct segment *s = log->segments[log->segment_count - 1];
@@ -129,28 +158,32 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     h->max_timestamp = timestamp;
     if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
     result = log_append_write(log, s, batch, len);
-    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not appended. */
+    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
+     * appended. */
     if (result == 0) result = log_account(log, h, now_ms);
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
     }
     segment_unpin(s);
     return result;
 }
 
-int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary, int32_t leader_epoch,
-               int64_t now_ms, struct log_appended *out) {
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
     struct batch_header h = summary->header;
     struct producers_batch seen;
     memset(out, 0, sizeof *out);
     if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
     pthread_mutex_lock(&log->append_lock);
     int result = log_append_gate(log);
-    if (result == 0 && (!atomic_load_explicit(&log->leader, memory_order_relaxed)
-                        || (leader_epoch >= 0 && leader_epoch != atomic_load_explicit(&log->leader_epoch, memory_order_relaxed))))
+    if (result == 0 &&
+        (!atomic_load_explicit(&log->leader, memory_order_relaxed) ||
+         (leader_epoch >= 0 &&
+          leader_epoch != atomic_load_explicit(&log->leader_epoch, memory_order_relaxed))))
         result = LOG_E_NOT_LEADER;
     if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
     if (result == 0 && h.producer_id >= 0) result = producers_check(&log->producers, &h, &seen);
@@ -160,8 +193,9 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
         return 0;
     }
     if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
-    bool ask = result == 0 && atomic_load_explicit(&log->end_offset, memory_order_relaxed)
-        - atomic_load_explicit(&log->flushed, memory_order_relaxed) >= log->config.flush_messages;
+    bool ask = result == 0 && atomic_load_explicit(&log->end_offset, memory_order_relaxed) -
+                                      atomic_load_explicit(&log->flushed, memory_order_relaxed) >=
+                                  log->config.flush_messages;
     pthread_mutex_unlock(&log->append_lock);
     if (result != 0) return result;
     out->base_offset = h.base_offset;
@@ -173,9 +207,10 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     return 0;
 }
 
-/* ---- as follower --------------------------------------------------------------------------------------------------------- */
+/* ---- as follower ---- */
 
-static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h, int64_t now_ms) {
+static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h,
+                            int64_t now_ms) {
     struct segment *s = log->segments[log->segment_count - 1];
     size_t len = batch_bytes(h);
     int result;
@@ -191,7 +226,8 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
     }
     segment_unpin(s);
     return result;
@@ -205,10 +241,14 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
     if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
     while (result == 0 && at < len) {
-        if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at) result = LOG_E_CORRUPT;
-        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0) result = LOG_E_RANGE;
-        else if (batch_check_crc(batches + at, &h) != 0) result = LOG_E_CORRUPT;
-        else result = log_follow_batch(log, batches + at, &h, now_ms);
+        if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
+            result = LOG_E_CORRUPT;
+        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0)
+            result = LOG_E_RANGE;
+        else if (batch_check_crc(batches + at, &h) != 0)
+            result = LOG_E_CORRUPT;
+        else
+            result = log_follow_batch(log, batches + at, &h, now_ms);
         if (result == 0) at += batch_bytes(&h);
     }
     pthread_mutex_unlock(&log->append_lock);

@@ -1,4 +1,5 @@
-/* Log directories: failure is sticky, descriptors are shared under a limit, removals wait for their time. */
+/* Log directories: failure is sticky, descriptors are shared under a limit, removals wait for their
+ * time. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -14,12 +15,19 @@
 
 int16_t log_error_code(int error) {
     static const int16_t codes[] = {
-        [LOG_E_IO - LOG_E_WOULD_BLOCK] = 56, [LOG_E_OFFLINE - LOG_E_WOULD_BLOCK] = 56, [LOG_E_RANGE - LOG_E_WOULD_BLOCK] = 1,
-        [LOG_E_SEQUENCE - LOG_E_WOULD_BLOCK] = 45, [LOG_E_EPOCH - LOG_E_WOULD_BLOCK] = 47,
-        [LOG_E_DUPLICATE - LOG_E_WOULD_BLOCK] = 46, [LOG_E_NOT_LEADER - LOG_E_WOULD_BLOCK] = 6,
-        [LOG_E_DELETED - LOG_E_WOULD_BLOCK] = 3, [LOG_E_FULL - LOG_E_WOULD_BLOCK] = 56,
-        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = -1, [LOG_E_CORRUPT - LOG_E_WOULD_BLOCK] = 2,
-        [LOG_E_TXN_STATE - LOG_E_WOULD_BLOCK] = 48, [0] = 56,
+        [LOG_E_IO - LOG_E_WOULD_BLOCK] = 56,
+        [LOG_E_OFFLINE - LOG_E_WOULD_BLOCK] = 56,
+        [LOG_E_RANGE - LOG_E_WOULD_BLOCK] = 1,
+        [LOG_E_SEQUENCE - LOG_E_WOULD_BLOCK] = 45,
+        [LOG_E_EPOCH - LOG_E_WOULD_BLOCK] = 47,
+        [LOG_E_DUPLICATE - LOG_E_WOULD_BLOCK] = 46,
+        [LOG_E_NOT_LEADER - LOG_E_WOULD_BLOCK] = 6,
+        [LOG_E_DELETED - LOG_E_WOULD_BLOCK] = 3,
+        [LOG_E_FULL - LOG_E_WOULD_BLOCK] = 56,
+        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = -1,
+        [LOG_E_CORRUPT - LOG_E_WOULD_BLOCK] = 2,
+        [LOG_E_TXN_STATE - LOG_E_WOULD_BLOCK] = 48,
+        [0] = 56,
     };
     if (error >= 0) return 0;
     if (error > LOG_E_IO || error < LOG_E_WOULD_BLOCK) return batch_error_code(error);
@@ -41,7 +49,9 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     flusher_wake(dir);
 }
 
-bool log_dir_offline(const struct log_dir *dir) { return atomic_load_explicit(&dir->offline, memory_order_acquire); }
+bool log_dir_offline(const struct log_dir *dir) {
+    return atomic_load_explicit(&dir->offline, memory_order_acquire);
+}
 
 int log_dir_failure(const struct log_dir *dir, const char **call) {
     int error = atomic_load(&dir->failure);
@@ -57,7 +67,8 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
     return result;
 }
 
-int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len) {
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
+                      size_t *len) {
     int fd = openat(dir->fd, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return -errno;
     struct stat st;
@@ -68,8 +79,10 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
     while (result == 0 && have < (size_t)st.st_size) {
         ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) result = n < 0 ? -errno : -EIO;
-        else have += (size_t)n;
+        if (n <= 0)
+            result = n < 0 ? -errno : -EIO;
+        else
+            have += (size_t)n;
     }
     close(fd);
     if (result != 0) {
@@ -81,7 +94,8 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
     return 0;
 }
 
-int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync) {
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
+                       bool sync) {
     char temporary[SEGMENT_PATH_BYTES + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
     int fd = openat(dir->fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -95,7 +109,7 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
     return result;
 }
 
-/* ---- removals -------------------------------------------------------------------------------------------------------- */
+/* ---- removals ---- */
 
 static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
     int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -106,7 +120,8 @@ static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
         return;
     }
     while ((entry = readdir(entries)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) unlinkat(fd, entry->d_name, 0);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(fd, entry->d_name, 0);
     closedir(entries);
     unlinkat(dir->fd, path, AT_REMOVEDIR);
 }
@@ -125,7 +140,8 @@ void log_dir_job_end(struct log_dir *dir) {
 }
 
 static int log_dir_removal_run(struct iojob *job, void *scratch) {
-    struct log_dir_removal *r = (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
+    struct log_dir_removal *r =
+        (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
     struct log_dir *dir = r->dir;
     (void)scratch;
     if (unlinkat(dir->fd, r->path, 0) != 0 && errno == EISDIR) log_dir_unlink_tree(dir, r->path);
@@ -165,7 +181,8 @@ static void log_dir_sweep(struct log_dir *dir) {
     while ((entry = readdir(entries)) != NULL) {
         size_t n = strlen(entry->d_name), suffix = LOG_DELETE_SUFFIX_BYTES;
         const char *end = entry->d_name + n - suffix;
-        if (n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 && strcmp(end + 33, "-delete") == 0)
+        if (n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 &&
+            strcmp(end + 33, "-delete") == 0)
             log_dir_remove_later(dir, entry->d_name, 0);
     }
     closedir(entries);

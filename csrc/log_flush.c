@@ -1,6 +1,6 @@
-/* One log's flush: every segment past the flushed offset, its names and epochs; then the end is published and waiters wake.
- * Who flushes when is flusher.c's. A failed flush is never tried again: the pages that it was about may be gone. The directory is
- * offline from then on. */
+/* One log's flush: every segment past the flushed offset, its names and epochs; then the end is
+ * published and waiters wake. Who flushes when is flusher.c's. A failed flush is never tried again:
+ * the pages that it was about may be gone. The directory is offline from then on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,8 +9,14 @@
 
 enum { LOG_FLUSH_SEGMENTS = 64 };
 
-/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will cover. */
-struct log_flush_set { struct segment *segments[LOG_FLUSH_SEGMENTS]; uint32_t count; int64_t target; uint64_t truncations; };
+/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will
+ * cover. */
+struct log_flush_set {
+    struct segment *segments[LOG_FLUSH_SEGMENTS];
+    uint32_t count;
+    int64_t target;
+    uint64_t truncations;
+};
 
 static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     pthread_mutex_lock(&log->view_lock);
@@ -19,8 +25,9 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     set->target = atomic_load(&log->end_offset);
     set->truncations = log->truncations;
     uint32_t first = log->segment_count;
-    while (first > 0 && (first == log->segment_count || log->segments[first]->base_offset > flushed
-                         || !atomic_load(&log->segments[first - 1]->settled)))
+    while (first > 0 &&
+           (first == log->segment_count || log->segments[first]->base_offset > flushed ||
+            !atomic_load(&log->segments[first - 1]->settled)))
         first--;
     for (uint32_t i = first; i < log->segment_count; i++) {
         bool last = i + 1 == log->segment_count;
@@ -60,7 +67,8 @@ static int log_flush_segment(struct segment *s) {
     }
     atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
     segment_unpin(s);
-    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it passes. */
+    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
+     * passes. */
     if (result == 0 && sealed) result = log_flush_index(s, "index");
     if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
     if (result == 0 && sealed) atomic_store(&s->settled, true);
@@ -103,7 +111,8 @@ int log_flush(struct log *log) {
             if (result == 0) result = log_flush_segment(set.segments[i]);
             segment_release(set.segments[i]);
         }
-        if (result == 0 && log_marked(&log->epochs_marks)) result = log_write_epochs(log, true, &made);
+        if (result == 0 && log_marked(&log->epochs_marks))
+            result = log_write_epochs(log, true, &made);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
         if (result == 0) log_flush_publish(log, set.target, set.truncations);

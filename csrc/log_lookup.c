@@ -8,10 +8,18 @@
 #include "bytes.h"
 #include "log_state.h"
 
-enum { LOG_ABORTED_BYTES = 34, LOG_ABORTED_FILE_BYTES_MAX = 64 << 20, LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30 };
+enum {
+    LOG_ABORTED_BYTES = 34,
+    LOG_ABORTED_FILE_BYTES_MAX = 64 << 20,
+    LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30
+};
 
 /* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
-struct log_lookup { struct segment **segments; uint32_t count; int64_t start, end; };
+struct log_lookup {
+    struct segment **segments;
+    uint32_t count;
+    int64_t start, end;
+};
 
 static int log_lookup_begin(struct log *log, struct log_lookup *l) {
     pthread_mutex_lock(&log->view_lock);
@@ -34,7 +42,10 @@ static void log_lookup_end(struct log_lookup *l) {
     free(l->segments);
 }
 
-struct log_lookup_batch { struct batch_header header; uint8_t *bytes; };
+struct log_lookup_batch {
+    struct batch_header header;
+    uint8_t *bytes;
+};
 
 static int log_lookup_load(struct segment *s, int64_t position, struct log_lookup_batch *batch) {
     size_t len = batch_bytes(&batch->header);
@@ -45,23 +56,30 @@ static int log_lookup_load(struct segment *s, int64_t position, struct log_looku
 }
 
 /* What is asked of one batch: 1 found, 0 not in it, negative. */
-struct log_lookup_question { int64_t target_ms, start, offset, timestamp_ms; int32_t epoch; bool greatest; };
+struct log_lookup_question {
+    int64_t target_ms, start, offset, timestamp_ms;
+    int32_t epoch;
+    bool greatest;
+};
 
-static int log_lookup_ask(struct segment *s, int64_t position, const struct batch_header *h, struct inflater *in,
-                          struct log_lookup_question *q) {
+static int log_lookup_ask(struct segment *s, int64_t position, const struct batch_header *h,
+                          struct inflater *in, struct log_lookup_question *q) {
     struct log_lookup_batch batch = {*h, NULL};
     int result = log_lookup_load(s, position, &batch);
     if (result == 0 && q->greatest)
-        result = batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);
+        result =
+            batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);
     else if (result == 0)
-        result = batch_find_timestamp(batch.bytes, batch_bytes(h), q->target_ms, q->start, in, &q->offset, &q->timestamp_ms);
+        result = batch_find_timestamp(batch.bytes, batch_bytes(h), q->target_ms, q->start, in,
+                                      &q->offset, &q->timestamp_ms);
     free(batch.bytes);
     q->epoch = h->leader_epoch;
     return result;
 }
 
 /* From `offset` on, the first batch whose header says that it reaches the target is opened. */
-static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in, struct log_lookup_question *q) {
+static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struct inflater *in,
+                           struct log_lookup_question *q) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t position, first, bytes = atomic_load(&s->bytes);
@@ -102,10 +120,12 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
         }
         int64_t largest = log_lookup_largest(s), from;
         if (q->greatest) {
-            if (largest >= 0 && (best < 0 || largest > log_lookup_largest(l.segments[best]))) best = (int32_t)i;
+            if (largest >= 0 && (best < 0 || largest > log_lookup_largest(l.segments[best])))
+                best = (int32_t)i;
         } else if (largest >= q->target_ms || (largest < 0 && i + 1 == l.count)) {
             result = segment_index_floor_time(s, q->target_ms, &from);
-            if (result == 0) result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
+            if (result == 0)
+                result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
         }
         segment_unpin(s);
     }
@@ -122,8 +142,8 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
     return result;
 }
 
-static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset, int64_t *timestamp_ms,
-                             int32_t *leader_epoch) {
+static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset,
+                             int64_t *timestamp_ms, int32_t *leader_epoch) {
     *offset = *timestamp_ms = -1;
     *leader_epoch = -1;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
@@ -135,23 +155,27 @@ static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int
     return 1;
 }
 
-int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch) {
+int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int64_t *timestamp_ms,
+                        int32_t *leader_epoch) {
     struct log_lookup_question q = {.target_ms = target_ms};
     return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
 }
 
-int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms, int32_t *leader_epoch) {
+int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
+                           int32_t *leader_epoch) {
     struct log_lookup_question q = {.greatest = true};
     return log_lookup_answer(log, &q, offset, timestamp_ms, leader_epoch);
 }
 
-/* ---- epochs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- epochs ---- */
 
-/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. Returns with append_lock held. */
+/* The cache, read from its file when the log was at rest, with the leader's own epoch in it.
+ * Returns with append_lock held. */
 static void log_lookup_epochs(struct log *log) {
     pthread_mutex_lock(&log->append_lock);
     log_load_epochs(log);
-    if (atomic_load(&log->leader)) log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset));
+    if (atomic_load(&log->leader))
+        log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset));
 }
 
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
@@ -175,23 +199,27 @@ int32_t log_last_epoch(struct log *log) {
     return epoch > leading ? epoch : leading;
 }
 
-/* ---- aborted transactions: .txnindex, entries of version, producer id, first, last and last stable offset -------------------- */
+/* ---- aborted transactions: .txnindex, entries of version, producer id, first, last and last
+ * stable offset -------------------- */
 
-static uint32_t log_aborted_in(struct segment *s, int64_t offset, int64_t upper, struct log_aborted *out, uint32_t max,
-                               uint32_t count, bool *past) {
+static uint32_t log_aborted_in(struct segment *s, int64_t offset, int64_t upper,
+                               struct log_aborted *out, uint32_t max, uint32_t count, bool *past) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes;
     size_t len;
     segment_path(s, "txnindex", path);
-    if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0) return count;
+    if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0)
+        return count;
     for (size_t at = 0; at + LOG_ABORTED_BYTES <= len; at += LOG_ABORTED_BYTES) {
-        int64_t first = get_i64(bytes + at + 10), last = get_i64(bytes + at + 18), stable = get_i64(bytes + at + 26);
+        int64_t first = get_i64(bytes + at + 10), last = get_i64(bytes + at + 18),
+                stable = get_i64(bytes + at + 26);
         if (get_i16(bytes + at) != 0) break;
         if (last >= offset && first < upper) {
             if (count < max) out[count] = (struct log_aborted){get_i64(bytes + at + 2), first};
             count++;
         }
-        if (stable >= upper) *past = true; /* Whatever was aborted later began at or above the bound. */
+        if (stable >= upper)
+            *past = true; /* Whatever was aborted later began at or above the bound. */
     }
     free(bytes);
     return count;
@@ -202,14 +230,16 @@ static int log_aborted_compare(const void *a, const void *b) {
     return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
 }
 
-uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper, struct log_aborted *out, uint32_t max) {
+uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
+                             struct log_aborted *out, uint32_t max) {
     struct log_lookup l;
     uint32_t count = 0;
     bool past = false;
     if (log_lookup_begin(log, &l) != 0) return 0;
     for (uint32_t i = 0; i < l.count && !past; i++) {
         int64_t end = i + 1 < l.count ? l.segments[i + 1]->base_offset : l.end;
-        if (end > offset) count = log_aborted_in(l.segments[i], offset, upper, out, max, count, &past);
+        if (end > offset)
+            count = log_aborted_in(l.segments[i], offset, upper, out, max, count, &past);
     }
     log_lookup_end(&l);
     uint32_t filled = count < max ? count : max;

@@ -1,4 +1,5 @@
-/* Opening and closing: a clean log costs memory only, its files are looked at by the first append. */
+/* Opening and closing: a clean log costs memory only, its files are looked at by the first append.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +20,11 @@ void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) 
     pthread_mutex_unlock(&log->home->dir->files_lock);
 }
 
-/* ---- the segment list -------------------------------------------------------------------------------------------------- */
+/* ---- the segment list ---- */
 
 int log_add_segment(struct log *log, struct segment *s) {
-    assert(log->segment_count == 0 || log->segments[log->segment_count - 1]->base_offset < s->base_offset);
+    assert(log->segment_count == 0 ||
+           log->segments[log->segment_count - 1]->base_offset < s->base_offset);
     pthread_mutex_lock(&log->view_lock);
     int result = 0;
     if (log->segment_count == log->segment_capacity) {
@@ -62,7 +64,8 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     if (gone == NULL) return;
     pthread_mutex_lock(&log->view_lock);
     memcpy(gone, log->segments + from, count * sizeof *gone);
-    memmove(log->segments + from, log->segments + from + count, (log->segment_count - from - count) * sizeof *gone);
+    memmove(log->segments + from, log->segments + from + count,
+            (log->segment_count - from - count) * sizeof *gone);
     log->segment_count -= count;
     free(log->hints);
     log->hints = NULL;
@@ -77,7 +80,7 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     free(gone);
 }
 
-/* ---- derived state ------------------------------------------------------------------------------------------------------- */
+/* ---- derived state ---- */
 
 int log_load_epochs(struct log *log) {
     if (log->epochs_loaded) return 0;
@@ -147,7 +150,7 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     return result;
 }
 
-/* ---- the writable end ------------------------------------------------------------------------------------------------------ */
+/* ---- the writable end ---- */
 
 int log_storage_error(struct log *log, int result, const char *call) {
     if (result <= LOG_E_IO) return result; /* It is one already. */
@@ -166,12 +169,14 @@ static int log_adopt_last(struct log *log, struct segment *s) {
     if (fstat(s->fd, &st) != 0) return log_storage_error(log, -errno, "fstat");
     int64_t bytes = atomic_load(&s->bytes), timestamp, offset;
     if (st.st_size < bytes) return LOG_E_CORRUPT;
-    if (st.st_size > bytes && ftruncate(s->fd, bytes) != 0) return log_storage_error(log, -errno, "ftruncate");
+    if (st.st_size > bytes && ftruncate(s->fd, bytes) != 0)
+        return log_storage_error(log, -errno, "ftruncate");
     if (segment_index_damaged(s)) {
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         int result = log_walk_segment(log, s, &walk, 0);
         if (result != 0) return result;
-    } else if (segment_index_last_time(s, &timestamp, &offset) && timestamp >= atomic_load(&s->largest_timestamp)) {
+    } else if (segment_index_last_time(s, &timestamp, &offset) &&
+               timestamp >= atomic_load(&s->largest_timestamp)) {
         atomic_store(&s->largest_timestamp, timestamp);
         atomic_store(&s->largest_timestamp_offset, offset);
     }
@@ -183,7 +188,8 @@ static int log_adopt_last(struct log *log, struct segment *s) {
 
 void log_tune_last(struct log *log, struct segment *s) {
     s->index_interval_bytes = log->config.index_interval_bytes;
-    int64_t jitter = log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
+    int64_t jitter =
+        log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
     uint32_t random;
     s->jitter_ms = 0;
     if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
@@ -225,13 +231,14 @@ int log_make_writable(struct log *log, int64_t now_ms) {
         if (result != 0) return result;
     }
     log_tune_last(log, log->segments[log->segment_count - 1]);
-    if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0) return result;
+    if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0)
+        return result;
     log->clean = false;
     log->writable = true;
     return 0;
 }
 
-/* ---- open ------------------------------------------------------------------------------------------------------------------ */
+/* ---- open ---- */
 
 static int log_write_metadata(struct log *log) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -249,11 +256,15 @@ static int log_write_metadata(struct log *log) {
     int result = log_dir_read_file(log->home->dir, path, 4096, &old, &len);
     if (result == 0) {
         while (len > 0 && old[len - 1] == '\n') len--;
-        bool same = len == (size_t)n && memcmp(old, text, len) == 0, whole = len == (size_t)n && memcmp(old, text, 21) == 0;
+        bool same = len == (size_t)n && memcmp(old, text, len) == 0,
+             whole = len == (size_t)n && memcmp(old, text, 21) == 0;
         free(old);
         if (same) return 0;
-        if (whole) return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to serve. */
-    } else if (result != -ENOENT) return log_storage_error(log, result, "open");
+        if (whole)
+            return LOG_E_CORRUPT; /* Another incarnation of the topic: its records are not ours to
+                                     serve. */
+    } else if (result != -ENOENT)
+        return log_storage_error(log, result, "open");
     /* Missing, or left empty by a power cut. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
     return result == 0 ? 0 : log_storage_error(log, result, "write");
@@ -276,7 +287,8 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
     log->last_epoch = checkpoint->last_epoch;
     log->start_offset = checkpoint->log_start_offset;
     if (checkpoint->log_start_offset < 0)
-        log->start_offset = log->segment_count > 0 ? log->segments[0]->base_offset : checkpoint->log_end_offset;
+        log->start_offset =
+            log->segment_count > 0 ? log->segments[0]->base_offset : checkpoint->log_end_offset;
     int64_t watermark = checkpoint->high_watermark;
     if (watermark > log->end_offset) watermark = log->end_offset;
     log->high_watermark = watermark < log->start_offset ? log->start_offset : watermark;
@@ -284,7 +296,8 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
     return 0;
 }
 
-static void log_defaults(struct log *log, const uint8_t topic_id[16], const struct log_config *config) {
+static void log_defaults(struct log *log, const uint8_t topic_id[16],
+                         const struct log_config *config) {
     log->references = 1;
     log->leader_epoch = -1;
     log->in_sync_count = 2;
@@ -304,7 +317,8 @@ static void log_defaults(struct log *log, const uint8_t topic_id[16], const stru
 }
 
 int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
-             const struct log_config *config, const struct log_checkpoint *checkpoint, int64_t now_ms, struct log **out) {
+             const struct log_config *config, const struct log_checkpoint *checkpoint,
+             int64_t now_ms, struct log **out) {
     char name[SEGMENT_PATH_BYTES];
     *out = NULL;
     if (log_dir_offline(dir)) return LOG_E_OFFLINE;
@@ -341,14 +355,19 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
     return 0;
 }
 
-void log_retain(struct log *log) { atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed); }
+void log_retain(struct log *log) {
+    atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed);
+}
 
 void log_release(struct log *log) {
-    if (log == NULL || atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel) != 1) return;
+    if (log == NULL || atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel) != 1)
+        return;
     struct log_dir *dir = log->home->dir;
     pthread_mutex_lock(&dir->logs_lock);
-    if (log->dir_prev != NULL) log->dir_prev->dir_next = log->dir_next;
-    else dir->logs = log->dir_next;
+    if (log->dir_prev != NULL)
+        log->dir_prev->dir_next = log->dir_next;
+    else
+        dir->logs = log->dir_next;
     if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
     pthread_mutex_unlock(&dir->logs_lock);
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) assert(log->waiters[kind] == NULL);
@@ -369,22 +388,22 @@ int log_close_files(struct log *log) {
     int result = 0, pinned;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     if (log->writable) {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
             /* Without an entry there is nothing to find: the next open scans these few batches. */
             if (segment_index_entries(s, false) > 0) result = segment_index_write(s, true);
-            segment_await_preallocation(s);
             if (result == 0) result = segment_trim(s);
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;
-        if (result == 0 && log->producers_loaded) result = log_write_snapshot(log, atomic_load(&log->end_offset));
+        if (result == 0 && log->producers_loaded)
+            result = log_write_snapshot(log, atomic_load(&log->end_offset));
         /* The next append opens it again. */
         log->writable = false;
     }
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     return result != 0 ? log_storage_error(log, result, "close") : 0;
 }
 
@@ -396,15 +415,14 @@ int log_close_clean(struct log *log, int64_t now_ms) {
 
 void log_abandon(struct log *log) {
     pthread_mutex_lock(&log->flush_lock);
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     atomic_store(&log->deleted, true);
-    for (uint32_t i = 0; i < log->segment_count; i++) segment_await_preallocation(log->segments[i]);
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     log_wait_fail(log, LOG_E_DELETED);
 }
 
-/* ---- settings and role ------------------------------------------------------------------------------------------------------- */
+/* ---- settings and role ---- */
 
 void log_set_config(struct log *log, const struct log_config *config) {
     pthread_mutex_lock(&log->append_lock);

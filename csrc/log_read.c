@@ -1,8 +1,9 @@
 /* Reading: an offset becomes a range of whole batches in one file.
  *
- * A reader that goes on where its last read ended is found in the log's hints: no index, no header is looked at. When the bound
- * is the end of the segment and all of it fits, its end needs no search either; otherwise the last indexed batch below the limit
- * and a few headers find it. The view lock is held for the arithmetic only, files are touched outside of it. */
+ * A reader that goes on where its last read ended is found in the log's hints: no index, no header
+ * is looked at. When the bound is the end of the segment and all of it fits, its end needs no
+ * search either; otherwise the last indexed batch below the limit and a few headers find it. The
+ * view lock is held for the arithmetic only, files are touched outside of it. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 
 int32_t log_find_segment(const struct log *log, int64_t offset) {
     uint32_t low = 0, n = log->segment_count;
-    if (n > 0 && log->segments[n - 1]->base_offset <= offset) return (int32_t)n - 1; /* most readers are at the tail */
+    if (n > 0 && log->segments[n - 1]->base_offset <= offset)
+        return (int32_t)n - 1; /* most readers are at the tail */
     while (n > 0) {
         uint32_t half = n / 2;
         bool below = log->segments[low + half]->base_offset <= offset;
@@ -25,17 +27,19 @@ int32_t log_find_segment(const struct log *log, int64_t offset) {
     return (int32_t)low - 1;
 }
 
-/* ---- hints (view_lock) --------------------------------------------------------------------------------------------------- */
+/* ---- hints (view_lock) ---- */
 
 static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset) {
     if (log->hints == NULL) return NULL;
     for (int i = 0; i < LOG_HINTS; i++)
-        if (log->hints[i].offset == offset && log->hints[i].base_offset == base_offset) return &log->hints[i];
+        if (log->hints[i].offset == offset && log->hints[i].base_offset == base_offset)
+            return &log->hints[i];
     return NULL;
 }
 
 /* The reader that was at `from` is at `to` now: its hint moves with it. */
-static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset, int64_t position) {
+static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
+                          int64_t position) {
     if (log->hints == NULL) {
         if ((log->hints = malloc(LOG_HINTS * sizeof *log->hints)) == NULL) return;
         for (int i = 0; i < LOG_HINTS; i++) log->hints[i] = (struct log_hint){-1, -1, 0};
@@ -47,28 +51,32 @@ static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t bas
     *h = (struct log_hint){to, base_offset, (int32_t)position};
 }
 
-/* ---- positions ------------------------------------------------------------------------------------------------------------- */
+/* ---- positions ---- */
 
-static int log_read_error(int result) { return result == -EAGAIN ? LOG_E_WOULD_BLOCK : result > LOG_E_IO ? LOG_E_IO : result; }
+static int log_read_error(int result) {
+    return result == -EAGAIN ? LOG_E_WOULD_BLOCK : result > LOG_E_IO ? LOG_E_IO : result;
+}
 
-int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position, int64_t *first) {
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
+               int64_t *first) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t from;
     int result = segment_index_floor(s, offset, nowait, &from);
     if (result != 0) return log_read_error(result);
     segment_scan_begin(&scan, s, from, end, nowait);
-    while ((result = segment_scan_peek(&scan, &h)) == 1 && batch_last_offset(&h) < offset) segment_scan_skip(&scan, &h);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && batch_last_offset(&h) < offset)
+        segment_scan_skip(&scan, &h);
     if (result < 0) return log_read_error(result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
     return result;
 }
 
-/* The last batch border in (from, from + bytes_max], and the offset that follows it; the first border after `from` when the
- * first batch alone is longer. */
-static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max, bool nowait, int64_t *border,
-                      int64_t *next) {
+/* The last batch border in (from, from + bytes_max], and the offset that follows it; the first
+ * border after `from` when the first batch alone is longer. */
+static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t bytes_max,
+                      bool nowait, int64_t *border, int64_t *next) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t target = from + bytes_max, begin;
@@ -90,15 +98,15 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     return result < 0 ? log_read_error(result) : 0;
 }
 
-/* ---- one read ---------------------------------------------------------------------------------------------------------------- */
+/* ---- one read ---- */
 
 /* What the view lock saw. Positions are -1 when they must be searched. */
 struct log_read_plan {
     struct segment *segment;
-    int64_t offset, upper;       /* readable offsets in this segment: [offset, upper) */
+    int64_t offset, upper; /* readable offsets in this segment: [offset, upper) */
     int64_t position, limit, bytes, base_offset;
     uint64_t truncations;
-    bool more;                   /* a later segment holds readable offsets */
+    bool more; /* a later segment holds readable offsets */
 };
 
 static void log_read_ends(struct log *log, struct log_range *out) {
@@ -113,9 +121,10 @@ static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
     return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->last_stable : &log->high_watermark);
 }
 
-/* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing to read. */
-static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip, struct log_read_plan *plan,
-                         struct log_range *out) {
+/* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing
+ * to read. */
+static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
+                         struct log_read_plan *plan, struct log_range *out) {
     int result = 0;
     pthread_mutex_lock(&log->view_lock);
     log_read_ends(log, out);
@@ -137,7 +146,9 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
             plan->more = segment_end < end;
             plan->upper = segment_end < end ? segment_end : end;
             struct log_hint *hint = log_hint_find(log, plan->offset, s->base_offset);
-            plan->position = hint != NULL ? hint->position : plan->offset == s->base_offset ? 0 : -1;
+            plan->position = hint != NULL                     ? hint->position
+                             : plan->offset == s->base_offset ? 0
+                                                              : -1;
             plan->limit = plan->bytes;
             if (end < segment_end) {
                 hint = log_hint_find(log, end, s->base_offset);
@@ -151,15 +162,20 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     return result;
 }
 
-/* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the next. */
-static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one, bool nowait,
-                          struct log_range *out) {
+/* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the
+ * next. */
+static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
+                          bool nowait, struct log_range *out) {
     struct segment *s = plan->segment;
     int64_t position = plan->position, limit = plan->limit, first = plan->offset, ignored;
     int result = 1;
-    if (position < 0 && (result = log_locate(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0) return result;
+    if (position < 0 &&
+        (result = log_locate(s, plan->offset, plan->bytes, nowait, &position, &first)) < 0)
+        return result;
     if (result == 0) return 1;
-    if (limit < 0 && (result = log_locate(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0) return result;
+    if (limit < 0 &&
+        (result = log_locate(s, plan->upper, plan->bytes, nowait, &limit, &ignored)) < 0)
+        return result;
     out->position = position;
     out->first_offset = first;
     out->next_offset = plan->upper;
@@ -167,7 +183,9 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     if (bytes_max < 0) bytes_max = 0;
     if (limit - position > bytes_max) {
         int64_t border;
-        if ((result = log_border(s, position, limit, bytes_max, nowait, &border, &out->next_offset)) != 0) return result;
+        if ((result = log_border(s, position, limit, bytes_max, nowait, &border,
+                                 &out->next_offset)) != 0)
+            return result;
         if (border - position > bytes_max && !at_least_one) {
             out->next_offset = plan->offset;
             return 0;
@@ -178,8 +196,8 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     return 0;
 }
 
-static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
-                         bool nowait, struct log_range *out) {
+static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+                         bool at_least_one, bool nowait, struct log_range *out) {
     struct log_read_plan plan;
     memset(out, 0, sizeof *out);
     out->fd = -1;
@@ -193,7 +211,8 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         result = segment_pin(plan.segment, false);
         if (result != 0) {
             segment_release(plan.segment);
-            /* Retention took the file between the look and the open: the offset is below the start by now. */
+            /* Retention took the file between the look and the open: the offset is below the start
+             * by now. */
             if (result == -ENOENT) return atomic_load(&log->deleted) ? LOG_E_DELETED : LOG_E_RANGE;
             return log_storage_error(log, result, "open");
         }
@@ -201,7 +220,8 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         if (result == 0 && out->length > 0) {
             pthread_mutex_lock(&log->view_lock);
             if (log->truncations == plan.truncations)
-                log_hint_move(log, offset, out->next_offset, plan.base_offset, out->position + out->length);
+                log_hint_move(log, offset, out->next_offset, plan.base_offset,
+                              out->position + out->length);
             pthread_mutex_unlock(&log->view_lock);
             out->segment = plan.segment;
             out->fd = plan.segment->fd;
@@ -213,13 +233,13 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
     }
 }
 
-int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
-             struct log_range *out) {
+int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+             bool at_least_one, struct log_range *out) {
     return log_read_with(log, offset, bound, bytes_max, at_least_one, false, out);
 }
 
-int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max, bool at_least_one,
-                    struct log_range *out) {
+int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
+                    bool at_least_one, struct log_range *out) {
     return log_read_with(log, offset, bound, bytes_max, at_least_one, true, out);
 }
 
@@ -239,12 +259,14 @@ int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     int32_t first = log_find_segment(log, offset), last = log_find_segment(log, end);
     if (offset < end && last >= 0) {
         if (first < 0) first = 0;
-        for (int32_t i = first; i <= last; i++) bytes += atomic_load_explicit(&log->segments[i]->bytes, memory_order_relaxed);
+        for (int32_t i = first; i <= last; i++)
+            bytes += atomic_load_explicit(&log->segments[i]->bytes, memory_order_relaxed);
         struct log_hint *hint = log_hint_find(log, offset, log->segments[first]->base_offset);
         if (hint != NULL) bytes -= hint->position;
         hint = log_hint_find(log, end, log->segments[last]->base_offset);
         if (hint != NULL && end < atomic_load(&log->end_offset))
-            bytes -= atomic_load_explicit(&log->segments[last]->bytes, memory_order_relaxed) - hint->position;
+            bytes -= atomic_load_explicit(&log->segments[last]->bytes, memory_order_relaxed) -
+                     hint->position;
     }
     pthread_mutex_unlock(&log->view_lock);
     return bytes;

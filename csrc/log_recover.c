@@ -1,8 +1,9 @@
-/* Recovery: everything but the batches is derived, so it is walked again from the newest point that is known to be good.
+/* Recovery: everything but the batches is derived, so it is walked again from the newest point that
+ * is known to be good.
  *
- * Above the recovery point every batch is checked; the first that fails ends the log (a torn tail, zeros, a hole that a power cut
- * left). Below it nothing is cut: damage there is not the work of a crash. Idempotent: what a killed recovery wrote is derived
- * again. */
+ * Above the recovery point every batch is checked; the first that fails ends the log (a torn tail,
+ * zeros, a hole that a power cut left). Below it nothing is cut: damage there is not the work of a
+ * crash. Idempotent: what a killed recovery wrote is derived again. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,14 +16,23 @@
 
 #include "log_state.h"
 
-enum { LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30, LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
-       LOG_RECOVER_WINDOW_BYTES = 256 << 10, LOG_RECALL_BYTES = 4 << 20,
-       LOG_RECALL_SEGMENTS = 8 };
+enum {
+    LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30,
+    LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
+    LOG_RECOVER_WINDOW_BYTES = 256 << 10,
+    LOG_RECALL_BYTES = 4 << 20,
+    LOG_RECALL_SEGMENTS = 8
+};
 
-/* ---- the directory ----------------------------------------------------------------------------------------------------- */
+/* ---- the directory ---- */
 
-struct log_offsets { int64_t *at; uint32_t count, capacity; };
-struct log_listing { struct log_offsets segments, snapshots; };
+struct log_offsets {
+    int64_t *at;
+    uint32_t count, capacity;
+};
+struct log_listing {
+    struct log_offsets segments, snapshots;
+};
 
 static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
     if (o->count == o->capacity) {
@@ -46,7 +56,9 @@ static const char *log_listing_parse(const char *name, int64_t *offset) {
     int64_t value = 0;
     for (int i = 0; i < 20; i++) {
         if (!isdigit((unsigned char)name[i])) return NULL;
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, name[i] - '0', &value)) return NULL;
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, name[i] - '0', &value))
+            return NULL;
     }
     *offset = value;
     return name[20] == '.' ? name + 21 : NULL;
@@ -70,8 +82,10 @@ static int log_list(struct log *log, struct log_listing *listing) {
         const char *name = entry->d_name, *dot = strrchr(name, '.');
         int64_t offset;
         const char *extension = strlen(name) > 21 ? log_listing_parse(name, &offset) : NULL;
-        bool left = dot != NULL && (strcmp(dot, ".deleted") == 0 || strcmp(dot, ".cleaned") == 0 || strcmp(dot, ".tmp") == 0);
-        if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 || strncmp(name, "partition.", 10) == 0))
+        bool left = dot != NULL && (strcmp(dot, ".deleted") == 0 || strcmp(dot, ".cleaned") == 0 ||
+                                    strcmp(dot, ".tmp") == 0);
+        if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 ||
+                     strncmp(name, "partition.", 10) == 0))
             unlinkat(fd, name, 0);
         else if (extension != NULL && strcmp(extension, "log") == 0)
             result = log_offsets_push(&listing->segments, offset) ? 0 : -ENOMEM;
@@ -82,7 +96,8 @@ static int log_list(struct log *log, struct log_listing *listing) {
     if (listing->segments.count > 1)
         qsort(listing->segments.at, listing->segments.count, sizeof(int64_t), log_offsets_compare);
     if (listing->snapshots.count > 1)
-        qsort(listing->snapshots.at, listing->snapshots.count, sizeof(int64_t), log_offsets_compare);
+        qsort(listing->snapshots.at, listing->snapshots.count, sizeof(int64_t),
+              log_offsets_compare);
     return result;
 }
 
@@ -91,14 +106,19 @@ static void log_list_free(struct log_listing *listing) {
     free(listing->snapshots.at);
 }
 
-/* ---- walking ------------------------------------------------------------------------------------------------------------- */
+/* ---- walking ---- */
 
-struct log_walk_buffer { uint8_t *bytes; size_t room; };
+struct log_walk_buffer {
+    uint8_t *bytes;
+    size_t room;
+};
 
-static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h, struct log_walk_buffer *buffer) {
+static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h,
+                          struct log_walk_buffer *buffer) {
     size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
     if (len > LOG_RECOVER_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
-    if (within + len <= scan->window_bytes) return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
+    if (within + len <= scan->window_bytes)
+        return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
     if (len > buffer->room) {
         /* The file holds these bytes: `len` was held against its end. */
         uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
@@ -111,7 +131,8 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
     return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
 }
 
-/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another history. */
+/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
+ * history. */
 static void log_walk_epoch(struct log *log, const struct batch_header *h) {
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
     epochs_truncate_end(&log->epochs, h->base_offset);
@@ -127,20 +148,25 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
-    /* Checked batches are read whole anyway: in large pieces. Without the memory it is slower, nothing else. */
-    if (walk->check_from != INT64_MAX && scan.end > SEGMENT_WINDOW_BYTES && (window.bytes = malloc(window.room)) != NULL) {
+    /* Checked batches are read whole anyway: in large pieces. Without the memory it is slower,
+     * nothing else. */
+    if (walk->check_from != INT64_MAX && scan.end > SEGMENT_WINDOW_BYTES &&
+        (window.bytes = malloc(window.room)) != NULL) {
         scan.window = window.bytes;
         scan.window_room = (uint32_t)window.room;
     }
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         /* Offsets rise, and stay within what an index entry can say. */
-        if (h.base_offset < next || h.last_offset_delta < 0 || batch_last_offset(&h) - s->base_offset > INT32_MAX) {
+        if (h.base_offset < next || h.last_offset_delta < 0 ||
+            batch_last_offset(&h) - s->base_offset > INT32_MAX) {
             result = LOG_E_CORRUPT;
             break;
         }
-        if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0) break;
+        if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0)
+            break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
-        if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0) break;
+        if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0)
+            break;
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
@@ -152,8 +178,10 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     return result < 0 ? result : 0;
 }
 
-/* The newest snapshot at or below `end` that is whole. Others above it would be used by a later start and go. */
-static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
+/* The newest snapshot at or below `end` that is whole. Others above it would be used by a later
+ * start and go. */
+static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots,
+                                 int64_t end) {
     for (uint32_t i = snapshots->count; i > 0; i--) {
         char file[64], path[SEGMENT_PATH_BYTES];
         uint8_t *bytes;
@@ -161,7 +189,9 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
         log_path(log, file, path);
         int result = snapshots->at[i - 1] > end
-            ? -ESTALE : log_dir_read_file(log->home->dir, path, LOG_RECOVER_SNAPSHOT_BYTES_MAX, &bytes, &len);
+                         ? -ESTALE
+                         : log_dir_read_file(log->home->dir, path, LOG_RECOVER_SNAPSHOT_BYTES_MAX,
+                                             &bytes, &len);
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
@@ -173,16 +203,19 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
 }
 
 /* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
-static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes, struct producers *older) {
+static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
+                               struct producers *older) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t end, first, begin = 0;
     if (segment_pin(s, false) != 0) return;
-    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0
-        && (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
+    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
+        (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
         segment_scan_begin(&scan, s, begin, end, false);
         while (segment_scan_peek(&scan, &h) == 1) {
-            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) && producers_update(older, &h, 0) != 0) break;
+            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) &&
+                producers_update(older, &h, 0) != 0)
+                break;
             segment_scan_skip(&scan, &h);
         }
     }
@@ -223,22 +256,25 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
         result = log_walk_segment(log, s, &walk, now_ms);
         segment_unpin(s);
-        if (result == LOG_E_CORRUPT) result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
+        if (result == LOG_E_CORRUPT)
+            result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
     }
     if (result == 0) log_recall_producers(log, from);
     return result;
 }
 
-/* ---- recovery ------------------------------------------------------------------------------------------------------------ */
+/* ---- recovery ---- */
 
-/* A segment wholly below the recovery point: its size is the file's, its largest timestamp the index's. */
+/* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
+ * index's. */
 static int log_adopt_sealed(struct log *log, struct segment *s) {
     int64_t timestamp, offset;
     int result = 0;
     if (segment_index_damaged(s)) {
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         result = log_walk_segment(log, s, &walk, 0);
-        if (result == LOG_E_CORRUPT) result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
+        if (result == LOG_E_CORRUPT)
+            result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
         int written = segment_index_write(s, true);
         log->segments_scanned++;
         return result != 0 ? result : written;
@@ -264,31 +300,35 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
 }
 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
-static int log_recover_segment(struct log *log, struct segment *s, const struct log_checkpoint *checkpoint, int64_t replay_from,
+static int log_recover_segment(struct log *log, struct segment *s,
+                               const struct log_checkpoint *checkpoint, int64_t replay_from,
                                int64_t upper, int64_t *end, bool *ended, int64_t now_ms) {
-    struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
+    struct log_walk walk = {
+        .check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
     int result = log_walk_segment(log, s, &walk, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
-    /* A batch that is missing between two segments was lost in a power cut; compaction may leave such gaps too. */
-    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= checkpoint->recovery_point
-        && !log->config.cleanup_compact;
+    /* A batch that is missing between two segments was lost in a power cut; compaction may leave
+     * such gaps too. */
+    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= checkpoint->recovery_point &&
+               !log->config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
     if ((result = log_cut(log, s, walk.good)) != 0) return result;
     return segment_index_write(s, true);
 }
 
-static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint, int64_t snapshot, int64_t *end,
-                                int64_t now_ms) {
+static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint,
+                                int64_t snapshot, int64_t *end, int64_t now_ms) {
     bool ended = false;
     for (uint32_t i = 0; i < log->segment_count; i++) {
         struct segment *s = log->segments[i];
         bool last = i + 1 == log->segment_count;
         struct stat st;
         if (ended) { /* Behind a cut nothing counts. */
-            for (uint32_t k = i; k < log->segment_count; k++) log->bytes_cut += atomic_load(&log->segments[k]->bytes);
+            for (uint32_t k = i; k < log->segment_count; k++)
+                log->bytes_cut += atomic_load(&log->segments[k]->bytes);
             log_drop_segments(log, i, log->segment_count - i, 0);
             break;
         }
@@ -298,8 +338,10 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         s->created_ms = (int64_t)st.st_mtim.tv_sec * 1000;
         s->index_interval_bytes = log->config.index_interval_bytes;
         int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
-        if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot) result = log_adopt_sealed(log, s);
-        else if (result == 0) result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, now_ms);
+        if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot)
+            result = log_adopt_sealed(log, s);
+        else if (result == 0)
+            result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, now_ms);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
@@ -307,7 +349,8 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
     return 0;
 }
 
-static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint, int64_t end) {
+static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint,
+                             int64_t end) {
     int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
     int64_t start = checkpoint->log_start_offset > first ? checkpoint->log_start_offset : first;
     int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
@@ -322,7 +365,8 @@ static void log_recover_ends(struct log *log, const struct log_checkpoint *check
 
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
     struct log_listing listing;
-    int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset, end = start;
+    int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
+            end = start;
     int result = log_list(log, &listing);
     for (uint32_t i = 0; i < listing.segments.count && result == 0; i++) {
         struct segment *s = segment_new(log->home, listing.segments.at[i], 0, -1);
@@ -333,25 +377,31 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
             break;
         }
         segment_path(s, "log", path);
-        if (fstatat(log->home->dir->fd, path, &st, 0) != 0) result = -errno;
-        else atomic_store(&s->bytes, st.st_size);
+        if (fstatat(log->home->dir->fd, path, &st, 0) != 0)
+            result = -errno;
+        else
+            atomic_store(&s->bytes, st.st_size);
         atomic_fetch_add(&log->size_bytes, atomic_load(&s->bytes));
         int added = log_add_segment(log, s);
         if (result == 0) result = added;
     }
     if (result == 0 && log->segment_count > 0) {
-        atomic_store(&log->end_offset, INT64_MAX - 1); /* No epoch is above the end while that is not known. */
+        atomic_store(&log->end_offset,
+                     INT64_MAX - 1); /* No epoch is above the end while that is not known. */
         result = log_load_epochs(log);
         int64_t snapshot = log_load_snapshot(log, &listing.snapshots, INT64_MAX);
         if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
-        if (result == 0 && snapshot > end) result = log_restore_producers(log, end, now_ms);
-        else log->snapshot_offset = snapshot;
+        if (result == 0 && snapshot > end)
+            result = log_restore_producers(log, end, now_ms);
+        else
+            log->snapshot_offset = snapshot;
         if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
     }
     log_list_free(&listing);
     log->epochs_loaded = true;
     log->producers_loaded = result == 0;
-    if (result == 0 && end < start) { /* All that was left is below the start: the log goes on empty from there. */
+    if (result == 0 &&
+        end < start) { /* All that was left is below the start: the log goes on empty from there. */
         log_drop_segments(log, 0, log->segment_count, 0);
         end = start;
     }

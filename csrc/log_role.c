@@ -13,7 +13,9 @@ int64_t log_size_bytes(const struct log *log) { return atomic_load(&log->size_by
 bool log_is_leader(const struct log *log) { return atomic_load(&log->leader); }
 int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->leader_epoch); }
 int32_t log_in_sync_count(const struct log *log) { return atomic_load(&log->in_sync_count); }
-void log_set_in_sync_count(struct log *log, int32_t count) { atomic_store(&log->in_sync_count, count); }
+void log_set_in_sync_count(struct log *log, int32_t count) {
+    atomic_store(&log->in_sync_count, count);
+}
 
 int log_failed(const struct log *log) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
@@ -27,7 +29,8 @@ bool log_flush_before_ack(const struct log *log) {
 
 void log_set_last_stable(struct log *log) {
     int64_t high = atomic_load(&log->high_watermark);
-    atomic_store(&log->last_stable, log->first_open >= 0 && log->first_open < high ? log->first_open : high);
+    atomic_store(&log->last_stable,
+                 log->first_open >= 0 && log->first_open < high ? log->first_open : high);
 }
 
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
@@ -44,10 +47,13 @@ int log_become_leader(struct log *log, int32_t epoch, bool alone) {
     pthread_mutex_lock(&log->append_lock);
     atomic_store(&log->leader_epoch, epoch);
     atomic_store(&log->alone, alone);
-    if (alone) atomic_store(&log->in_sync_count, 1);
-    else if (atomic_load(&log->in_sync_count) < 2) atomic_store(&log->in_sync_count, 2);
+    if (alone)
+        atomic_store(&log->in_sync_count, 1);
+    else if (atomic_load(&log->in_sync_count) < 2)
+        atomic_store(&log->in_sync_count, 2);
     /* A log at rest notes its epoch when it is next looked at: nothing can be appended before. */
-    int result = log->epochs_loaded ? log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) : 0;
+    int result =
+        log->epochs_loaded ? log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) : 0;
     pthread_mutex_lock(&log->view_lock);
     if (alone) atomic_store(&log->high_watermark, atomic_load(&log->end_offset));
     log_set_last_stable(log);

@@ -1,5 +1,6 @@
-/* All logs of a directory at once: few are flushed one by one, many by one sync of the file system. What it covers is noted
- * before, published after; what changes meanwhile stays marked for the next flush. */
+/* All logs of a directory at once: few are flushed one by one, many by one sync of the file system.
+ * What it covers is noted before, published after; what changes meanwhile stays marked for the next
+ * flush. */
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,12 +9,18 @@
 
 enum { LOG_SETTLE_SYNCFS_MIN = 8 };
 
-struct log_settle { struct log *log; int64_t target; uint64_t truncations; uint32_t files, epochs; bool noted; };
+struct log_settle {
+    struct log *log;
+    int64_t target;
+    uint64_t truncations;
+    uint32_t files, epochs;
+    bool noted;
+};
 
 static bool log_settle_due(struct log *log) {
-    return !atomic_load(&log->deleted)
-        && (atomic_load(&log->end_offset) > atomic_load(&log->flushed) || log_marked(&log->files_marks)
-            || log_marked(&log->epochs_marks));
+    return !atomic_load(&log->deleted) &&
+           (atomic_load(&log->end_offset) > atomic_load(&log->flushed) ||
+            log_marked(&log->files_marks) || log_marked(&log->epochs_marks));
 }
 
 /* References to the directory's logs: all, or those with something to flush. */
@@ -37,8 +44,8 @@ static void log_settle_free(struct log_settle *list, uint32_t count) {
     free(list);
 }
 
-/* Writes the epochs and notes the ends that the sync will cover. A log with unflushed sealed segments is left to log_flush,
- * which also trims them. */
+/* Writes the epochs and notes the ends that the sync will cover. A log with unflushed sealed
+ * segments is left to log_flush, which also trims them. */
 static void log_settle_note(struct log_settle *entry) {
     struct log *log = entry->log;
     entry->epochs = atomic_load(&log->epochs_marks.synced);
@@ -48,7 +55,8 @@ static void log_settle_note(struct log_settle *entry) {
     if (written != 0) return;
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
-    entry->noted = !atomic_load(&log->deleted) && (s == NULL || s->base_offset <= atomic_load(&log->flushed));
+    entry->noted =
+        !atomic_load(&log->deleted) && (s == NULL || s->base_offset <= atomic_load(&log->flushed));
     entry->target = atomic_load(&log->end_offset);
     entry->truncations = log->truncations;
     entry->files = atomic_load(&log->files_marks.made);

@@ -1,7 +1,8 @@
-/* What the log's parts share: the structures behind log.h. Included by csrc/log_*.c and segment*.c only.
+/* What the log's parts share: the structures behind log.h. Included by csrc/log_*.c and segment*.c
+ * only.
  *
- * Lock order: flush_lock > append_lock > view_lock > index_lock > files_lock; the dir's logs_lock > waiters_lock; dir->flush_lock
- * is taken last and alone. */
+ * Lock order: flush_lock > append_lock > view_lock > index_lock > files_lock; the dir's logs_lock >
+ * waiters_lock; dir->flush_lock is taken last and alone. */
 #ifndef PYLOG_LOG_STATE_H
 #define PYLOG_LOG_STATE_H
 
@@ -17,7 +18,8 @@
 
 enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40 };
 
-/* A path below the log directory that is to be unlinked (a directory: with its files) when its time has come. */
+/* A path below the log directory that is to be unlinked (a directory: with its files) when its time
+ * has come. */
 struct log_dir_removal {
     struct log_dir_removal *next;
     struct iojob job;
@@ -33,56 +35,67 @@ struct log_dir {
     _Atomic bool offline;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
-    pthread_mutex_t logs_lock;      /* the list of logs */
+    pthread_mutex_t logs_lock; /* the list of logs */
     struct log *logs;
-    pthread_mutex_t files_lock;     /* descriptors, names, the clock */
+    pthread_mutex_t files_lock; /* descriptors, names, the clock */
     struct segment *clock;
     uint32_t open_count, open_max;
-    pthread_mutex_t flush_lock;     /* the flusher's list, removals */
-    pthread_cond_t flush_quiet;     /* jobs fell */
+    pthread_mutex_t flush_lock; /* the flusher's list, removals */
+    pthread_cond_t flush_quiet; /* jobs fell */
     struct log_dir_removal *removals;
-    uint32_t jobs;                  /* on the pool, with a pointer to this directory */
+    uint32_t jobs; /* on the pool, with a pointer to this directory */
     struct flusher flusher;
 };
 
-/* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change meanwhile stays visible. */
-struct log_marks { _Atomic uint32_t made, synced; };
+/* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change
+ * meanwhile stays visible. */
+struct log_marks {
+    _Atomic uint32_t made, synced;
+};
 static inline void log_mark(struct log_marks *m) { atomic_fetch_add(&m->made, 1); }
-static inline bool log_marked(struct log_marks *m) { return atomic_load(&m->made) != atomic_load(&m->synced); }
+static inline bool log_marked(struct log_marks *m) {
+    return atomic_load(&m->made) != atomic_load(&m->synced);
+}
 
-struct log_hint { int64_t offset, base_offset; int32_t position; };
+struct log_hint {
+    int64_t offset, base_offset;
+    int32_t position;
+};
 
 struct log {
     _Atomic uint32_t references;
     struct segment_home *home;
-    struct log *dir_next, *dir_prev;            /* logs_lock */
-    struct log *flush_next, *slow_next;         /* the flusher's, with the next two lines: dir->flush_lock */
-    bool flush_wanted, slow_wanted;             /* queued */
-    bool flushing, flush_after;                 /* a thread is at it; it was asked for meanwhile */
-    int64_t sync_target;                        /* of the flusher's sync, as is the next */
+    struct log *dir_next, *dir_prev; /* logs_lock */
+    struct log *flush_next,
+        *slow_next;                 /* the flusher's, with the next two lines: dir->flush_lock */
+    bool flush_wanted, slow_wanted; /* queued */
+    bool flushing, flush_after;     /* a thread is at it; it was asked for meanwhile */
+    int64_t sync_target;            /* of the flusher's sync, as is the next */
     uint64_t sync_truncations;
     _Atomic bool leader, alone, deleted;
-    bool clean;                                 /* opened by checkpoint alone: the active file was not looked at yet */
-    bool writable;                              /* the last segment is open for appends */
+    bool clean;    /* opened by checkpoint alone: the active file was not looked at yet */
+    bool writable; /* the last segment is open for appends */
     bool producers_loaded, epochs_loaded;
-    struct log_marks epochs_marks, files_marks; /* epochs not in their file; directory entries not on disk */
+    struct log_marks epochs_marks,
+        files_marks; /* epochs not in their file; directory entries not on disk */
     uint8_t topic_id[16];
     pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
     /* Written under view_lock, read anywhere. */
     _Atomic int64_t start_offset, end_offset, high_watermark, last_stable, flushed, size_bytes;
     _Atomic int32_t leader_epoch, in_sync_count;
-    _Atomic bool flush_before_ack;              /* the setting acks_all_flush, readable without a lock */
-    struct segment **segments;                  /* append_lock and view_lock to change, either to read */
+    _Atomic bool flush_before_ack; /* the setting acks_all_flush, readable without a lock */
+    struct segment **segments;     /* append_lock and view_lock to change, either to read */
     uint32_t segment_count, segment_capacity;
     uint32_t next_hint;
-    struct log_hint *hints;                     /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
-    uint64_t truncations;                       /* view_lock */
-    int64_t first_open;                         /* first offset of the oldest open transaction, -1 (append_lock) */
-    int64_t snapshot_offset;                    /* of the newest .snapshot written or loaded, -1 */
-    _Atomic int64_t last_flush_ms;              /* CLOCK_REALTIME */
-    struct producers producers;                 /* append_lock */
-    struct epochs epochs;                       /* as segments */
-    int32_t last_epoch;                         /* while epochs are not loaded */
+    struct log_hint *hints;  /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
+    _Atomic uint32_t quiet;                    /* no new preallocation while above 0 */
+    uint64_t truncations;    /* view_lock */
+    int64_t first_open;      /* first offset of the oldest open transaction, -1 (append_lock) */
+    int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
+    struct producers producers;    /* append_lock */
+    struct epochs epochs;          /* as segments */
+    int32_t last_epoch;            /* while epochs are not loaded */
     uint32_t segments_scanned;
     int64_t bytes_cut;
     struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
@@ -93,10 +106,13 @@ struct log {
 /* log_dir.c */
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
-int log_dir_sync(struct log_dir *dir, const char *name); /* fsyncs a directory below it, NULL: itself. 0 or -errno */
+int log_dir_sync(struct log_dir *dir,
+                 const char *name); /* fsyncs a directory below it, NULL: itself. 0 or -errno */
 /* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
-int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out, size_t *len);
-int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len, bool sync);
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
+                      size_t *len);
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
+                       bool sync);
 int64_t log_dir_now_ms(clockid_t clock);
 /* Around a job on the pool that knows the directory: log_dir_free waits for it. */
 void log_dir_job_begin(struct log_dir *dir);
@@ -110,28 +126,37 @@ void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
 void log_wait_fail(struct log *log, int32_t status);
 
 /* log_open.c */
-int log_storage_error(struct log *log, int error, const char *call); /* -errno to a log_error; may take the dir offline */
+int log_storage_error(struct log *log, int error,
+                      const char *call); /* -errno to a log_error; may take the dir offline */
 void log_tune_last(struct log *log, struct segment *s);
 /* append_lock: creates the file of a new last segment; log_add_segment lists it. */
 int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
-int log_make_writable(struct log *log, int64_t now_ms);        /* append_lock: the last segment, opened for appends */
-int log_load_producers(struct log *log, int64_t now_ms);       /* append_lock */
-int log_load_epochs(struct log *log);                          /* append_lock */
-/* flush_lock held, takes append_lock for a copy; `sync`: the file is on disk when it returns 0, else *made is what a later sync covers. */
+int log_make_writable(struct log *log,
+                      int64_t now_ms); /* append_lock: the last segment, opened for appends */
+int log_load_producers(struct log *log, int64_t now_ms); /* append_lock */
+int log_load_epochs(struct log *log);                    /* append_lock */
+/* flush_lock held, takes append_lock for a copy; `sync`: the file is on disk when it returns 0,
+ * else *made is what a later sync covers. */
 int log_write_epochs(struct log *log, bool sync, uint32_t *made);
-int log_close_files(struct log *log);                          /* everything of log_close_clean but the flush */
-int log_write_snapshot(struct log *log, int64_t offset);       /* append_lock */
-int log_add_segment(struct log *log, struct segment *s);       /* append_lock, takes the reference */
-void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms); /* append_lock */
+int log_close_files(struct log *log); /* everything of log_close_clean but the flush */
+int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
+int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
+void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
+                       int64_t delay_ms); /* append_lock */
 
 /* log_recover.c */
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
-/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at or above `check_from`. Ends at
- * the first bad batch; *good is the position after the last good one, *next the offset after it. */
-struct log_walk { int64_t check_from, replay_from, position, good, next; bool index; };
+/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
+ * or above `check_from`. Ends at the first bad batch; *good is the position after the last good
+ * one, *next the offset after it. */
+struct log_walk {
+    int64_t check_from, replay_from, position, good, next;
+    bool index;
+};
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
-int log_restore_producers(struct log *log, int64_t end, int64_t now_ms); /* newest valid snapshot, then replay */
+int log_restore_producers(struct log *log, int64_t end,
+                          int64_t now_ms); /* newest valid snapshot, then replay */
 
 /* log_role.c */
 /* append_lock: the current leader epoch begins at `offset` when it has no entry yet. */
@@ -139,14 +164,21 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
 void log_set_last_stable(struct log *log); /* view_lock */
 
 /* log_append.c */
-int log_roll(struct log *log, int64_t now_ms);                 /* append_lock */
+/* append_lock with no preallocation queued or running: before a file is cut, closed, or opened by
+ * another log. */
+void log_lock_quiet(struct log *log);
+void log_unlock_quiet(struct log *log);
+int log_roll(struct log *log, int64_t now_ms);                                    /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);
 int log_account(struct log *log, const struct batch_header *h, int64_t now_ms);
 
 /* log_read.c */
-/* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0 none, or an error. Pinned. */
-int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position, int64_t *first);
-int32_t log_find_segment(const struct log *log, int64_t offset); /* index of the last with base <= offset, -1 */
+/* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0
+ * none, or an error. Pinned. */
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
+               int64_t *first);
+int32_t log_find_segment(const struct log *log,
+                         int64_t offset); /* index of the last with base <= offset, -1 */
 
 #endif

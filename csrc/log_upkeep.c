@@ -15,12 +15,13 @@ enum { LOG_NAME_BYTES_MAX = 255 };
 int log_roll_if_due(struct log *log, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
-    bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed)
-        && now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
+    bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed) &&
+               now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
     if (log->writable && !atomic_load(&log->deleted)) {
         struct segment *s = log->segments[log->segment_count - 1];
         /* By the clock since the segment began: record times of a quiet log say nothing. */
-        if (atomic_load(&s->bytes) > 0 && now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
+        if (atomic_load(&s->bytes) > 0 &&
+            now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
             result = log_roll(log, now_ms);
     }
     pthread_mutex_unlock(&log->append_lock);
@@ -28,23 +29,27 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
     return result;
 }
 
-/* ---- retention ----------------------------------------------------------------------------------------------------------- */
+/* ---- retention ---- */
 
 static int64_t log_segment_end(const struct log *log, uint32_t i) {
-    return i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : atomic_load(&log->end_offset);
+    return i + 1 < log->segment_count ? log->segments[i + 1]->base_offset
+                                      : atomic_load(&log->end_offset);
 }
 
 /* How many segments from the front the settings no longer keep; append_lock held. */
 static uint32_t log_retention_count(struct log *log, int64_t now_ms) {
     const struct log_config *c = &log->config;
-    int64_t excess = atomic_load(&log->size_bytes) - c->retention_bytes, high = atomic_load(&log->high_watermark);
+    int64_t excess = atomic_load(&log->size_bytes) - c->retention_bytes,
+            high = atomic_load(&log->high_watermark);
     uint32_t count = 0;
     for (; count < log->segment_count; count++) {
         struct segment *s = log->segments[count];
-        int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count), time = atomic_load(&s->largest_timestamp);
+        int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count),
+                time = atomic_load(&s->largest_timestamp);
         if (bytes == 0 || end > high) break;
         bool before_start = end <= atomic_load(&log->start_offset);
-        bool old = c->cleanup_delete && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
+        bool old = c->cleanup_delete && c->retention_ms >= 0 && time >= 0 &&
+                   now_ms - time > c->retention_ms;
         bool large = c->cleanup_delete && c->retention_bytes >= 0 && excess - bytes >= 0;
         if (!before_start && !old && !large) break;
         excess -= bytes;
@@ -57,15 +62,18 @@ static void log_raise_start(struct log *log, int64_t offset) {
     if (offset > atomic_load(&log->start_offset)) atomic_store(&log->start_offset, offset);
     if (atomic_load(&log->high_watermark) < offset) atomic_store(&log->high_watermark, offset);
     log_set_last_stable(log);
-    if (log->epochs_loaded && epochs_truncate_start(&log->epochs, offset)) log_mark(&log->epochs_marks);
+    if (log->epochs_loaded && epochs_truncate_start(&log->epochs, offset))
+        log_mark(&log->epochs_marks);
     pthread_mutex_unlock(&log->view_lock);
 }
 
 int log_apply_retention(struct log *log, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
-    if (atomic_load(&log->deleted)) result = LOG_E_DELETED;
-    else if (log_dir_offline(log->home->dir)) result = LOG_E_OFFLINE;
+    if (atomic_load(&log->deleted))
+        result = LOG_E_DELETED;
+    else if (log_dir_offline(log->home->dir))
+        result = LOG_E_OFFLINE;
     uint32_t count = result == 0 ? log_retention_count(log, now_ms) : 0;
     /* The writable segment goes too when all of it is due: a new one is made first. */
     if (count > 0 && count == log->segment_count) {
@@ -73,7 +81,8 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
         if (result == 0) result = log_roll(log, now_ms);
     }
     if (result == 0 && count > 0) {
-        /* The start moves first: a reader that finds the file gone finds its offset out of range. */
+        /* The start moves first: a reader that finds the file gone finds its offset out of range.
+         */
         log_raise_start(log, log_segment_end(log, count - 1));
         log_drop_segments(log, 0, count, log->config.file_delete_delay_ms);
         result = (int)count;
@@ -85,7 +94,8 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
 int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
     pthread_mutex_lock(&log->append_lock);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : 0;
-    if (result == 0 && (offset < 0 || offset > atomic_load(&log->high_watermark))) result = LOG_E_RANGE;
+    if (result == 0 && (offset < 0 || offset > atomic_load(&log->high_watermark)))
+        result = LOG_E_RANGE;
     if (result == 0) log_raise_start(log, offset);
     pthread_mutex_unlock(&log->append_lock);
     if (result != 0) return result;
@@ -95,8 +105,16 @@ int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
 
 void log_expire_producers(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->append_lock);
-    if (log->producers_loaded) producers_expire(&log->producers, now_ms, log->config.producer_id_expiration_ms);
+    if (log->producers_loaded)
+        producers_expire(&log->producers, now_ms, log->config.producer_id_expiration_ms);
     pthread_mutex_unlock(&log->append_lock);
+}
+
+uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes) {
+    pthread_mutex_lock(&log->append_lock);
+    uint8_t *copy = log_load_producers(log, now_ms) == 0 ? producers_encode(&log->producers, bytes) : NULL;
+    pthread_mutex_unlock(&log->append_lock);
+    return copy;
 }
 
 uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
@@ -112,7 +130,7 @@ uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
     return count;
 }
 
-/* ---- truncation ------------------------------------------------------------------------------------------------------------ */
+/* ---- truncation ---- */
 
 /* Cuts the last segment before the batch that holds `offset`; *end is where the log ends then. */
 static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, int64_t *end) {
@@ -120,7 +138,6 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int64_t position, first, bytes = atomic_load(&s->bytes);
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    segment_await_preallocation(s);
     result = log_locate(s, offset, bytes, false, &position, &first);
     if (result == 1) {
         *end = first;
@@ -176,15 +193,17 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
 int log_truncate(struct log *log, int64_t offset) {
     int result = 0;
     pthread_mutex_lock(&log->flush_lock);
-    pthread_mutex_lock(&log->append_lock);
-    if (atomic_load(&log->deleted)) result = LOG_E_DELETED;
-    else if (offset < atomic_load(&log->end_offset)) result = log_truncate_locked(log, offset < 0 ? 0 : offset);
-    pthread_mutex_unlock(&log->append_lock);
+    log_lock_quiet(log);
+    if (atomic_load(&log->deleted))
+        result = LOG_E_DELETED;
+    else if (offset < atomic_load(&log->end_offset))
+        result = log_truncate_locked(log, offset < 0 ? 0 : offset);
+    log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     return result;
 }
 
-/* ---- deletion -------------------------------------------------------------------------------------------------------------- */
+/* ---- deletion ---- */
 
 static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) {
     uint8_t id[16];
@@ -210,7 +229,8 @@ int log_delete(struct log *log, int64_t now_ms) {
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {
         pthread_mutex_lock(&dir->files_lock);
-        char *renamed = (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
+        char *renamed =
+            (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
         if (renamed != NULL && renameat(dir->fd, log->home->name, dir->fd, name) == 0) {
             free(log->home->name);
             log->home->name = renamed;

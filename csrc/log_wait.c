@@ -1,7 +1,8 @@
 /* Waiters: four lists, one for each watched end.
  *
- * No wake-up is lost: a waiter is counted before it looks at the end a last time, and whoever moves an end stores it before it
- * looks at the count (both sequentially consistent), so at least one of the two sees the other. */
+ * No wake-up is lost: a waiter is counted before it looks at the end a last time, and whoever moves
+ * an end stores it before it looks at the count (both sequentially consistent), so at least one of
+ * the two sees the other. */
 #include <assert.h>
 
 #include "log_state.h"
@@ -17,8 +18,10 @@ static int64_t log_wait_end(const struct log *log, enum log_wait_for kind) {
 }
 
 static void log_wait_unlink(struct log *log, struct log_waiter *w) {
-    if (w->prev != NULL) w->prev->next = w->next;
-    else log->waiters[w->wait_for] = w->next;
+    if (w->prev != NULL)
+        w->prev->next = w->next;
+    else
+        log->waiters[w->wait_for] = w->next;
     if (w->next != NULL) w->next->prev = w->prev;
     w->next = w->prev = NULL;
     w->linked = false;
@@ -48,7 +51,8 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     if (waiter->next != NULL) waiter->next->prev = waiter;
     log->waiters[kind] = waiter;
     waiter->linked = true;
-    /* A fault that came before the link woke nobody here. It is a wake-up, never a condition that holds. */
+    /* A fault that came before the link woke nobody here. It is a wake-up, never a condition that
+     * holds. */
     int failed = log_failed(log);
     if (failed != 0) log_wait_tell(log, waiter, failed);
     pthread_mutex_unlock(&log->waiters_lock);
@@ -80,6 +84,7 @@ void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end) {
 
 void log_wait_fail(struct log *log, int32_t status) {
     pthread_mutex_lock(&log->waiters_lock);
-    for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) log_wait_post(log, (enum log_wait_for)kind, INT64_MAX, status);
+    for (int kind = 0; kind < LOG_WAIT_KINDS; kind++)
+        log_wait_post(log, (enum log_wait_for)kind, INT64_MAX, status);
     pthread_mutex_unlock(&log->waiters_lock);
 }

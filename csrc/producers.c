@@ -1,5 +1,5 @@
-/* Producer state: an open-addressing table keyed by producer id, at most three quarters full, linear probing.
- * Removal rebuilds the table, for expiry removes many at once and is rare. */
+/* Producer state: an open-addressing table keyed by producer id, at most three quarters full,
+ * linear probing. Removal rebuilds the table, for expiry removes many at once and is rare. */
 #include "producers.h"
 
 #include <stdlib.h>
@@ -14,7 +14,9 @@ void producers_free(struct producers *p) {
     memset(p, 0, sizeof *p);
 }
 
-static uint32_t producers_hash(int64_t id) { return (uint32_t)(((uint64_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32); }
+static uint32_t producers_hash(int64_t id) {
+    return (uint32_t)(((uint64_t)id * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+}
 
 static struct producers_entry *producers_slot(const struct producers *p, int64_t id) {
     uint32_t mask = p->capacity - 1, i = producers_hash(id) & mask;
@@ -33,7 +35,8 @@ static bool producers_resize(struct producers *p, uint32_t capacity) {
     if (next.slots == NULL) return false;
     for (uint32_t i = 0; i < capacity; i++) next.slots[i].producer_id = -1;
     for (uint32_t i = 0; i < p->capacity; i++)
-        if (p->slots[i].producer_id != -1) *producers_slot(&next, p->slots[i].producer_id) = p->slots[i];
+        if (p->slots[i].producer_id != -1)
+            *producers_slot(&next, p->slots[i].producer_id) = p->slots[i];
     free(p->slots);
     *p = next;
     return true;
@@ -41,10 +44,13 @@ static bool producers_resize(struct producers *p, uint32_t capacity) {
 
 /* The producer's slot, made when it is new. */
 static struct producers_entry *producers_take(struct producers *p, int64_t id) {
-    if ((p->count + 1) * 4 > p->capacity * 3 && !producers_resize(p, p->capacity == 0 ? 4 : p->capacity * 2)) return NULL;
+    if ((p->count + 1) * 4 > p->capacity * 3 &&
+        !producers_resize(p, p->capacity == 0 ? 4 : p->capacity * 2))
+        return NULL;
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
-        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1, .epoch = -1};
+        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1,
+                                      .epoch = -1, .coordinator_epoch = -1};
         p->count++;
     }
     return e;
@@ -58,7 +64,8 @@ static int32_t producers_first_sequence(const struct producers_batch *b) {
     return (int32_t)(((int64_t)b->last_sequence - b->offset_delta) & INT32_MAX);
 }
 
-int producers_check(const struct producers *p, const struct batch_header *h, struct producers_batch *seen) {
+int producers_check(const struct producers *p, const struct batch_header *h,
+                    struct producers_batch *seen) {
     const struct producers_entry *e = producers_find(p, h->producer_id);
     if (e == NULL) return 0;
     if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
@@ -66,11 +73,14 @@ int producers_check(const struct producers *p, const struct batch_header *h, str
     if (e->batch_count == 0) return 0;
     int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
     for (uint32_t i = 0; i < e->batch_count; i++)
-        if (e->batches[i].last_sequence == last && producers_first_sequence(&e->batches[i]) == h->base_sequence) {
+        if (e->batches[i].last_sequence == last &&
+            producers_first_sequence(&e->batches[i]) == h->base_sequence) {
             *seen = e->batches[i];
             return 1;
         }
-    return producers_sequence_add(e->batches[e->newest].last_sequence, 1) == h->base_sequence ? 0 : LOG_E_SEQUENCE;
+    return producers_sequence_add(e->batches[e->newest].last_sequence, 1) == h->base_sequence
+               ? 0
+               : LOG_E_SEQUENCE;
 }
 
 static void producers_push(struct producers_entry *e, const struct producers_batch *b) {
@@ -89,8 +99,9 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     if (h->base_sequence >= 0)
         producers_push(e, &(struct producers_batch){
-            batch_last_offset(h), h->max_timestamp, producers_sequence_add(h->base_sequence, h->last_offset_delta),
-            h->last_offset_delta});
+                              batch_last_offset(h), h->max_timestamp,
+                              producers_sequence_add(h->base_sequence, h->last_offset_delta),
+                              h->last_offset_delta});
     if ((h->attributes & BATCH_TRANSACTIONAL) && e->transaction_first_offset < 0)
         e->transaction_first_offset = h->base_offset;
     return 0;
@@ -115,13 +126,18 @@ static const struct producers_batch *producers_at(const struct producers_entry *
 void producers_recall(struct producers *p, const struct producers *older) {
     for (uint32_t i = 0; i < p->capacity; i++) {
         struct producers_entry *e = &p->slots[i];
-        const struct producers_entry *o = e->producer_id == -1 ? NULL : producers_find(older, e->producer_id);
-        if (o == NULL || o->epoch != e->epoch || e->batch_count == 0 || e->batch_count == PRODUCERS_BATCHES) continue;
+        const struct producers_entry *o =
+            e->producer_id == -1 ? NULL : producers_find(older, e->producer_id);
+        if (o == NULL || o->epoch != e->epoch || e->batch_count == 0 ||
+            e->batch_count == PRODUCERS_BATCHES)
+            continue;
         const struct producers_batch *oldest = producers_at(e, e->batch_count - 1u);
         uint32_t age = 0;
-        while (age < o->batch_count && producers_at(o, age)->last_offset != oldest->last_offset) age++;
+        while (age < o->batch_count && producers_at(o, age)->last_offset != oldest->last_offset)
+            age++;
         for (age++; age < o->batch_count && e->batch_count < PRODUCERS_BATCHES; age++) {
-            uint32_t slot = ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
+            uint32_t slot =
+                ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
             e->batches[slot] = *producers_at(o, age);
             e->batch_count++;
         }
@@ -145,7 +161,8 @@ void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms
     }
     uint32_t capacity = 4;
     while (p->count * 4 > capacity * 3) capacity *= 2;
-    if (!producers_resize(p, capacity)) producers_free(p); /* Forgetting is allowed; a broken probe chain is not. */
+    if (!producers_resize(p, capacity))
+        producers_free(p); /* Forgetting is allowed; a broken probe chain is not. */
 }
 
 int64_t producers_first_open(const struct producers *p) {
@@ -186,10 +203,12 @@ uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
 
 int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
     producers_free(p);
-    if (len < PRODUCERS_HEAD_BYTES || get_i16(bytes) != 1 || get_u32(bytes + 2) != crc32c_extend(0, bytes + 6, len - 6))
+    if (len < PRODUCERS_HEAD_BYTES || get_i16(bytes) != 1 ||
+        get_u32(bytes + 2) != crc32c_extend(0, bytes + 6, len - 6))
         return -1;
     int32_t count = get_i32(bytes + 6);
-    if (count < 0 || (size_t)count != (len - PRODUCERS_HEAD_BYTES) / PRODUCERS_ENTRY_BYTES) return -1;
+    if (count < 0 || (size_t)count != (len - PRODUCERS_HEAD_BYTES) / PRODUCERS_ENTRY_BYTES)
+        return -1;
     const uint8_t *at = bytes + PRODUCERS_HEAD_BYTES;
     for (int32_t i = 0; i < count; i++, at += PRODUCERS_ENTRY_BYTES) {
         struct producers_entry *e = get_i64(at) < 0 ? NULL : producers_take(p, get_i64(at));
@@ -201,7 +220,8 @@ int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
         e->seen_ms = get_i64(at + 26);
         e->coordinator_epoch = get_i32(at + 34);
         e->transaction_first_offset = get_i64(at + 38);
-        struct producers_batch b = {get_i64(at + 14), e->seen_ms, get_i32(at + 10), get_i32(at + 22)};
+        struct producers_batch b = {get_i64(at + 14), e->seen_ms, get_i32(at + 10),
+                                    get_i32(at + 22)};
         if (b.last_sequence >= 0) producers_push(e, &b);
     }
     return 0;

@@ -1,6 +1,7 @@
-/* What a log remembers of its producers (KIP-98): per producer id the epoch, the last five batches and an open transaction; and
- * the `.snapshot` file: int16 version 1, uint32 CRC-32C of the rest, int32 count, then 46 bytes for each producer.
- * Not thread-safe: the log's append lock guards it. */
+/* What a log remembers of its producers (KIP-98): per producer id the epoch, the last five batches
+ * and an open transaction; and the `.snapshot` file: int16 version 1, uint32 CRC-32C of the rest,
+ * int32 count, then 46 bytes for each producer. Not thread-safe: the log's append lock guards it.
+ */
 #ifndef PYLOG_PRODUCERS_H
 #define PYLOG_PRODUCERS_H
 
@@ -18,27 +19,32 @@ struct producers_batch {
 };
 
 struct producers_entry {
-    int64_t producer_id;                /* -1: an empty slot */
-    int64_t seen_ms;                    /* the later of the clock and the record's time: what expiry looks at */
-    int64_t transaction_first_offset;   /* -1: none open */
+    int64_t producer_id; /* -1: an empty slot */
+    int64_t seen_ms;     /* the later of the clock and the record's time: what expiry looks at */
+    int64_t transaction_first_offset; /* -1: none open */
     int32_t coordinator_epoch;
     int16_t epoch;
-    uint8_t batch_count, newest;        /* the ring of `batches` */
+    uint8_t batch_count, newest; /* the ring of `batches` */
     struct producers_batch batches[PRODUCERS_BATCHES];
 };
 
-struct producers { struct producers_entry *slots; uint32_t count, capacity; };
+struct producers {
+    struct producers_entry *slots;
+    uint32_t count, capacity;
+};
 
 void producers_free(struct producers *p);
 /* 0: append it. 1: a duplicate of *seen, write nothing. LOG_E_SEQUENCE or LOG_E_EPOCH. */
-int producers_check(const struct producers *p, const struct batch_header *h, struct producers_batch *seen);
+int producers_check(const struct producers *p, const struct batch_header *h,
+                    struct producers_batch *seen);
 /* Remembers an appended (or replayed) batch. 0 or LOG_E_MEMORY. */
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
 /* A transaction marker: ends the producer's open transaction. 0 or LOG_E_MEMORY. */
 int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms);
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
-/* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back the others, so that a client
- * which sends all of its unanswered batches again finds each of them. */
+/* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back
+ * the others, so that a client which sends all of its unanswered batches again finds each of them.
+ */
 void producers_recall(struct producers *p, const struct producers *older);
 /* First offset of the oldest open transaction, or -1. */
 int64_t producers_first_open(const struct producers *p);
@@ -46,7 +52,8 @@ const struct producers_entry *producers_find(const struct producers *p, int64_t 
 
 /* The snapshot's bytes, malloc'd; or NULL. */
 uint8_t *producers_encode(const struct producers *p, size_t *bytes);
-/* Replaces the state. 0, -1 when the bytes are damaged (the state is empty then) or memory is short. */
+/* Replaces the state. 0, -1 when the bytes are damaged (the state is empty then) or memory is
+ * short. */
 int producers_decode(struct producers *p, const uint8_t *bytes, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
-/* Segments: references, descriptors under the directory's clock, preallocation, header scans. The index part is in
- * segment_index.c. */
+/* Segments: references, descriptors under the directory's clock, preallocation, header scans. The
+ * index part is in segment_index.c. */
 #include "segment.h"
 
 #include <assert.h>
@@ -14,9 +14,14 @@
 
 #include "log_state.h"
 
-/* As measured (16 KiB to 1 MiB appends, ext4): FALLOC_FL_KEEP_SIZE costs what mode 0 costs, 0.13-0.27 CPU s/GB against 0.43-1.2
- * for a growing file, and leaves no zeros behind a killed writer. Chunks of 16 and 64 MiB are alike; small segments get little. */
-enum { SEGMENT_CHUNK_MIN = 256 * 1024, SEGMENT_CHUNK_MAX = 16 * 1024 * 1024, SEGMENT_SMALL_BYTES = 64 * 1024 };
+/* As measured (16 KiB to 1 MiB appends, ext4): FALLOC_FL_KEEP_SIZE costs what mode 0 costs,
+ * 0.13-0.27 CPU s/GB against 0.43-1.2 for a growing file, and leaves no zeros behind a killed
+ * writer. Chunks of 16 and 64 MiB are alike; small segments get little. */
+enum {
+    SEGMENT_CHUNK_MIN = 256 * 1024,
+    SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
+    SEGMENT_SMALL_BYTES = 64 * 1024
+};
 
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
     struct segment_home *home = calloc(1, sizeof *home);
@@ -29,7 +34,9 @@ struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
     return home;
 }
 
-void segment_home_retain(struct segment_home *home) { atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed); }
+void segment_home_retain(struct segment_home *home) {
+    atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed);
+}
 
 void segment_home_release(struct segment_home *home) {
     if (atomic_fetch_sub_explicit(&home->references, 1, memory_order_acq_rel) != 1) return;
@@ -37,7 +44,8 @@ void segment_home_release(struct segment_home *home) {
     free(home);
 }
 
-struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes, int64_t largest_timestamp) {
+struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
+                            int64_t largest_timestamp) {
     struct segment *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->references = 1;
@@ -57,7 +65,9 @@ struct segment *segment_new(struct segment_home *home, int64_t base_offset, int6
     return s;
 }
 
-void segment_retain(struct segment *s) { atomic_fetch_add_explicit(&s->references, 1, memory_order_relaxed); }
+void segment_retain(struct segment *s) {
+    atomic_fetch_add_explicit(&s->references, 1, memory_order_relaxed);
+}
 
 /* Unmaps and closes; files_lock held, nobody has it pinned. */
 static void segment_close(struct segment *s) {
@@ -93,8 +103,10 @@ void segment_release(struct segment *s) {
     free(s);
 }
 
-static void segment_path_locked(const struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
-    snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset, extension);
+static void segment_path_locked(const struct segment *s, const char *extension,
+                                char path[SEGMENT_PATH_BYTES]) {
+    snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset,
+             extension);
 }
 
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
@@ -105,12 +117,16 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
 
 void segment_evict(struct log_dir *dir, uint32_t count) {
     /* Two rounds: the first takes away second chances. */
-    for (uint32_t seen = 0, all = dir->open_count * 2; count > 0 && seen < all && dir->clock != NULL; seen++) {
+    for (uint32_t seen = 0, all = dir->open_count * 2;
+         count > 0 && seen < all && dir->clock != NULL; seen++) {
         struct segment *s = dir->clock;
         dir->clock = s->clock_next;
         int32_t idle = 0;
-        if (atomic_exchange_explicit(&s->used, false, memory_order_relaxed) || atomic_load(&s->dirty)) continue;
-        if (atomic_load(&s->preallocating) || !atomic_compare_exchange_strong(&s->pins, &idle, -1)) continue;
+        if (atomic_exchange_explicit(&s->used, false, memory_order_relaxed) ||
+            atomic_load(&s->dirty))
+            continue;
+        if (atomic_load(&s->preallocating) || !atomic_compare_exchange_strong(&s->pins, &idle, -1))
+            continue;
         segment_close(s);
         count--;
     }
@@ -141,13 +157,15 @@ int segment_pin(struct segment *s, bool create) {
     atomic_store_explicit(&s->used, true, memory_order_relaxed);
     int32_t pins = atomic_load_explicit(&s->pins, memory_order_acquire);
     while (pins >= 0)
-        if (atomic_compare_exchange_weak_explicit(&s->pins, &pins, pins + 1, memory_order_acquire, memory_order_acquire))
+        if (atomic_compare_exchange_weak_explicit(&s->pins, &pins, pins + 1, memory_order_acquire,
+                                                  memory_order_acquire))
             return 0;
     struct log_dir *dir = s->home->dir;
     pthread_mutex_lock(&dir->files_lock);
     int result = 0;
     if (atomic_load(&s->pins) >= 0) {
-        atomic_fetch_add(&s->pins, 1); /* Another thread opened it; eviction needs the lock that is held here. */
+        atomic_fetch_add(
+            &s->pins, 1); /* Another thread opened it; eviction needs the lock that is held here. */
     } else if ((result = segment_open_locked(s, create)) == 0) {
         atomic_store_explicit(&s->pins, 1, memory_order_release);
     }
@@ -161,7 +179,7 @@ void segment_unpin(struct segment *s) {
     (void)pins;
 }
 
-/* ---- space ---------------------------------------------------------------------------------------------------------- */
+/* ---- space ---- */
 
 static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct segment *s = (struct segment *)((char *)job - offsetof(struct segment, job));
@@ -171,10 +189,12 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
     } else {
-        /* No room, or no such call here: appends go on with a growing file and meet ENOSPC themselves. */
+        /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
+         * themselves. */
         atomic_store(&s->allocated, INT64_MAX);
     }
-    /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has ended. */
+    /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has
+     * ended. */
     pthread_mutex_lock(&s->index_lock);
     if (atomic_load(&s->sealed)) segment_trim(s);
     atomic_store(&s->preallocating, false);
@@ -224,11 +244,7 @@ void segment_trim_sealed(struct segment *s) {
     pthread_mutex_unlock(&s->index_lock);
 }
 
-void segment_await_preallocation(struct segment *s) {
-    while (atomic_load(&s->preallocating)) usleep(200);
-}
-
-/* ---- scan ----------------------------------------------------------------------------------------------------------- */
+/* ---- scan ---- */
 
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     while (len > 0) {
@@ -246,7 +262,8 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     return 0;
 }
 
-void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end, bool nowait) {
+void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
+                        bool nowait) {
     scan->segment = s;
     scan->position = position;
     scan->end = end;
@@ -289,6 +306,7 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
         if (result != 0) return result;
         within = 0;
     }
-    if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0) return LOG_E_CORRUPT;
+    if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
+        return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
 }

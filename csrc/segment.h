@@ -1,10 +1,12 @@
-/* One segment: `<base offset, 20 digits>.log` with `.index` and `.timeindex`, its descriptor, maps and unwritten index tail.
+/* One segment: `<base offset, 20 digits>.log` with `.index` and `.timeindex`, its descriptor, maps
+ * and unwritten index tail.
  *
- * A segment is held by reference (memory) and by pin (open descriptor). Unpinned descriptors stay open under their directory's
- * limit and are closed in clock order; segments with unflushed bytes are not, so that a failed write-back is seen by the
- * descriptor that flushes. Index entries of the writable segment gather in memory and go to the file in groups: they are
- * derivable, and searches look at both.
- * Locks: `index_lock` guards maps, counts and tail; the log's append lock guards the fields of the writable end. */
+ * A segment is held by reference (memory) and by pin (open descriptor). Unpinned descriptors stay
+ * open under their directory's limit and are closed in clock order; segments with unflushed bytes
+ * are not, so that a failed write-back is seen by the descriptor that flushes. Index entries of the
+ * writable segment gather in memory and go to the file in groups: they are derivable, and searches
+ * look at both. Locks: `index_lock` guards maps, counts and tail; the log's append lock guards the
+ * fields of the writable end. */
 #ifndef PYLOG_SEGMENT_H
 #define PYLOG_SEGMENT_H
 
@@ -22,43 +24,49 @@ struct log_dir;
 struct segment_home {
     _Atomic uint32_t references;
     struct log_dir *dir;
-    char *name; /* directory below the log directory; changes on deletion, under the dir's files_lock */
+    char *name; /* directory below the log directory; changes on deletion, under the dir's
+                   files_lock */
 };
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name);
 void segment_home_retain(struct segment_home *home);
 void segment_home_release(struct segment_home *home);
 
 /* Entries of the writable segment that are not in its index files yet. */
-struct segment_tail { uint8_t *offsets, *times; uint32_t offset_count, time_count, offset_room, time_room; };
+struct segment_tail {
+    uint8_t *offsets, *times;
+    uint32_t offset_count, time_count, offset_room, time_room;
+};
 
 struct segment {
     _Atomic uint32_t references;
-    _Atomic int32_t pins;           /* >= 0: open, and how many use it; -1: closed */
-    _Atomic bool used, dirty;       /* second chance; unflushed bytes */
-    _Atomic bool settled;           /* flushed and trimmed since it was sealed */
-    bool removed;                   /* files renamed or gone: never opened again (files_lock) */
-    bool counted;                   /* index counts are known (index_lock) */
-    bool rebuilt;                   /* indexes were rebuilt once: not again for the same damage (index_lock) */
+    _Atomic int32_t pins;     /* >= 0: open, and how many use it; -1: closed */
+    _Atomic bool used, dirty; /* second chance; unflushed bytes */
+    _Atomic bool settled;     /* flushed and trimmed since it was sealed */
+    bool removed;             /* files renamed or gone: never opened again (files_lock) */
+    bool counted;             /* index counts are known (index_lock) */
+    bool rebuilt; /* indexes were rebuilt once: not again for the same damage (index_lock) */
     int fd;
     struct segment_home *home;
     struct segment *clock_next, *clock_prev;
     int64_t base_offset;
-    _Atomic int64_t bytes;          /* written, whole batches */
-    _Atomic int64_t allocated;      /* preallocated up to here; 0: never */
-    _Atomic int64_t largest_timestamp, largest_timestamp_offset; /* offset: last of its batch; -1: not known */
+    _Atomic int64_t bytes;     /* written, whole batches */
+    _Atomic int64_t allocated; /* preallocated up to here; 0: never */
+    _Atomic int64_t largest_timestamp,
+        largest_timestamp_offset; /* offset: last of its batch; -1: not known */
     int64_t first_timestamp, created_ms;
     int32_t index_interval_bytes, since_entry_bytes, jitter_ms;
-    uint32_t offset_count, time_count;             /* entries in the files */
-    int64_t last_indexed_time;                     /* of the time index, INT64_MIN none */
+    uint32_t offset_count, time_count; /* entries in the files */
+    int64_t last_indexed_time;         /* of the time index, INT64_MIN none */
     _Atomic bool preallocating, sealed;
     const uint8_t *offset_map, *time_map;
     size_t offset_map_bytes, time_map_bytes;
     struct segment_tail *tail;
     pthread_mutex_t index_lock;
-    struct iojob job;                              /* preallocation */
+    struct iojob job; /* preallocation */
 };
 
-struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes, int64_t largest_timestamp);
+struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
+                            int64_t largest_timestamp);
 void segment_retain(struct segment *s);
 void segment_release(struct segment *s);
 
@@ -69,33 +77,36 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
 /* Opens when needed. 0 or -errno. `create`: a new empty file, whatever was there before. */
 int segment_pin(struct segment *s, bool create);
 void segment_unpin(struct segment *s);
-/* Closes up to `count` unpinned, flushed descriptors of the directory; called under its files_lock. */
+/* Closes up to `count` unpinned, flushed descriptors of the directory; called under its files_lock.
+ */
 void segment_evict(struct log_dir *dir, uint32_t count);
 
-/* Preallocation ahead of `bytes`, on the pool when it has room; `limit`: the segment's configured size. */
+/* Preallocation ahead of `bytes`, on the pool when it has room; `limit`: the segment's configured
+ * size. */
 void segment_preallocate(struct segment *s, int64_t limit, bool whole);
 /* Cuts space beyond the written bytes. 0 or -errno. Pinned. */
 int segment_trim(struct segment *s);
 /* The same for a sealed segment, by whoever is last: this or a preallocation under way. */
 void segment_trim_sealed(struct segment *s);
-/* Waits until no preallocation of it is queued or running: before the file is cut, closed or opened by another log. */
-void segment_await_preallocation(struct segment *s);
 
 /* ---- index ---- */
 /* Called once per appended batch, in order. Returns whether an entry was added. */
 bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_t position);
-/* Writes the tail to the files; `final` adds the last time entry. 0 or -errno (the entries stay in memory). */
+/* Writes the tail to the files; `final` adds the last time entry. 0 or -errno (the entries stay in
+ * memory). */
 int segment_index_write(struct segment *s, bool final);
 /* Drops entries at or above the offset / position. */
 void segment_index_truncate(struct segment *s, int64_t offset, int64_t position);
 uint32_t segment_index_entries(struct segment *s, bool times);
 /* Forgets everything and empties the files, before a rebuild. */
 void segment_index_reset(struct segment *s);
-/* 1: a file is missing where one is due, or its entries cannot be right. 0: sane. Reads the files whole. */
+/* 1: a file is missing where one is due, or its entries cannot be right. 0: sane. Reads the files
+ * whole. */
 int segment_index_damaged(struct segment *s);
 
-/* Position to scan from for `offset`: of the last indexed batch whose last offset is <= offset; 0 when none. -EAGAIN: the index
- * is not in the page cache (only with `nowait`); other -errno. Pinned. */
+/* Position to scan from for `offset`: of the last indexed batch whose last offset is <= offset; 0
+ * when none. -EAGAIN: the index is not in the page cache (only with `nowait`); other -errno.
+ * Pinned. */
 int segment_index_floor(struct segment *s, int64_t offset, bool nowait, int64_t *position);
 /* The last indexed batch start at or below `position` (0 when none). */
 int segment_index_border(struct segment *s, int64_t position, bool nowait, int64_t *border);
@@ -108,15 +119,17 @@ bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *
 enum { SEGMENT_WINDOW_BYTES = 4096 };
 struct segment_scan {
     struct segment *segment;
-    int64_t position, end;          /* of the next header; scanned bytes */
+    int64_t position, end; /* of the next header; scanned bytes */
     int64_t window_position;
     uint32_t window_bytes, window_room;
     bool nowait;
-    uint8_t *window;                /* `own`, or a larger one that the caller lends after segment_scan_begin */
+    uint8_t *window; /* `own`, or a larger one that the caller lends after segment_scan_begin */
     uint8_t own[SEGMENT_WINDOW_BYTES];
 };
-void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end, bool nowait);
-/* 1 and the header at `position` (not moved); 0 at the end; LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN with nowait. Whole batches only. */
+void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
+                        bool nowait);
+/* 1 and the header at `position` (not moved); 0 at the end; LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN
+ * with nowait. Whole batches only. */
 int segment_scan_peek(struct segment_scan *scan, struct batch_header *h);
 static inline void segment_scan_skip(struct segment_scan *scan, const struct batch_header *h) {
     scan->position += (int64_t)batch_bytes(h);

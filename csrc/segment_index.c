@@ -1,5 +1,6 @@
-/* The indexes of one segment: entries gather in the tail, groups of them are written behind the files' entries, and searches
- * look at tail and map. All under the segment's index_lock; whoever calls has the segment pinned, so that maps stay. */
+/* The indexes of one segment: entries gather in the tail, groups of them are written behind the
+ * files' entries, and searches look at tail and map. All under the segment's index_lock; whoever
+ * calls has the segment pinned, so that maps stay. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,10 +12,17 @@
 #include "index.h"
 #include "log_state.h"
 
-enum { SEGMENT_TAIL_FIRST = 16, SEGMENT_TAIL_MAX = 512, SEGMENT_MAP_AHEAD = 1 << 20, SEGMENT_PAGE = 4096 };
+enum {
+    SEGMENT_TAIL_FIRST = 16,
+    SEGMENT_TAIL_MAX = 512,
+    SEGMENT_MAP_AHEAD = 1 << 20,
+    SEGMENT_PAGE = 4096
+};
 
 static const char *segment_index_extension(bool times) { return times ? "timeindex" : "index"; }
-static size_t segment_index_entry(bool times) { return times ? INDEX_TIME_BYTES : INDEX_OFFSET_BYTES; }
+static size_t segment_index_entry(bool times) {
+    return times ? INDEX_TIME_BYTES : INDEX_OFFSET_BYTES;
+}
 
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
@@ -30,11 +38,12 @@ static bool segment_index_unmap(const uint8_t **map, size_t *bytes) {
     return true;
 }
 
-/* Maps at least `count` entries of the file. The writable segment's map reaches past the end of the file: entries are only
- * touched below the count that was written. */
+/* Maps at least `count` entries of the file. The writable segment's map reaches past the end of the
+ * file: entries are only touched below the count that was written. */
 static int segment_index_map(struct segment *s, bool times, uint32_t count) {
     const uint8_t **map = times ? &s->time_map : &s->offset_map;
-    size_t *mapped = times ? &s->time_map_bytes : &s->offset_map_bytes, wanted = count * segment_index_entry(times);
+    size_t *mapped = times ? &s->time_map_bytes : &s->offset_map_bytes,
+           wanted = count * segment_index_entry(times);
     if (count == 0 || (*map != NULL && *mapped >= wanted)) return 0;
     segment_index_unmap(map, mapped);
     int fd = segment_index_open(s, times, O_RDONLY);
@@ -73,20 +82,25 @@ static bool segment_index_plausible(struct segment *s) {
     if (n > 0) {
         if (index_position_at(s->offset_map, n - 1) >= atomic_load(&s->bytes)) return false;
         if (index_offset_at(s->offset_map, n - 1) < (int32_t)(n - 1)) return false;
-        if (n > 1 && index_position_at(s->offset_map, n - 1) <= index_position_at(s->offset_map, 0)) return false;
+        if (n > 1 && index_position_at(s->offset_map, n - 1) <= index_position_at(s->offset_map, 0))
+            return false;
     }
-    return s->time_count < 2 || index_time_at(s->time_map, s->time_count - 1) > index_time_at(s->time_map, 0);
+    return s->time_count < 2 ||
+           index_time_at(s->time_map, s->time_count - 1) > index_time_at(s->time_map, 0);
 }
 
 /* Counts and maps the files. 1: they are missing or implausible. */
 static int segment_index_load(struct segment *s) {
     int result = 0;
     if (!s->counted) {
-        if (segment_index_count_file(s, false, &s->offset_count) < 0 || segment_index_count_file(s, true, &s->time_count) < 0)
+        if (segment_index_count_file(s, false, &s->offset_count) < 0 ||
+            segment_index_count_file(s, true, &s->time_count) < 0)
             return 1;
     }
-    if ((result = segment_index_map(s, false, s->offset_count)) != 0) return result == -ENODATA || result == -ENOENT ? 1 : result;
-    if ((result = segment_index_map(s, true, s->time_count)) != 0) return result == -ENODATA || result == -ENOENT ? 1 : result;
+    if ((result = segment_index_map(s, false, s->offset_count)) != 0)
+        return result == -ENODATA || result == -ENOENT ? 1 : result;
+    if ((result = segment_index_map(s, true, s->time_count)) != 0)
+        return result == -ENODATA || result == -ENOENT ? 1 : result;
     if (!s->counted && !segment_index_plausible(s)) return 1;
     s->counted = true;
     return 0;
@@ -123,12 +137,16 @@ static bool segment_index_room(uint8_t **entries, uint32_t *room, uint32_t count
 
 static int segment_index_write_file(struct segment *s, bool times, bool create) {
     struct segment_tail *t = s->tail;
-    uint32_t fresh = t == NULL ? 0 : times ? t->time_count : t->offset_count, *count = times ? &s->time_count : &s->offset_count;
+    uint32_t fresh = t == NULL ? 0
+                     : times   ? t->time_count
+                               : t->offset_count,
+             *count = times ? &s->time_count : &s->offset_count;
     if (fresh == 0 && !create) return 0;
     size_t entry = segment_index_entry(times), bytes = fresh * entry;
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
     if (fd < 0) return fd;
-    ssize_t n = bytes == 0 ? 0 : pwrite(fd, times ? t->times : t->offsets, bytes, (off_t)(*count * entry));
+    ssize_t n =
+        bytes == 0 ? 0 : pwrite(fd, times ? t->times : t->offsets, bytes, (off_t)(*count * entry));
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
     close(fd);
     if (result != 0) return result;
@@ -152,11 +170,14 @@ static void segment_index_add_time(struct segment *s) {
 static bool segment_index_add(struct segment *s, const struct batch_header *h, int64_t position) {
     if (s->tail == NULL && (s->tail = calloc(1, sizeof *s->tail)) == NULL) return false;
     struct segment_tail *t = s->tail;
-    if (!segment_index_room(&t->offsets, &t->offset_room, t->offset_count, INDEX_OFFSET_BYTES)) return false;
-    index_put_offset(t->offsets + t->offset_count * 8u, (int32_t)(batch_last_offset(h) - s->base_offset), (int32_t)position);
+    if (!segment_index_room(&t->offsets, &t->offset_room, t->offset_count, INDEX_OFFSET_BYTES))
+        return false;
+    index_put_offset(t->offsets + t->offset_count * 8u,
+                     (int32_t)(batch_last_offset(h) - s->base_offset), (int32_t)position);
     t->offset_count++;
     segment_index_add_time(s);
-    /* A file that cannot grow now is tried again at the next power of two: until then the entries stay here. */
+    /* A file that cannot grow now is tried again at the next power of two: until then the entries
+     * stay here. */
     if (t->offset_count >= SEGMENT_TAIL_MAX && (t->offset_count & (t->offset_count - 1)) == 0) {
         segment_index_write_file(s, false, false);
         segment_index_write_file(s, true, false);
@@ -168,7 +189,8 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
     bool added = false;
     if (h->max_timestamp > atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed)) {
         atomic_store_explicit(&s->largest_timestamp, h->max_timestamp, memory_order_relaxed);
-        atomic_store_explicit(&s->largest_timestamp_offset, batch_last_offset(h), memory_order_relaxed);
+        atomic_store_explicit(&s->largest_timestamp_offset, batch_last_offset(h),
+                              memory_order_relaxed);
     }
     if (s->first_timestamp < 0) s->first_timestamp = h->max_timestamp;
     if (s->since_entry_bytes > s->index_interval_bytes) {
@@ -209,7 +231,8 @@ uint32_t segment_index_entries(struct segment *s, bool times) {
 static void segment_index_cut_file(struct segment *s, bool times, uint32_t count) {
     int fd = segment_index_open(s, times, O_WRONLY);
     if (fd < 0) return;
-    /* When this fails, entries behind the count are overwritten or found wrong by the next check. */
+    /* When this fails, entries behind the count are overwritten or found wrong by the next check.
+     */
     if (ftruncate(fd, (off_t)(count * segment_index_entry(times))) != 0) s->rebuilt = false;
     close(fd);
 }
@@ -218,13 +241,21 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
     pthread_mutex_lock(&s->index_lock);
     if (segment_index_load(s) == 0) {
         struct segment_tail *t = s->tail;
-        if (t != NULL) t->offset_count = position == 0 ? 0 : index_count_positions(t->offsets, t->offset_count, position - 1);
-        if (t != NULL) t->time_count = index_count_time_offsets(t->times, t->time_count, offset - s->base_offset - 1);
-        uint32_t n = position == 0 ? 0 : index_count_positions(s->offset_map, s->offset_count, position - 1);
-        uint32_t m = index_count_time_offsets(s->time_map, s->time_count, offset - s->base_offset - 1);
+        if (t != NULL)
+            t->offset_count =
+                position == 0 ? 0
+                              : index_count_positions(t->offsets, t->offset_count, position - 1);
+        if (t != NULL)
+            t->time_count =
+                index_count_time_offsets(t->times, t->time_count, offset - s->base_offset - 1);
+        uint32_t n =
+            position == 0 ? 0 : index_count_positions(s->offset_map, s->offset_count, position - 1);
+        uint32_t m =
+            index_count_time_offsets(s->time_map, s->time_count, offset - s->base_offset - 1);
         s->last_indexed_time = INT64_MIN;
         if (m > 0) s->last_indexed_time = index_time_at(s->time_map, m - 1);
-        if (t != NULL && t->time_count > 0) s->last_indexed_time = index_time_at(t->times, t->time_count - 1);
+        if (t != NULL && t->time_count > 0)
+            s->last_indexed_time = index_time_at(t->times, t->time_count - 1);
         if (n < s->offset_count) segment_index_cut_file(s, false, n);
         if (m < s->time_count) segment_index_cut_file(s, true, m);
         s->offset_count = n;
@@ -235,7 +266,8 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
     pthread_mutex_unlock(&s->index_lock);
 }
 
-/* Headers alone rebuild both indexes; index_lock held by nobody, the segment is not being appended to. */
+/* Headers alone rebuild both indexes; index_lock held by nobody, the segment is not being appended
+ * to. */
 static int segment_index_rebuild(struct segment *s) {
     struct batch_header h;
     struct segment_scan scan;
@@ -250,8 +282,8 @@ static int segment_index_rebuild(struct segment *s) {
     return result != 0 ? result : written;
 }
 
-/* From the last entry on, no batch may be due for one that is missing, nor be later than the last time entry: that one is
- * written when the segment is sealed. */
+/* From the last entry on, no batch may be due for one that is missing, nor be later than the last
+ * time entry: that one is written when the segment is sealed. */
 static int segment_index_short(struct segment *s, int64_t position, int64_t latest) {
     struct batch_header h;
     struct segment_scan scan;
@@ -270,10 +302,15 @@ int segment_index_damaged(struct segment *s) {
     pthread_mutex_lock(&s->index_lock);
     s->counted = false;
     int result = segment_index_load(s);
-    if (result == 0 && !index_offsets_sane(s->offset_map, s->offset_count, atomic_load(&s->bytes))) result = 1;
+    if (result == 0 && !index_offsets_sane(s->offset_map, s->offset_count, atomic_load(&s->bytes)))
+        result = 1;
     if (result == 0 && !index_times_sane(s->time_map, s->time_count)) result = 1;
-    int64_t position = result == 0 && s->offset_count > 0 ? index_position_at(s->offset_map, s->offset_count - 1) : 0;
-    s->last_indexed_time = result == 0 && s->time_count > 0 ? index_time_at(s->time_map, s->time_count - 1) : INT64_MIN;
+    int64_t position = result == 0 && s->offset_count > 0
+                           ? index_position_at(s->offset_map, s->offset_count - 1)
+                           : 0;
+    s->last_indexed_time = result == 0 && s->time_count > 0
+                               ? index_time_at(s->time_map, s->time_count - 1)
+                               : INT64_MIN;
     int64_t latest = s->time_count > 0 ? s->last_indexed_time : -1;
     pthread_mutex_unlock(&s->index_lock);
     return result != 0 ? 1 : segment_index_short(s, position, latest);
@@ -296,7 +333,9 @@ static int segment_index_begin(struct segment *s, bool nowait) {
     if (result != 0 || !nowait || s->tail != NULL || s->offset_count == 0) return result;
     size_t pages = (s->offset_count * 8u + SEGMENT_PAGE - 1) / SEGMENT_PAGE;
     unsigned char resident[(10 << 20) / SEGMENT_PAGE + 1];
-    if (pages > sizeof resident || mincore((void *)s->offset_map, pages * SEGMENT_PAGE, resident) != 0) return -EAGAIN;
+    if (pages > sizeof resident ||
+        mincore((void *)s->offset_map, pages * SEGMENT_PAGE, resident) != 0)
+        return -EAGAIN;
     for (size_t i = 0; i < pages; i++)
         if (!(resident[i] & 1)) return -EAGAIN;
     return 0;
@@ -304,13 +343,15 @@ static int segment_index_begin(struct segment *s, bool nowait) {
 
 typedef uint32_t segment_index_search(const uint8_t *entries, uint32_t count, int64_t wanted);
 
-static int segment_index_find(struct segment *s, int64_t wanted, bool nowait, segment_index_search *search, int64_t *position) {
+static int segment_index_find(struct segment *s, int64_t wanted, bool nowait,
+                              segment_index_search *search, int64_t *position) {
     int result = segment_index_begin(s, nowait);
     struct segment_tail *t = s->tail;
     uint32_t n = 0;
     *position = 0;
     if (result == 0) {
-        if (t != NULL && t->offset_count > 0 && (n = search(t->offsets, t->offset_count, wanted)) > 0)
+        if (t != NULL && t->offset_count > 0 &&
+            (n = search(t->offsets, t->offset_count, wanted)) > 0)
             *position = index_position_at(t->offsets, n - 1);
         else if (s->offset_count > 0 && (n = search(s->offset_map, s->offset_count, wanted)) > 0)
             *position = index_position_at(s->offset_map, n - 1);
@@ -334,9 +375,11 @@ int segment_index_floor_time(struct segment *s, int64_t timestamp_ms, int64_t *o
     uint32_t n = 0;
     *offset = s->base_offset;
     if (result == 0) {
-        if (t != NULL && t->time_count > 0 && (n = index_count_times(t->times, t->time_count, timestamp_ms - 1)) > 0)
+        if (t != NULL && t->time_count > 0 &&
+            (n = index_count_times(t->times, t->time_count, timestamp_ms - 1)) > 0)
             *offset += index_time_offset_at(t->times, n - 1);
-        else if (s->time_count > 0 && (n = index_count_times(s->time_map, s->time_count, timestamp_ms - 1)) > 0)
+        else if (s->time_count > 0 &&
+                 (n = index_count_times(s->time_map, s->time_count, timestamp_ms - 1)) > 0)
             *offset += index_time_offset_at(s->time_map, n - 1);
     }
     pthread_mutex_unlock(&s->index_lock);

@@ -1,5 +1,5 @@
-"""Appends through the log, CPU per GB and per batch, beside a bare loop of pwrite on a growing file and
-on one that is allocated ahead (the floor of what a broker can do)."""
+"""Appends through the log, CPU per GB and per batch, beside a bare loop of pwrite on a growing file
+and on one that is allocated ahead (the floor of what a broker can do)."""
 
 import os
 import time

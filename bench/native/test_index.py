@@ -15,7 +15,9 @@ WANTED = 100_000
 def given() -> tuple:
     chance = random.Random(4711)
     offsets = [16 * i for i in range(ENTRIES)]
-    index = b"".join(struct.pack(">ii", offset, 4096 * i % 2**31) for i, offset in enumerate(offsets))
+    index = b"".join(
+        struct.pack(">ii", offset, 4096 * i % 2**31) for i, offset in enumerate(offsets)
+    )
     return offsets, index, array("q", [chance.randrange(16 * ENTRIES) for _ in range(WANTED)])
 
 

@@ -15,7 +15,9 @@ def test_open_clean(benchmark, tmp_path):
 
     def work():
         for name, segments in saved:
-            log.Log.open(directory, name, 0, bytes(16), None, now_ms=NOW, clean=True, segments=segments)
+            log.Log.open(
+                directory, name, 0, bytes(16), None, now_ms=NOW, clean=True, segments=segments
+            )
 
     benchmark(work)
     note_rate(benchmark, "partitions/s", PARTITIONS)
@@ -49,5 +51,8 @@ def test_recover_a_large_segment(benchmark, tmp_path, size):
     total = one.size_bytes
     one.release()
     benchmark.pedantic(
-        lambda: log.Log.open(directory, "t", 0, bytes(16), None, now_ms=NOW).release(), rounds=3, warmup_rounds=1)
+        lambda: log.Log.open(directory, "t", 0, bytes(16), None, now_ms=NOW).release(),
+        rounds=3,
+        warmup_rounds=1,
+    )
     note_rate(benchmark, "GB/s", total / 1e9)

@@ -11,11 +11,19 @@ import os
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport (
+    INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
+)
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from pylog._native cimport csrc
+
+from pylog._native.log_errors import (
+    BatchRefused, CorruptLog, LogDeleted, LogError, NotLeader, OffsetOutOfRange, SequenceError,
+    StorageError,
+)
+from pylog._native.log_settings import native_settings
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *to, size_t n, long position)
@@ -27,107 +35,32 @@ END = csrc.LOG_BOUND_END
 HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
 LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
 
-TEXTS = {
-    csrc.LOG_E_IO: "the disk failed",
-    csrc.LOG_E_OFFLINE: "the log directory is offline",
-    csrc.LOG_E_RANGE: "the offset is outside the log",
-    csrc.LOG_E_SEQUENCE: "the producer's sequence is out of order",
-    csrc.LOG_E_EPOCH: "the producer's epoch is older than the log's",
-    csrc.LOG_E_DUPLICATE: "the producer's batch is an old duplicate",
-    csrc.LOG_E_NOT_LEADER: "this replica does not lead the partition",
-    csrc.LOG_E_DELETED: "the log is deleted",
-    csrc.LOG_E_FULL: "no space is left",
-    csrc.LOG_E_MEMORY: "memory or descriptors are short",
-    csrc.LOG_E_CORRUPT: "the log's files do not hold what they should",
-    csrc.LOG_E_TXN_STATE: "the transaction is in another state",
+KINDS = {
+    csrc.LOG_E_IO: (StorageError, "the disk failed"),
+    csrc.LOG_E_OFFLINE: (StorageError, "the log directory is offline"),
+    csrc.LOG_E_RANGE: (OffsetOutOfRange, "the offset is outside the log"),
+    csrc.LOG_E_SEQUENCE: (SequenceError, "the producer's sequence is out of order"),
+    csrc.LOG_E_EPOCH: (SequenceError, "the producer's epoch is older than the log's"),
+    csrc.LOG_E_DUPLICATE: (SequenceError, "the producer's batch is an old duplicate"),
+    csrc.LOG_E_NOT_LEADER: (NotLeader, "this replica does not lead the partition"),
+    csrc.LOG_E_DELETED: (LogDeleted, "the log is deleted"),
+    csrc.LOG_E_FULL: (StorageError, "no space is left"),
+    csrc.LOG_E_MEMORY: (StorageError, "memory or descriptors are short"),
+    csrc.LOG_E_CORRUPT: (CorruptLog, "the log's files do not hold what they should"),
+    csrc.LOG_E_TXN_STATE: (LogError, "the transaction is in another state"),
 }
 
 
-class LogError(Exception):
-    """What ended an operation of a log. `error`: csrc's log_error or batch_error; `code`: Kafka's code."""
-
-    def __init__(self, error: int, detail: str = ""):
-        self.error = error
-        self.code = csrc.log_error_code(error)
-        if error > csrc.LOG_E_IO:
-            text = csrc.batch_error_text(error).decode()
-        else:
-            text = TEXTS.get(error, str(error))
-        super().__init__(f"{detail}: {text}" if detail else text)
-
-
-class StorageError(LogError):
-    """The disk failed, its directory is offline, or it is full (then `error` is LOG_E_FULL)."""
-
-
-class OffsetOutOfRange(LogError):
-    """The offset is below the log's start or above its end."""
-
-
-class SequenceError(LogError):
-    """Producer state refuses the batch: out of order, or of an older epoch."""
-
-
-class NotLeader(LogError):
-    """Appends need the leader, of the epoch that was named."""
-
-
-class LogDeleted(LogError):
-    """The log was deleted."""
-
-
-class CorruptLog(LogError):
-    """Files below the recovery point, or of another topic id, that cannot be served."""
-
-
-class BatchRefused(LogError):
-    """The batch does not obey the topic's rules."""
-
-
-CLASSES = {
-    csrc.LOG_E_IO: StorageError,
-    csrc.LOG_E_OFFLINE: StorageError,
-    csrc.LOG_E_FULL: StorageError,
-    csrc.LOG_E_MEMORY: StorageError,
-    csrc.LOG_E_RANGE: OffsetOutOfRange,
-    csrc.LOG_E_SEQUENCE: SequenceError,
-    csrc.LOG_E_EPOCH: SequenceError,
-    csrc.LOG_E_DUPLICATE: SequenceError,
-    csrc.LOG_E_NOT_LEADER: NotLeader,
-    csrc.LOG_E_DELETED: LogDeleted,
-    csrc.LOG_E_CORRUPT: CorruptLog,
-}
-
-
-def error_of(error: int, detail: str = "") -> LogError:
-    kind = BatchRefused if error > csrc.LOG_E_IO else CLASSES.get(error, LogError)
-    return kind(error, detail)
-
-
-CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-LEVELS = {"gzip": "compression.gzip.level", "lz4": "compression.lz4.level", "zstd": "compression.zstd.level"}
-
-# Topic settings with Kafka's defaults; what a caller leaves out has these.
-DEFAULTS = {
-    "cleanup.policy": ("delete",), "compression.type": "producer", "compression.gzip.level": -1,
-    "compression.lz4.level": 9, "compression.zstd.level": 3, "file.delete.delay.ms": 60000,
-    "flush.messages": INT64_MAX, "flush.ms": INT64_MAX, "index.interval.bytes": 4096,
-    "max.message.bytes": 1048588, "message.timestamp.after.max.ms": 3600000,
-    "message.timestamp.before.max.ms": INT64_MAX, "message.timestamp.type": "CreateTime",
-    "min.insync.replicas": 1, "preallocate": False, "retention.bytes": -1,
-    "retention.ms": 604800000, "segment.bytes": 1073741824, "segment.index.bytes": 10485760,
-    "segment.jitter.ms": 0, "segment.ms": 604800000, "internal.segment.bytes": None,
-    "producer.id.expiration.ms": 86400000, "decompressed.batch.bytes.max": 104857600,
-    "records.validate.enable": True, "log.flush.acks.all.enable": True,
-}
+def error_of(error: int, what: str) -> LogError:
+    if error > csrc.LOG_E_IO:
+        kind, text = BatchRefused, csrc.batch_error_text(error).decode()
+    else:
+        kind, text = KINDS.get(error, (LogError, f"error {error}"))
+    return kind(error, csrc.log_error_code(error), f"{what}: {text}")
 
 
 cdef int take_config(dict settings, csrc.log_config *out) except -1:
-    values = dict(DEFAULTS)
-    values.update((name, value) for name, value in settings.items() if name in DEFAULTS)
-    policy = values["cleanup.policy"]
-    if isinstance(policy, str):
-        policy = policy.split(",")
+    values = native_settings(settings)
     memset(out, 0, sizeof(csrc.log_config))
     out.segment_ms = values["segment.ms"]
     out.segment_jitter_ms = values["segment.jitter.ms"]
@@ -140,18 +73,16 @@ cdef int take_config(dict settings, csrc.log_config *out) except -1:
     out.timestamp_after_max_ms = values["message.timestamp.after.max.ms"]
     out.producer_id_expiration_ms = values["producer.id.expiration.ms"]
     out.inflated_bytes_max = values["decompressed.batch.bytes.max"]
-    out.segment_bytes = values["internal.segment.bytes"] or values["segment.bytes"]
+    out.segment_bytes = values["segment.bytes"]
     out.segment_index_bytes = values["segment.index.bytes"]
     out.index_interval_bytes = values["index.interval.bytes"]
     out.max_message_bytes = values["max.message.bytes"]
     out.min_insync_replicas = values["min.insync.replicas"]
-    out.compression_codec = CODECS[values["compression.type"]]
-    level = values.get(LEVELS.get(values["compression.type"], ""))
-    gzip_default = values["compression.type"] == "gzip" and level == -1
-    out.compression_level = INT32_MIN if level is None or gzip_default else level
+    out.compression_codec = values["codec"]
+    out.compression_level = INT32_MIN if values["level"] is None else values["level"]
     out.log_append_time = values["message.timestamp.type"] == "LogAppendTime"
-    out.cleanup_delete = "delete" in policy
-    out.cleanup_compact = "compact" in policy
+    out.cleanup_delete = "delete" in values["cleanup.policy"]
+    out.cleanup_compact = "compact" in values["cleanup.policy"]
     out.preallocate = values["preallocate"]
     out.walk_records = values["records.validate.enable"]
     out.acks_all_flush = values["log.flush.acks.all.enable"]
@@ -181,7 +112,7 @@ cdef class IoPool:
 
 
 cdef class LogDir:
-    """One log directory: its failure is sticky, its flusher commits for all of its logs together."""
+    """One log directory: its failure is sticky, its flusher commits for all its logs together."""
 
     def __cinit__(self, path, io_pool=None, *, open_files_max=None):
         cdef int error = 0
@@ -218,7 +149,8 @@ cdef class LogDir:
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
     def flush(self) -> None:
-        """Blocks until everything appended to any log here before the call is on disk; one sync for many."""
+        """Blocks until what was appended to any log here before the call is on disk; one sync for
+        many."""
         cdef int error
         with nogil:
             error = csrc.log_dir_flush(self.dir)
@@ -226,7 +158,7 @@ cdef class LogDir:
             raise error_of(error, self.path)
 
     def settle(self) -> None:
-        """As Log.settle for every log here, with one sync: the logs' own settle finds nothing left to do."""
+        """As Log.settle for every log here, with one sync: theirs find nothing left to do."""
         cdef int error
         with nogil:
             error = csrc.log_dir_settle(self.dir)
@@ -242,7 +174,7 @@ cdef class LogDir:
 
 
 cdef class Log:
-    """One partition's log. Made by Log.open; `close` or deletion of the object lets its files go."""
+    """One partition's log. Made by Log.open; `close` or the object's end lets its files go."""
 
     def __dealloc__(self):
         cdef csrc.log_t *ptr = self.ptr
@@ -255,14 +187,14 @@ cdef class Log:
 
     cdef int use(self) except -1:
         if self.ptr == NULL:
-            raise LogDeleted(csrc.LOG_E_DELETED, f"{self.topic}-{self.partition} is closed")
+            raise error_of(csrc.LOG_E_DELETED, f"{self.topic}-{self.partition} is closed")
         return 0
 
     @staticmethod
     def open(LogDir log_dir not None, str topic not None, int32_t partition, topic_id,
-             config=None, *, int64_t now_ms=0, int64_t recovery_point=0, int64_t log_start_offset=-1,
-             int64_t high_watermark=-1, bint clean=False, const uint8_t[::1] segments=None,
-             int64_t log_end_offset=0, int32_t last_epoch=-1):
+             config=None, *, int64_t now_ms=0, int64_t recovery_point=0,
+             int64_t log_start_offset=-1, int64_t high_watermark=-1, bint clean=False,
+             const uint8_t[::1] segments=None, int64_t log_end_offset=0, int32_t last_epoch=-1):
         """Opens <dir>/<topic>-<partition>, created when it is not there.
 
         topic_id: 16 bytes or a UUID. config: topic settings by Kafka's names. clean: trust
@@ -295,14 +227,15 @@ cdef class Log:
             checkpoint.segments = <const int64_t *>&segments[0]
             checkpoint.segment_count = <uint32_t>(segments.shape[0] // 24)
         with nogil:
-            error = csrc.log_open(c_dir, c_name, partition, c_id, &c_config, &checkpoint, now_ms, &self.ptr)
+            error = csrc.log_open(c_dir, c_name, partition, c_id, &c_config, &checkpoint, now_ms,
+                                  &self.ptr)
         if error != 0:
             self.refuse(error)
         return self
 
     def close(self, int64_t now_ms=0) -> None:
-        """Flushes, writes what a clean start needs, and lets go. A log that is offline or deleted is
-        let go too, and raises."""
+        """Flushes, writes what a clean start needs, and lets go. A log that is offline or deleted
+        is let go too, and raises."""
         cdef csrc.log_t *ptr = self.ptr
         cdef int error
         if ptr == NULL:
@@ -430,8 +363,8 @@ cdef class Log:
 
     def append(self, const uint8_t[::1] batch not None, int64_t now_ms, *, int32_t leader_epoch=-1,
                bint trusted=False) -> tuple:
-        """(base offset, last offset) of one batch, appended as the leader; a producer's duplicate has
-        the offsets of its first append. trusted: only the header is looked at. Raises LogError's kinds.
+        """(base offset, last offset) of one batch, appended as the leader; a producer's duplicate
+        has the offsets of its first append. trusted: only the header is looked at. Raises LogError.
         """
         cdef csrc.log_config config
         cdef csrc.batch_rules rules
@@ -480,10 +413,10 @@ cdef class Log:
         if error != 0:
             self.refuse(error)
 
-    def read(self, int64_t offset, int32_t max_bytes=INT32_MAX, csrc.log_bound bound=csrc.LOG_BOUND_END, *,
-             bint at_least_one=True) -> bytes:
-        """Whole batches from the one that holds `offset`, below the bound, of one segment; b"" at the end.
-        The first batch comes whole even when it is longer than max_bytes (KIP-74)."""
+    def read(self, int64_t offset, int32_t max_bytes=INT32_MAX,
+             csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> bytes:
+        """Whole batches from the one that holds `offset`, below the bound, of one segment; b"" at
+        the end. The first batch comes whole even when it is longer than max_bytes (KIP-74)."""
         cdef csrc.log_range found
         cdef ssize_t n = 0
         cdef int32_t at = 0
@@ -512,17 +445,27 @@ cdef class Log:
             csrc.log_range_release(&found)
 
     def read_range(self, int64_t offset, int32_t max_bytes=INT32_MAX,
-                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> tuple:
-        """(position, length, first offset, next offset) of what read would give, for tests and benches."""
+                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True,
+                   bint nowait=False):
+        """(position, length, first offset, next offset, in the page cache) of what read would give.
+        nowait: None when finding it would wait for the disk."""
         cdef csrc.log_range found
-        cdef int error
+        cdef int error, cached
+        cdef int32_t length
         self.use()
         with nogil:
-            error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            if nowait:
+                error = csrc.log_read_nowait(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            else:
+                error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            cached = csrc.log_range_cached(&found) if nowait and error == 0 else 1
+            length = found.length
             csrc.log_range_release(&found)
+        if error == csrc.LOG_E_WOULD_BLOCK:
+            return None
         if error != 0:
             self.refuse(error)
-        return found.position, found.length, found.first_offset, found.next_offset
+        return found.position, length, found.first_offset, found.next_offset, cached == 1
 
     def bytes_from(self, int64_t offset, csrc.log_bound bound=csrc.LOG_BOUND_END) -> int:
         self.use()
@@ -564,7 +507,7 @@ cdef class Log:
         return (offset, timestamp, epoch) if found else None
 
     def end_for_epoch(self, int32_t epoch) -> tuple:
-        """(largest known epoch <= `epoch`, its end offset), -1 and -1 when there is none (KIP-101)."""
+        """(largest known epoch <= `epoch`, its end offset), -1 and -1 without one (KIP-101)."""
         cdef int64_t end
         cdef int32_t found
         self.use()
@@ -611,7 +554,7 @@ cdef class Log:
         return error
 
     def move_start(self, int64_t offset, int64_t now_ms=0) -> int:
-        """DeleteRecords: the log starts at `offset`, at most the high watermark. Returns the start."""
+        """DeleteRecords: the log starts at `offset`, at most the high watermark; the new start."""
         cdef int error
         self.use()
         with nogil:
@@ -630,8 +573,22 @@ cdef class Log:
             self.refuse(error)
         return csrc.log_end_offset(self.ptr)
 
+    def producers(self, int64_t now_ms) -> bytes:
+        """The producers' state as a `.snapshot` file holds it. Raises LogError."""
+        cdef size_t size = 0
+        cdef uint8_t *copy
+        self.use()
+        with nogil:
+            copy = csrc.log_copy_producers(self.ptr, now_ms, &size)
+        if copy == NULL:
+            self.refuse(csrc.LOG_E_MEMORY)
+        try:
+            return PyBytes_FromStringAndSize(<char *>copy, size)
+        finally:
+            free(copy)
+
     def segments(self) -> bytes:
-        """Native int64 triples (base offset, bytes, largest timestamp), as `open(segments=)` takes them."""
+        """Native int64 triples (base offset, bytes, largest timestamp), for `open(segments=)`."""
         cdef uint32_t count, room
         self.use()
         while True:
@@ -652,8 +609,8 @@ cdef class Log:
 
 def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
                    uint32_t[::1] counts not None) -> None:
-    """For each wanted relative offset, how many entries of an offset index, as its file has them, are at
-    or below it: the entry to begin at is the one before that count."""
+    """For each wanted relative offset, how many entries of an offset index, as its file has them,
+    are at or below it: the entry to begin at is the one before that count."""
     cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
     cdef Py_ssize_t i
     if counts.shape[0] < wanted.shape[0]:

@@ -37,7 +37,8 @@ cdef class Reactors:
 
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h.
+    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max,
+    inline_inflate_bytes: see csrc/serve.h.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -85,9 +86,9 @@ cdef class Reactors:
             csrc.serve_shared_free(self.shared)
 
     def listen(self, int listener, str host, int port, int backlog):
-        """Listens on every address of `host` ("" is every interface), on `port` or, for 0, a free one.
+        """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
-        Returns the bound port. `listener` comes back in events. Raises OSError when it cannot.
+        port: 0 takes a free one. `listener` comes back in events. Raises OSError when it cannot.
         """
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
         cdef const char *text = name
@@ -237,5 +238,5 @@ cdef tuple _event(const csrc.event *e):
                 _missing(e))
     client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
     return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version,
-            e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local), e.local.port,
-            _host(&e.peer), e.peer.port, e.principal)
+            e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local),
+            e.local.port, _host(&e.peer), e.peer.port, e.principal)

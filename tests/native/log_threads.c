@@ -1,5 +1,6 @@
-/* Appenders, readers, waiters, a flusher, upkeep and truncation-free role changes on a few logs at once; then a directory that
- * fails. Every reader must see each offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
+/* Appenders, readers, waiters, a flusher, upkeep and truncation-free role changes on a few logs at
+ * once; then a directory that fails. Every reader must see each offset once and in order, every
+ * waiter must be woken. Exit 0, or 1 with a line on stderr. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
 
-#define CHECK(condition)                                                                  \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);               \
-            exit(1);                                                                      \
-        }                                                                                 \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 struct setting {
@@ -27,7 +28,11 @@ struct setting {
     int batches, count;
     _Atomic int appenders_left;
 };
-struct worker { struct setting *setting; int number; pthread_t thread; };
+struct worker {
+    struct setting *setting;
+    int number;
+    pthread_t thread;
+};
 
 static size_t make_batch(uint8_t *p, int64_t producer_id, int32_t sequence, int64_t timestamp) {
     uint8_t record[] = {0, 0, 0, 0, 1, 8, 'a', 'b', 'c', 'd', 0};
@@ -49,8 +54,11 @@ static size_t make_batch(uint8_t *p, int64_t producer_id, int32_t sequence, int6
 static void *append(void *argument) {
     struct worker *w = argument;
     struct setting *setting = w->setting;
-    struct batch_rules rules = {.batch_bytes_max = 1 << 20, .inflated_bytes_max = 1 << 20, .timestamp_before_max_ms = INT64_MAX,
-                                .timestamp_after_max_ms = INT64_MAX, .walk_records = true};
+    struct batch_rules rules = {.batch_bytes_max = 1 << 20,
+                                .inflated_bytes_max = 1 << 20,
+                                .timestamp_before_max_ms = INT64_MAX,
+                                .timestamp_after_max_ms = INT64_MAX,
+                                .walk_records = true};
     for (int i = 0; i < setting->batches; i++) {
         uint8_t batch[128];
         struct batch_summary summary;
@@ -116,7 +124,8 @@ static void *wait_all(void *argument) {
     int epoll = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, mailbox_fd(m), &event) == 0);
-    static const uint8_t kinds[] = {LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_FLUSHED, LOG_WAIT_END, LOG_WAIT_LAST_STABLE};
+    static const uint8_t kinds[] = {LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_FLUSHED, LOG_WAIT_END,
+                                    LOG_WAIT_LAST_STABLE};
     int64_t end = (int64_t)setting->batches * APPENDERS;
     for (int64_t at = 0; at < end; at += 7) {
         struct log_waiter waiter = {.mailbox = m, .token = (uint64_t)at, .offset = at};
@@ -126,7 +135,9 @@ static void *wait_all(void *argument) {
         take_letter(m, epoll, &l);
         const char *call = NULL;
         int failure = log_dir_failure(setting->dir, &call);
-        if (l.status != 0) fprintf(stderr, "status %d: errno %d in %s\n", l.status, failure, call == NULL ? "nothing" : call);
+        if (l.status != 0)
+            fprintf(stderr, "status %d: errno %d in %s\n", l.status, failure,
+                    call == NULL ? "nothing" : call);
         CHECK(l.kind == LETTER_WAKE && l.token == (uint64_t)at && l.status == 0);
         CHECK(log_end_offset(log) > at);
         if (waiter.wait_for == LOG_WAIT_FLUSHED) CHECK(log_flushed_offset(log) > at);
@@ -182,22 +193,34 @@ static void fail(struct setting *setting) {
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     int error;
-    struct setting setting = {.batches = atoi(argv[2]), .count = atoi(argv[3]), .appenders_left = APPENDERS};
+    struct setting setting = {
+        .batches = atoi(argv[2]), .count = atoi(argv[3]), .appenders_left = APPENDERS};
     struct iopool *pool = iopool_new(2, 64, NULL, NULL);
     setting.dir = log_dir_new(argv[1], pool, &error);
     CHECK(setting.dir != NULL && setting.count <= LOGS_MAX);
     log_dir_set_open_files(setting.dir, 4);
-    struct log_config config = {
-        .segment_ms = 1 << 30, .retention_ms = -1, .retention_bytes = -1, .flush_messages = INT64_MAX, .flush_ms = INT64_MAX,
-        .segment_bytes = 20000, .segment_index_bytes = 1 << 20, .index_interval_bytes = 200, .max_message_bytes = 1 << 20,
-        .compression_codec = -1, .cleanup_delete = true, .producer_id_expiration_ms = INT64_MAX};
+    struct log_config config = {.segment_ms = 1 << 30,
+                                .retention_ms = -1,
+                                .retention_bytes = -1,
+                                .flush_messages = INT64_MAX,
+                                .flush_ms = INT64_MAX,
+                                .segment_bytes = 20000,
+                                .segment_index_bytes = 1 << 20,
+                                .index_interval_bytes = 200,
+                                .max_message_bytes = 1 << 20,
+                                .compression_codec = -1,
+                                .cleanup_delete = true,
+                                .producer_id_expiration_ms = INT64_MAX};
     struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
     uint8_t id[16] = {1};
     for (int k = 0; k < setting.count; k++) {
         CHECK(log_open(setting.dir, "t", k, id, &config, &checkpoint, 0, &setting.logs[k]) == 0);
         CHECK(log_become_leader(setting.logs[k], 0, true) == 0);
     }
-    struct { void *(*run)(void *); int count; } parts[] = {{append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}};
+    struct {
+        void *(*run)(void *);
+        int count;
+    } parts[] = {{append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}};
     struct worker workers[16];
     int n = 0;
     for (size_t part = 0; part < 4; part++)

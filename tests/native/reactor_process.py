@@ -1,5 +1,5 @@
-"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as a
-process of its own.
+"""The reactor around a stand-in for serve (reactor_server.c), built with a sanitizer of choice, as
+a process of its own.
 """
 
 import functools
@@ -21,6 +21,9 @@ SOURCES = {
                        "receive", "output", "frames", "reply", "iopool"],
 }
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
+# The options that `make asan` and `make tsan` set are for the interpreter.
+SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
+             "UBSAN_OPTIONS": "print_stacktrace=1"}
 BUILT = tempfile.TemporaryDirectory(prefix="reactor-")
 
 
@@ -32,7 +35,8 @@ def built(sanitizer: str, name: str = "reactor_server") -> Path:
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
-         str(program), str(ROOT / f"tests/native/{name}.c"), *sources], check=True, env=ENVIRONMENT)
+         str(program), str(ROOT / f"tests/native/{name}.c"), *sources],
+        check=True, env=ENVIRONMENT)
     return program
 
 
@@ -60,12 +64,6 @@ class Connection(raw.Connection):
         return payload[4:]
 
 
-def environment() -> dict[str, str]:
-    """Ours, without a sanitizer that is preloaded for the interpreter."""
-    kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    return {**kept, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "", "UBSAN_OPTIONS": ""}
-
-
 VERSIONS = {raw.PRODUCE: 9, raw.FETCH: 12, raw.METADATA: 9}
 
 
@@ -85,7 +83,7 @@ class ReactorServer:
         named = [f"{name}={value}" for name, value in options.items()]
         self.process = subprocess.Popen(
             [str(built(sanitizer)), port, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, preexec_fn=limit, env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
+            stderr=subprocess.PIPE, text=True, preexec_fn=limit, env=SANITIZED)
         self.port = int(self.process.stdout.readline())
 
     def connect(self, wait_s: float = 10.0) -> Connection:

@@ -19,13 +19,23 @@ def test_kafka_dump_log_accepts_every_file(tmp_path):
     for i in range(300):
         if i == 150:
             one.become_leader(4)
-        records = [(b"k%d" % k, chance.randbytes(chance.randrange(900)), NOW + 10 * i + k, [("h", b"x")])
-                   for k in range(chance.randrange(1, 8))]
-        one.append(batch.build(records, codec=i % 5, producer_id=5 + i, producer_epoch=0, base_sequence=0), NOW)
+        records = [
+            (b"k%d" % k, chance.randbytes(chance.randrange(900)), NOW + 10 * i + k, [("h", b"x")])
+            for k in range(chance.randrange(1, 8))
+        ]
+        one.append(
+            batch.build(records, codec=i % 5, producer_id=5 + i, producer_epoch=0, base_sequence=0),
+            NOW,
+        )
     one.close(NOW)
-    files = [str(f) for f in sorted((tmp_path / "t-0").iterdir())
-             if f.suffix in (".log", ".index", ".timeindex", ".snapshot")]
-    ran = kafka.run_tool("org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files))
+    files = [
+        str(f)
+        for f in sorted((tmp_path / "t-0").iterdir())
+        if f.suffix in (".log", ".index", ".timeindex", ".snapshot")
+    ]
+    ran = kafka.run_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files)
+    )
     assert ran.returncode == 0
     said = (ran.stdout + ran.stderr).lower()
     assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]

@@ -20,7 +20,10 @@ SHIM = r"""
 #include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
-static int broken(const char *what) { const char *v = getenv("BROKEN"); return v && access(v, F_OK) == 0 && what; }
+static int broken(const char *what) {
+    const char *v = getenv("BROKEN");
+    return v && access(v, F_OK) == 0 && what;
+}
 int fdatasync(int fd) {
     if (broken("fdatasync")) { errno = EIO; return -1; }
     return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
@@ -64,14 +67,25 @@ FAILING = """
 def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(SHIM)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True, env=ENVIRONMENT)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True, env=ENVIRONMENT
+    )
     # A sanitizer that is preloaded already must stay the first.
     preload = f"{os.environ.get('LD_PRELOAD', '')} {shim}".strip()
     env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"))
     ran = subprocess.run(
-        [os.path.realpath(sys.executable), "-c", textwrap.dedent(FAILING), str(tmp_path / "data"), str(logs)],
-        env=dict(env, PYTHONPATH=os.pathsep.join(sys.path)), capture_output=True, text=True,
-        cwd=Path(__file__).resolve().parents[2])
+        [
+            os.path.realpath(sys.executable),
+            "-c",
+            textwrap.dedent(FAILING),
+            str(tmp_path / "data"),
+            str(logs),
+        ],
+        env=dict(env, PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
     assert (ran.stdout, ran.stderr) == ("ok\n", "")
 
 
@@ -79,8 +93,12 @@ def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
 def small_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if os.geteuid() != 0 or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True
+        ).returncode
+    ):
         pytest.skip("needs the right to mount a tmpfs")
     yield disk
     subprocess.run(["umount", "-l", disk], check=True)

@@ -128,7 +128,7 @@ def test_a_request_that_arrives_byte_by_byte_is_served(server):
 def test_bodies_of_any_size_arrive_whole(server, length):
     body = FILE[:length] * (1 + length // len(FILE))
     with server.connect() as c:
-        for turn in range(3):
+        for _ in range(3):
             assert c.ask(PRODUCE, "A", 0, body[:length]) == b"A\0\0\0\0" + body[:length]
         c.send(b"".join(request(PRODUCE, i, "J", i, body[:length // 4]) for i in range(4)))
         sums = {c.take(i) for i in range(4)}
@@ -309,7 +309,7 @@ def test_connections_beyond_the_limit_wait_for_one_to_end():
 
 
 def test_without_descriptors_new_connections_wait_and_old_ones_are_served():
-    with ReactorServer("", descriptors_max=40) as server:
+    with ReactorServer("", descriptors_max=40, threads=1) as server:
         held = [server.connect() for _ in range(60)]
         assert held[0].ask(PRODUCE, "A") == b"A\0\0\0\0"
         held[-1].post(PRODUCE, 1, "A")

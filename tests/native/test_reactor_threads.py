@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.native.reactor_process import ReactorServer, built, environment, request
+from tests.native.reactor_process import SANITIZED, ReactorServer, built, request
 from tests.wire.raw import FETCH, METADATA, PRODUCE, Closed
 
 CHOICES = [(PRODUCE, "AWXDJMSR"), (FETCH, "AWXDJMRB"), (METADATA, "eelpwn")]
@@ -68,5 +68,5 @@ def test_many_clients_with_every_kind_of_request_leave_nothing_behind(sanitizer,
 def test_the_small_parts_agree_with_naive_models(sanitizer, random_source):
     seed = str(random_source.randrange(1 << 30))
     ran = subprocess.run([str(built(sanitizer, "reactor_units")), seed], capture_output=True,
-                         text=True, timeout=60, env=environment())
+                         text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

@@ -175,7 +175,11 @@ def test_damaged_indexes_are_rebuilt(directory, tmp_path, extension, damage, sta
     again = opened(directory, config=SMALL, **saved)
     for offset in range(0, 160, 3):
         assert offsets(again.read(offset, 1)) == [offset // 2 * 2]
-        assert again.offset_for_time(NOW + 10 * (offset // 2)) == (offset // 2 * 2, NOW + 10 * (offset // 2), 0)
+        assert again.offset_for_time(NOW + 10 * (offset // 2)) == (
+            offset // 2 * 2,
+            NOW + 10 * (offset // 2),
+            0,
+        )
     again.append(make(1, now=NOW + 10_000), NOW)
     again.close(NOW)
     if start != "clean":
@@ -189,7 +193,10 @@ def test_producer_state_survives_an_unclean_stop(directory):
         expected = (2 * i, 2 * i + 1)
         again_batch = make(2, producer_id=9, producer_epoch=1, base_sequence=2 * i)
         assert again.append(again_batch, NOW) == expected
-    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (
+        120,
+        120,
+    )
 
 
 @pytest.mark.parametrize("start", ["clean", "unclean", "rolled"])
@@ -207,7 +214,10 @@ def test_all_five_batches_in_flight_are_known_after_a_restart(directory, start):
     one.close(NOW) if start == "clean" else one.release()
     again = opened(directory, config=SMALL, **saved)
     for first in range(end - 10, end, 2):
-        assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (first, first + 1)
+        assert again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=first), NOW) == (
+            first,
+            first + 1,
+        )
     with pytest.raises(log.SequenceError):
         again.append(make(2, producer_id=9, producer_epoch=1, base_sequence=end - 12), NOW)
 
@@ -233,7 +243,10 @@ def test_producer_state_is_replayed_when_snapshots_are_damaged(directory, tmp_pa
         again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=121), NOW)
     with pytest.raises(log.SequenceError):
         again.append(make(1, producer_id=9, producer_epoch=0, base_sequence=120), NOW)
-    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (120, 120)
+    assert again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW) == (
+        120,
+        120,
+    )
 
 
 def test_snapshots_have_kafkas_form(directory, tmp_path):
@@ -250,7 +263,9 @@ def test_snapshots_have_kafkas_form(directory, tmp_path):
     assert last_file(tmp_path, "snapshot").name == f"{3:020}.snapshot"
 
 
-@pytest.mark.parametrize("text", [None, "", "junk", "0\n5\n0 0\n", "0\n2\n3 5\n1 9\n", "0\n1\n7 999\n"])
+@pytest.mark.parametrize(
+    "text", [None, "", "junk", "0\n5\n0 0\n", "0\n2\n3 5\n1 9\n", "0\n1\n7 999\n"]
+)
 def test_the_epoch_file_is_rebuilt_from_the_batches(directory, tmp_path, text):
     one = opened(directory)
     for epoch in (0, 2, 5):
@@ -288,8 +303,15 @@ def test_a_checkpoint_above_what_is_left_does_not_hand_out_an_offset_twice(direc
 
 def test_left_over_files_of_a_crash_are_cleared(directory, tmp_path):
     filled(directory, 10).release()
-    left = [tmp_path / "t-0" / name for name in (
-        f"{0:020}.log.deleted", f"{7:020}.index.deleted", "leader-epoch-checkpoint.tmp", f"{5:020}.log.cleaned")]
+    left = [
+        tmp_path / "t-0" / name
+        for name in (
+            f"{0:020}.log.deleted",
+            f"{7:020}.index.deleted",
+            "leader-epoch-checkpoint.tmp",
+            f"{5:020}.log.cleaned",
+        )
+    ]
     for file in left:
         file.write_bytes(b"x")
     again = opened(directory)
@@ -319,8 +341,11 @@ KILLED = """
 def test_a_kill_in_a_loop_loses_no_answered_append(tmp_path):
     answered = -1
     for turn in range(6):
-        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), "0", str(turn)],
-                                 stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path), "0", str(turn)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(random.Random(turn).randrange(20, 1500)):
             line = child.stdout.readline()
             if not line:
