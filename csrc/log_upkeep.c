@@ -138,7 +138,6 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int64_t position, first, bytes = atomic_load(&s->bytes);
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    segment_await_preallocation(s);
     result = log_locate(s, offset, bytes, false, &position, &first);
     if (result == 1) {
         *end = first;
@@ -194,12 +193,12 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
 int log_truncate(struct log *log, int64_t offset) {
     int result = 0;
     pthread_mutex_lock(&log->flush_lock);
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
     else if (offset < atomic_load(&log->end_offset))
         result = log_truncate_locked(log, offset < 0 ? 0 : offset);
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     return result;
 }

@@ -445,17 +445,27 @@ cdef class Log:
             csrc.log_range_release(&found)
 
     def read_range(self, int64_t offset, int32_t max_bytes=INT32_MAX,
-                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> tuple:
-        """(position, length, first offset, next offset) of what read would give: for benches."""
+                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True,
+                   bint nowait=False):
+        """(position, length, first offset, next offset, in the page cache) of what read would give.
+        nowait: None when finding it would wait for the disk."""
         cdef csrc.log_range found
-        cdef int error
+        cdef int error, cached
+        cdef int32_t length
         self.use()
         with nogil:
-            error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            if nowait:
+                error = csrc.log_read_nowait(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            else:
+                error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            cached = csrc.log_range_cached(&found) if nowait and error == 0 else 1
+            length = found.length
             csrc.log_range_release(&found)
+        if error == csrc.LOG_E_WOULD_BLOCK:
+            return None
         if error != 0:
             self.refuse(error)
-        return found.position, found.length, found.first_offset, found.next_offset
+        return found.position, length, found.first_offset, found.next_offset, cached == 1
 
     def bytes_from(self, int64_t offset, csrc.log_bound bound=csrc.LOG_BOUND_END) -> int:
         self.use()

@@ -262,6 +262,11 @@ class MetadataService(Controller):
         self._identity = None
 
     @property
+    def store(self):
+        """The first directory's state.lmdb, while open."""
+        return self._store
+
+    @property
     def cluster_id(self) -> str:
         """The cluster's id, 22 characters."""
         return self._identity.cluster_id

@@ -267,6 +267,18 @@ def test_132_a_bad_partition_does_not_spoil_the_good_one(target):
     assert {row["index"]: row["error_code"] for row in rows} == {0: OK, 1: CORRUPT}
 
 
+def test_a_partition_named_twice_stores_what_it_answers_for(target):
+    name = unique("named-twice")
+    create_topic(target.port, name)
+    with Connection(target.port) as connection:
+        body = raw.produce_body(8, name, [(0, batch()), (0, batch())])
+        answer = decode(raw.PRODUCE, 8, connection.call(raw.PRODUCE, 8, body))
+        rows = answer["responses"][0]["partition_responses"]
+        assert {row["error_code"] for row in rows} == {OK}
+        # Kafka drops one of the two and answers once; ours stores both and answers twice.
+        assert fetch(connection, name)["high_watermark"] == len(rows)
+
+
 def test_133_a_null_key_to_a_compacted_topic_is_refused_by_record(target):
     name = unique("compacted")
     create_topic(target.port, name, cleanup_policy="compact")
