@@ -133,7 +133,7 @@ async def _serve(settings, ready) -> int:
     broker.start()
     dispatcher = Dispatcher(broker, broker.reactors, HANDLERS)
     loop.add_reader(broker.reactors.fileno(), dispatcher.drain)
-    broker.groups.start()
+    broker.groups.start(broker.controller.store)
     broker.reactors.start()
     upkeep = loop.create_task(_upkeep(broker))
     if ready is not None:

@@ -3,8 +3,8 @@ ListConfigResources (74).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a setting
-  was changed, its record is on disk and it is in force.
+Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
+  setting was changed, its record is on disk and it is in force.
 Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
 """
 
@@ -91,7 +91,7 @@ def _shown(found, request) -> list:
         for entry in found]
 
 
-# ---- changes --------------------------------------------------------------------------------------
+# ---- changes ----------------------------------------------------------------------------------
 
 
 async def incremental_alter_configs(broker, context, request):
@@ -115,7 +115,7 @@ def _altered(response, request, results):
         for resource, result in zip(request.resources, results, strict=True)])
 
 
-# ---- the list -------------------------------------------------------------------------------------
+# ---- the list ---------------------------------------------------------------------------------
 
 
 def list_config_resources(broker, context, request):

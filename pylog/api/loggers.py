@@ -2,7 +2,8 @@
 
 Owns: the levels of the loggers below `pylog`, and of the root.
 Called by: api.configs.
-Invariants: (1) the levels are Kafka's words; (2) a change lasts until the broker stops, and no longer.
+Invariants: (1) the levels are Kafka's words; (2) a change lasts until the broker
+  stops, and no longer.
 Source: KIP-412, KIP-1075.
 """
 

@@ -31,6 +31,7 @@ class Journal:
     def __init__(self, partition_log, wall_ms, flushes: bool, threads):
         self.log = partition_log
         self.failed = False
+        self.written = 0         # Records, since somebody set it to 0.
         self._wall_ms = wall_ms
         self._flushes = flushes
         self._threads = threads
@@ -43,6 +44,7 @@ class Journal:
     def write(self, records: list) -> None:
         """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
         self._gathered += records
+        self.written += len(records)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._append)
@@ -56,9 +58,14 @@ class Journal:
         else:
             token.answer(message)
 
+    def append_now(self) -> None:
+        """Appends what this turn of the loop has gathered, without waiting for its end."""
+        if self._scheduled:
+            self._append()
+
     def _append(self) -> None:
         self._scheduled = False
-        if self.failed:
+        if self.failed or not self._gathered:
             return
         gathered, self._gathered = self._gathered, []
         try:
@@ -67,7 +74,7 @@ class Journal:
                 self.log.append(batch.build([(key, value, now_ms, ()) for key, value in part]),
                                 now_ms, trusted=True)
         except LogError as error:
-            self._fail(error)
+            self.fail(error)
             return
         if not self._flushes:
             self._release(self._take())
@@ -86,7 +93,7 @@ class Journal:
             return
         error = done.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             for token, _ in held:
                 token.refuse(ErrorCode.NOT_COORDINATOR)
             return
@@ -103,7 +110,8 @@ class Journal:
         for token, message in held:
             token.answer(message)
 
-    def _fail(self, error) -> None:
+    def fail(self, error) -> None:
+        """The disk or the partition is lost."""
         # Keeps (3): what could not be written is not tried again.
         self.failed = True
         log.error("the coordinator lost its partition", extra={

@@ -258,7 +258,7 @@ class LogManager:
             self.configure(name, overrides)
 
     def assume(self, name: str, roles: list) -> None:
-        """Gives a topic's logs their parts and opens those of new partitions; roles as in create()."""
+        """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
         topic_id, logs, overrides = self._topics[name]
         config = self._config(overrides)
         grown = logs + [None] * (len(roles) - len(logs))
@@ -277,7 +277,7 @@ class LogManager:
         return self._place_of.get(self.get(name, index), 0)
 
     def move_start(self, name: str, index: int, offset: int) -> int:
-        """Deletes a partition's records below `offset`. Returns the new start. Raises LogError's kinds."""
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
         topic_id, logs, _ = self._topics[name]
         one = logs[index]
         start = one.move_start(offset, self._now_ms())

@@ -1,11 +1,11 @@
-"""Decisions on settings of topics, brokers, groups and subscriptions: from a request to ConfigRecords.
+"""Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
 
 Owns: nothing; no clock, no disk.
 Called by: metadata.service, under its lock.
 Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
   (2) what becomes a record satisfies the checks that put it into force.
-Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups); error codes
-  and their order as Kafka 4.3's.
+Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);
+  error codes and their order as Kafka 4.3's.
 """
 
 from collections import Counter, namedtuple

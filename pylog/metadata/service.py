@@ -199,7 +199,8 @@ class Controller:
             stored = self.image.configs.get((RESOURCE_BROKER, name), {})
             usable.append(self._settings.usable_dynamic(stored, name != ""))
             for key in stored.keys() - usable[-1].keys():
-                log.error("a dynamic setting cannot be used", extra={"setting": key, "broker": name})
+                log.error("a dynamic setting cannot be used",
+                          extra={"setting": key, "broker": name})
         self._settings.set_dynamic(*usable)
 
     async def next_producer_id(self) -> int:
@@ -259,6 +260,11 @@ class MetadataService(Controller):
         self._now_ms = broker.now_ms
         self._store = None
         self._identity = None
+
+    @property
+    def store(self):
+        """The first directory's state.lmdb, while open."""
+        return self._store
 
     @property
     def cluster_id(self) -> str:
