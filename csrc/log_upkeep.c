@@ -112,7 +112,8 @@ void log_expire_producers(struct log *log, int64_t now_ms) {
 
 uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes) {
     pthread_mutex_lock(&log->append_lock);
-    uint8_t *copy = log_load_producers(log, now_ms) == 0 ? producers_encode(&log->producers, bytes) : NULL;
+    uint8_t *copy = NULL;
+    if (log_load_producers(log, now_ms) == 0) copy = producers_encode(&log->producers, bytes);
     pthread_mutex_unlock(&log->append_lock);
     return copy;
 }

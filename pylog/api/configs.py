@@ -3,8 +3,8 @@ ListConfigResources (74).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a setting
-  was changed, its record is on disk and it is in force.
+Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
+  setting was changed, its record is on disk and it is in force.
 Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
 """
 
@@ -71,9 +71,10 @@ _WORDS = {configs.RESOURCE_LOGGER: "Broker id", configs.RESOURCE_GROUP: "Group n
 
 
 def _check_broker_id(broker, kind: int, name: str) -> None:
-    if not name.removeprefix("-").isdecimal():
+    number = configs.node_number(name)
+    if number is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != broker.node_id:
+    if number != broker.node_id:
         also = " or empty string," if kind == RESOURCE_BROKER else ""
         raise Refusal(ErrorCode.INVALID_REQUEST,
                       f"Unexpected broker id, expected {broker.node_id}{also} but received {name}")
@@ -91,7 +92,7 @@ def _shown(found, request) -> list:
         for entry in found]
 
 
-# ---- changes --------------------------------------------------------------------------------------
+# ---- changes ----------------------------------------------------------------------------------
 
 
 async def incremental_alter_configs(broker, context, request):
@@ -115,7 +116,7 @@ def _altered(response, request, results):
         for resource, result in zip(request.resources, results, strict=True)])
 
 
-# ---- the list -------------------------------------------------------------------------------------
+# ---- the list ---------------------------------------------------------------------------------
 
 
 def list_config_resources(broker, context, request):

@@ -42,7 +42,7 @@ def _described(path: str, offline: bool, logs, wanted):
 
 
 def _space(path: str):
-    """(total bytes, bytes that we may use) of the directory's file system, None when it cannot tell."""
+    """(total bytes, bytes that we may use) of a file system, None when it cannot tell."""
     try:
         found = os.statvfs(path)
     except OSError:

@@ -1,13 +1,14 @@
-"""Idempotent producers: their identities, InitProducerId (22), and what the logs know of them, DescribeProducers (61).
+"""Idempotent producers: their identities, InitProducerId (22), and what the
+logs know of them, DescribeProducers (61).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
 Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
-Source: KIP-98, KIP-360, KIP-664. A transactional id belongs to the broker that leads its partition of
-  `__transaction_state`; until brokers of ours coordinate transactions no broker does, and the
-  answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that partition.
-  FindCoordinator is not advertised meanwhile, so that clients see at once that there are no
-  transactions here.
+Source: KIP-98, KIP-360, KIP-664. A transactional id belongs to the broker that leads its
+  partition of `__transaction_state`; until brokers of ours coordinate transactions no broker
+  does, and the answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that
+  partition. FindCoordinator is not advertised meanwhile, so that clients see at once that there
+  are no transactions here.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) the low watermark that is told is the log's start, and the start does not come back after a
-  crash; (2) records of a topic that is only compacted stay.
+Invariants: (1) the low watermark that is told is the log's start, and the start does not
+  come back after a crash; (2) records of a topic that is only compacted stay.
 Source: KIP-107; error codes as Kafka 4.3's.
 """
 
@@ -61,6 +61,9 @@ async def _delete(loop, broker, name: str, index: int, offset: int):
             None, broker.logs.move_start, name, index, offset), ErrorCode.NONE
     except LogError as fault:
         return NO_WATERMARK, fault.code
+    except KeyError:
+        # The topic was deleted meanwhile.
+        return NO_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 HANDLERS = {api.DELETE_RECORDS: delete_records}

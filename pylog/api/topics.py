@@ -45,7 +45,7 @@ def _configs(broker, own: dict) -> list:
 
 
 def _inherited(broker) -> dict:
-    """The entries of a topic without settings of its own; shared by all answers until they change."""
+    """The entries of a topic without settings of its own; shared by answers until they change."""
     settings = broker.settings
     defaults = settings.topic_defaults()
     known, found = _inherited_of.get(settings, (None, None))

@@ -2,8 +2,8 @@
 
 Owns: nothing; config.settings keeps the layers in force.
 Called by: config.settings, config.entries; metadata.configs through Settings.check_dynamic.
-Invariants: (1) this broker's own settings win over the cluster's, those over the file's; (2) a layer that sets
-  one name of a family hides the whole family in the layers below it.
+Invariants: (1) this broker's own settings win over the cluster's, those over the file's; (2) a
+  layer that sets one name of a family hides the whole family in the layers below it.
 Source: KIP-226; the families and checks as observed on Kafka 4.3.
 """
 
@@ -18,13 +18,13 @@ FAMILIES = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-# pylog acts on these at its start only. A change that would be told as done but is not in force is refused.
+# pylog acts on these at its start only. A change that would not be in force is refused.
 START_ONLY = frozenset((
     "listeners", "listener.security.protocol.map", "max.connections", "max.connections.per.ip",
     "num.io.threads", "num.network.threads"))
 # Numbers of threads: at most halved or doubled by one change.
-THREADS = frozenset(("background.threads", "log.cleaner.threads", "num.recovery.threads.per.data.dir",
-                     "num.replica.fetchers"))
+THREADS = frozenset(("background.threads", "log.cleaner.threads",
+                     "num.recovery.threads.per.data.dir", "num.replica.fetchers"))
 # Only for one listener, by the name listener.name.<listener>.<setting>.
 LISTENER_ONLY = frozenset((
     "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
@@ -57,7 +57,7 @@ def base_name(name: str) -> str:
 
 
 def setting(name: str):
-    """The broker setting of that name, with a listener's prefix or not; None for one nobody knows."""
+    """The broker setting of that name, with a listener's prefix or not, or None."""
     base = base_name(name)
     return catalogue.broker(base) if catalogue.is_broker(base) else None
 

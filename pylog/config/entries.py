@@ -11,7 +11,8 @@ from collections import namedtuple
 
 from . import catalogue, dynamic, groups, values
 
-UNKNOWN, TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, LOGGER, SUBSCRIPTION, GROUP = range(9)
+(UNKNOWN, TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, LOGGER, SUBSCRIPTION,
+ GROUP) = range(9)
 TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7,
          "class": 8, "password": 9}
 

@@ -1,9 +1,9 @@
-"""Settings of groups and of client metrics subscriptions: their rows, and the checks on what a client asks for.
+"""Settings of groups and of client metrics subscriptions: rows and checks.
 
 Owns: the names, and for those without a broker setting behind them the facts.
 Called by: config.entries (what is shown), metadata.configs (what is asked for).
-Invariants: (1) a group setting takes its facts from its broker setting where it has one; (2) a value lies
-  within the bounds that the broker's settings give.
+Invariants: (1) a group setting takes its facts from its broker setting where it has one; (2) a
+  value lies within the bounds that the broker's settings give.
 Source: KIP-848, KIP-932, KIP-1071 (groups), KIP-714 (subscriptions); Kafka's checks, as observed.
 """
 
@@ -140,7 +140,7 @@ def validate_group_configs(configs: dict[str, str], settings) -> None:
 
 
 def validate_subscription(configs: dict[str, str]) -> None:
-    """Raises ConfigError when a subscription has a setting that cannot be; names are known to exist."""
+    """Raises ConfigError when a subscription cannot have these settings, all known ones."""
     typed = {name: values.parse(subscription(name), text) for name, text in configs.items()}
     for pattern in typed.get("match", ()):
         name, equals, regex = pattern.partition("=")

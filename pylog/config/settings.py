@@ -4,14 +4,16 @@ Owns: the values in force and where each came from.
 Called by: broker and everything it composes; cli for `config explain`.
 Invariants: (1) every value in force satisfies its row and the checks between rows;
   (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
-  Settings.load reads a file; (4) what is set while the broker runs changes nothing else than values.
-Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's checks at start, as observed.
+  Settings.load reads a file; (4) what is set while the broker runs changes values
+  only.
+Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's checks at
+  start, as observed.
 """
 
 import copy
 import os
 
-from . import catalogue, dynamic, listeners, properties, topics, values
+from . import catalogue, dynamic, groups, listeners, properties, topics, values
 from .errors import ConfigError, nearest
 
 OVERRIDE = "--override"
@@ -22,7 +24,8 @@ class Settings:
 
     texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
     the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
-    `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was set since, as text.
+    `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was
+    set since, as text.
     """
 
     def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
@@ -37,8 +40,8 @@ class Settings:
             self._take(name, text)
         self._settle_node_id()
         self._static = dict(self._values)
-        self.texts = {**{name: text for name, text in (texts or {}).items() if isinstance(text, str)},
-                      **{name: values.format_value(value) for name, value in self._static.items()}}
+        self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
+        self.texts.update((name, values.format_value(value)) for name, value in self._static.items())
         self._check_roles()
         self.listeners, self.advertised_listeners = self._parse_listeners()
         self._check_together()
@@ -100,7 +103,7 @@ class Settings:
         return topics.validate_topic_configs(configs, self)
 
     def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> None:
-        """Raises ConfigError when these cannot be the settings of this broker, else of the cluster."""
+        """Raises ConfigError when this broker, else the cluster, cannot have these settings."""
         dynamic.check(texts, per_broker, self)
         candidate = copy.copy(self)
         candidate._topic_defaults = None
@@ -133,8 +136,12 @@ class Settings:
                           "default")
         elif catalogue.is_broker(name):
             setting, value, origin = catalogue.broker(name), self[name], self.origin(name)
+        elif name in groups.names():
+            setting, value = groups.group(name), groups.group_config({}, self)[name]
+            origin = next((self.origin(key) for key in setting.synonyms), "default")
         else:
-            raise _unknown(name, catalogue.broker_names() + catalogue.topic_names())
+            raise _unknown(
+                name, catalogue.broker_names() + catalogue.topic_names() + groups.names())
         return "\n".join(_explanation(setting, value, origin))
 
     def listing(self) -> list[str]:
@@ -273,5 +280,6 @@ def _explanation(setting, value, origin: str):
     modes = {"": "at start only", "broker": "while running, per broker",
              "cluster": "while running, per broker or cluster-wide"}
     if not setting.synonyms:
-        yield f"  changes: {modes[setting.dynamic]} (Kafka)"
+        late = "; pylog takes it at start only" if setting.name in dynamic.START_ONLY else ""
+        yield f"  changes: {modes[setting.dynamic]}{late}"
     yield "  effect: " + ("yes" if setting.effect == "live" else "none in pylog yet")

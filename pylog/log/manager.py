@@ -24,7 +24,6 @@ from pylog.log.errors import StartError
 LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
-FIRST_RETENTION_MS = 30_000
 
 log = logging.getLogger("pylog.log")
 
@@ -90,7 +89,7 @@ class LogManager:
         """
         self._store = store
         now_ms = self._now_ms()
-        self._due = [now_ms + FIRST_RETENTION_MS, now_ms + CHECKPOINT_MS]
+        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
         hints = {} if clean else self._hints()
         plan = []
@@ -258,7 +257,7 @@ class LogManager:
             self.configure(name, overrides)
 
     def assume(self, name: str, roles: list) -> None:
-        """Gives a topic's logs their parts and opens those of new partitions; roles as in create()."""
+        """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
         topic_id, logs, overrides = self._topics[name]
         config = self._config(overrides)
         grown = logs + [None] * (len(roles) - len(logs))
@@ -277,7 +276,7 @@ class LogManager:
         return self._place_of.get(self.get(name, index), 0)
 
     def move_start(self, name: str, index: int, offset: int) -> int:
-        """Deletes a partition's records below `offset`. Returns the new start. Raises LogError's kinds."""
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
         topic_id, logs, _ = self._topics[name]
         one = logs[index]
         start = one.move_start(offset, self._now_ms())

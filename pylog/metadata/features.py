@@ -24,8 +24,9 @@ def update(image, updates) -> list:
                        wanted.upgrade_type)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_UPDATE_VERSION,
-                          "The update failed for all features since the following feature had an error: "
-                          f"Invalid update version {level} for feature {wanted.feature}. {fault}")
+                          "The update failed for all features since the following feature "
+                          f"had an error: Invalid update version {level} for feature "
+                          f"{wanted.feature}. {fault}")
         records.append(messages.FeatureLevelRecord(name=wanted.feature, feature_level=level))
     return records
 
@@ -41,11 +42,12 @@ def _fault(current: int, name: str, level: int, kind: int) -> str | None:
     if not low <= level <= high:
         return f"This broker only supports versions {low}-{high}."
     if level < current and kind == UPGRADE:
-        return "Can't downgrade the version of this feature without setting the upgrade type to either " \
-               "safe or unsafe downgrade."
+        return "Can't downgrade the version of this feature without setting the upgrade type " \
+               "to either safe or unsafe downgrade."
     if level > current and kind != UPGRADE:
         return "Can't downgrade to a newer version."
     if level < current:
         # Records are written in the newest version: an older Kafka could not read them.
-        return "Refusing to perform the requested downgrade because it might delete metadata information."
+        return "Refusing to perform the requested downgrade because it might delete metadata " \
+               "information."
     return None

@@ -2,10 +2,10 @@
 
 Owns: nothing; no clock, no disk.
 Called by: metadata.service, under its lock; api.partitions for the list of reassignments.
-Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from the in-sync
-  replicas, unless an unclean election is asked for.
-Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments); error codes as
-  Kafka 4.3's.
+Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
+  the in-sync replicas, unless an unclean election is asked for.
+Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments);
+  error codes as Kafka 4.3's.
 """
 
 from collections import Counter, namedtuple
@@ -62,7 +62,7 @@ def _more(image, wanted, random) -> list:
                               "assignments are given")
     if more > controller.PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION,
-                      f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+                      f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
     if wanted.assignments is None:
         places = _place(image, more, factor, random)
     else:
@@ -79,7 +79,8 @@ def _place(image, count, factor, random) -> list:
     active = sum(1 for broker_id in image.brokers if image.broker_is_active(broker_id))
     if factor > active:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
-                      f"replication factor {factor} needs as many active brokers, there are {active}")
+                      f"replication factor {factor} needs as many active brokers: there "
+                      f"are {active}")
     return controller.place(image, count, factor, random)
 
 
@@ -89,7 +90,7 @@ def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
         raise _bad_assignment("an assignment names no replicas")
     for broker_id in sorted(replicas):
         if broker_id not in image.brokers:
-            raise _bad_assignment(f"an assignment names broker {broker_id}, which is not registered")
+            raise _bad_assignment(f"an assignment names the unknown broker {broker_id}")
     if len(set(replicas)) < len(replicas):
         raise _bad_assignment("an assignment names a broker twice")
     if factor is not None and len(replicas) != factor:
@@ -101,14 +102,14 @@ def _bad_assignment(message: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-# ---- elections ------------------------------------------------------------------------------------
+# ---- elections --------------------------------------------------------------------------------
 
 
 def elect_leaders(image: Image, election: int, topics):
-    """Decides an election of leaders: PREFERRED or UNCLEAN. topics: [(name, partition indexes)], None for all.
+    """Decides an election of leaders: PREFERRED or UNCLEAN.
 
-    Returns (records, [(topic name, [(index, Outcome)])]). Of all partitions, those that need no election are
-    not told of.
+    topics: [(name, partition indexes)], None for all. Returns (records, [(topic name,
+    [(index, Outcome)])]). Of all partitions, those that need no election are not told of.
     """
     asked = topics
     if topics is None:
@@ -156,7 +157,7 @@ def _elected(image, name, index, election):
         isr=None if leader in state.isr else [leader])
 
 
-# ---- reassignments --------------------------------------------------------------------------------
+# ---- reassignments ----------------------------------------------------------------------------
 
 
 def alter_reassignments(image: Image, topics, factor_may_change: bool):
@@ -211,7 +212,10 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
 
 
 def reassignments(image: Image, topics):
-    """Reassignments under way: [(topic name, [(index, Partition)])]. topics: [(name, indexes)], None for all."""
+    """Reassignments under way: [(topic name, [(index, Partition)])].
+
+    topics: [(name, partition indexes)], None for all.
+    """
     asked = topics
     if topics is None:
         asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]

@@ -199,7 +199,8 @@ class Controller:
             stored = self.image.configs.get((RESOURCE_BROKER, name), {})
             usable.append(self._settings.usable_dynamic(stored, name != ""))
             for key in stored.keys() - usable[-1].keys():
-                log.error("a dynamic setting cannot be used", extra={"setting": key, "broker": name})
+                log.error("a dynamic setting cannot be used",
+                          extra={"setting": key, "broker": name})
         self._settings.set_dynamic(*usable)
 
     async def next_producer_id(self) -> int:

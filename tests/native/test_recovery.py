@@ -259,7 +259,7 @@ def test_snapshots_have_kafkas_form(directory, tmp_path):
     assert crc == batch.crc32c(data[6:])
     entry = struct.unpack(">qhiqiqiq", data[10:])
     assert entry[:5] == (9, 2, 2, 2, 2)
-    assert entry[6:] == (0, -1)
+    assert entry[6:] == (-1, -1)
     assert last_file(tmp_path, "snapshot").name == f"{3:020}.snapshot"
 
 

@@ -1,4 +1,4 @@
-"""The same administration requests to Apache Kafka and to brokerd: settings, partitions, records, quorum.
+"""The same administration requests to Apache Kafka and to brokerd.
 
 What may differ, and why, is written in docs/differences.md.
 """
@@ -18,16 +18,6 @@ QUORUM, FEATURES, PRODUCERS, RESOURCES = 55, 57, 61, 74
 TOPIC, BROKER, LOGGER, SUBSCRIPTION, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 SETTLE_S = 0.5
-
-
-def _settled(side: Side, first, wanted: int = 0, **fields) -> dict:
-    """The answer of `first(...)` once it has no error but `wanted`: Kafka's brokers follow later."""
-    end_s = time.monotonic() + 10
-    while True:
-        answer = first(**fields)
-        if answer or time.monotonic() > end_s:
-            return answer
-        time.sleep(0.02)
 
 
 def _shown(answer: dict) -> list:
@@ -66,7 +56,7 @@ def _alter(side: Side, label: str, kind: int, name: str, *rows, version: int = 1
     return answer
 
 
-# ---- settings -------------------------------------------------------------------------------------
+# ---- settings ---------------------------------------------------------------------------------
 
 # Where the two are started differently, and what only one of them has.
 OWN = {"log.dir", "log.dirs", "listeners", "advertised.listeners", "node.id", "broker.id",
@@ -302,7 +292,7 @@ def test_list_config_resources_answers_are_kafkas(kafka, target):
     compare(kafka, target, _list_resources)
 
 
-# ---- partitions and records -----------------------------------------------------------------------
+# ---- partitions and records -------------------------------------------------------------------
 
 
 def _create_partitions(side: Side, version: int) -> None:
@@ -445,7 +435,7 @@ def test_describe_producers_answers_are_kafkas(kafka, target):
     compare(kafka, target, _producers)
 
 
-# ---- directories and the quorum -------------------------------------------------------------------
+# ---- directories and the quorum ---------------------------------------------------------------
 
 
 def _log_dirs(side: Side, version: int) -> None:
@@ -524,7 +514,8 @@ def _features(side: Side, version: int) -> None:
             ("the same", "metadata.version", 30, 1), ("above", "metadata.version", 31, 1),
             ("below", "metadata.version", 6, 3), ("negative", "metadata.version", -1, 3),
             ("down without leave", "metadata.version", 8, 1), ("down", "metadata.version", 8, 2),
-            ("down unsafely", "metadata.version", 8, 3), ("upgrade type", "metadata.version", 30, 9),
+            ("down unsafely", "metadata.version", 8, 3),
+            ("upgrade type", "metadata.version", 30, 9),
             ("unknown", "no.such.feature", 1, 1), ("off", "metadata.version", 0, 3)):
         more = {"upgrade_type": kind} if version >= 1 else {}
         if version == 0 and kind != 1:
