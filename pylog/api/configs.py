@@ -71,9 +71,10 @@ _WORDS = {configs.RESOURCE_LOGGER: "Broker id", configs.RESOURCE_GROUP: "Group n
 
 
 def _check_broker_id(broker, kind: int, name: str) -> None:
-    if not name.removeprefix("-").isdecimal():
+    number = configs.node_number(name)
+    if number is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
-    if int(name) != broker.node_id:
+    if number != broker.node_id:
         also = " or empty string," if kind == RESOURCE_BROKER else ""
         raise Refusal(ErrorCode.INVALID_REQUEST,
                       f"Unexpected broker id, expected {broker.node_id}{also} but received {name}")

@@ -10,7 +10,7 @@ Source: KIP-412, KIP-1075.
 import logging
 
 from pylog.config.entries import LOGGER, UNKNOWN, Entry
-from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT, WORDS, Altered
+from pylog.metadata.configs import APPEND, DELETE, SET, SUBTRACT, WORDS, Altered, node_number
 from pylog.metadata.refusal import Refusal
 from pylog.protocol.errors import ErrorCode
 
@@ -41,9 +41,10 @@ def alter(node_id: int, resource, validate_only: bool) -> Altered:
 
 def _check(node_id: int, resource) -> None:
     name = resource.resource_name
-    if not name.removeprefix("-").isdecimal():
+    number = node_number(name)
+    if number is None:
         raise _bad(f"Node id must be an integer, but it is: {name}")
-    if int(name) != node_id:
+    if number != node_id:
         raise _bad(f"Unexpected node id. Expected {node_id}, but received {name}")
     known = _loggers()
     for config in resource.configs:

@@ -61,6 +61,9 @@ async def _delete(loop, broker, name: str, index: int, offset: int):
             None, broker.logs.move_start, name, index, offset), ErrorCode.NONE
     except LogError as fault:
         return NO_WATERMARK, fault.code
+    except KeyError:
+        # The topic was deleted meanwhile.
+        return NO_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 HANDLERS = {api.DELETE_RECORDS: delete_records}

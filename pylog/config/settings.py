@@ -13,7 +13,7 @@ Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's ch
 import copy
 import os
 
-from . import catalogue, dynamic, listeners, properties, topics, values
+from . import catalogue, dynamic, groups, listeners, properties, topics, values
 from .errors import ConfigError, nearest
 
 OVERRIDE = "--override"
@@ -137,8 +137,12 @@ class Settings:
                           "default")
         elif catalogue.is_broker(name):
             setting, value, origin = catalogue.broker(name), self[name], self.origin(name)
+        elif name in groups.names():
+            setting, value = groups.group(name), groups.group_config({}, self)[name]
+            origin = next((self.origin(key) for key in setting.synonyms), "default")
         else:
-            raise _unknown(name, catalogue.broker_names() + catalogue.topic_names())
+            raise _unknown(
+                name, catalogue.broker_names() + catalogue.topic_names() + groups.names())
         return "\n".join(_explanation(setting, value, origin))
 
     def listing(self) -> list[str]:

@@ -24,6 +24,7 @@ RESOURCE_GROUP = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
 WORDS = {APPEND: "append", SUBTRACT: "subtract"}
 VALUE_BYTES_MAX = 32_767
+NODE_DIGITS_MAX = 10
 
 Altered = namedtuple("Altered", ("error", "message"), defaults=(ErrorCode.NONE, None))
 Altered.__doc__ = "What became of one resource of a request."
@@ -134,11 +135,19 @@ def _setting(kind: int, name: str):
 def _check_node(name: str, node_id: int) -> None:
     if not name:
         return
-    digits = name[1:] if name[:1] in ("-", "+") else name
-    if not (digits.isascii() and digits.isdigit()):
+    number = node_number(name)
+    if number is None:
         raise _bad(f"Node id must be an integer, but it is: {name}")
-    if int(name) != node_id:
+    if number != node_id:
         raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def node_number(name: str) -> int | None:
+    """The node that a resource's name means; None when it is no number of 32 bits."""
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > NODE_DIGITS_MAX:
+        return None
+    return int(name)
 
 
 def _check_broker(current: dict, resource, settings, incremental: bool) -> None:

@@ -203,3 +203,15 @@ def test_documentation_is_told_when_it_is_asked_for():
         assert row.documentation
         assert (await describe(broker, TOPIC, "t"))["retention.ms"].documentation is None
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "--1", "1_0", "\u0663", " 1"])
+@pytest.mark.parametrize("kind", [BROKER, LOGGER])
+def test_a_broker_that_is_no_number_is_refused_however_it_looks(kind, name):
+    async def scenario(broker):
+        assert (await alter(broker, kind, name, ("log.roll.ms", SET, "7000000")))[0] == 42
+        new = messages.DescribeConfigsRequest
+        answer = await broker.ask(api.DESCRIBE_CONFIGS, 4, new(resources=[
+            new.DescribeConfigsResource(resource_type=kind, resource_name=name)]))
+        assert answer.results[0].error_code == 42
+    with_broker(scenario)

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from tests.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
@@ -135,6 +137,7 @@ def test_deleted_records_stay_deleted_after_a_kill(tmp_path):
     broker.kill()
 
 
+@pytest.mark.slow
 def test_a_retention_set_for_the_broker_removes_old_segments(tmp_path):
     broker = Brokerd(tmp_path, {"log.retention.check.interval.ms": "100",
                                 "log.initial.task.delay.ms": "0"}).start()

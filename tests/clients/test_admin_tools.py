@@ -211,6 +211,6 @@ def test_kafka_pythons_admin_client(target):
         told = str(admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)]))
         assert "retention.ms" in told and "4711" in told
         assert "node.id" in str(admin.describe_configs(
-            [ConfigResource(ConfigResourceType.BROKER, "1")]))
+            [ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all"))
     finally:
         admin.close()
