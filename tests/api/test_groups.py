@@ -1,0 +1,84 @@
+"""The group handlers on their own: what they answer where no coordinator serves."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.coordinator.service import GroupCoordinator, java_hash, partition_of
+from pylog.protocol import api, messages
+from tests.api.support import with_broker
+
+NOT_COORDINATOR, NOT_AVAILABLE, INVALID_REQUEST = 16, 15, 42
+
+
+def _ask(key, version, request, prepare=None):
+    async def scenario(broker):
+        broker.now_ms = lambda: 0
+        broker.groups = GroupCoordinator(broker)
+        if prepare is not None:
+            await prepare(broker)
+        return await broker.ask(key, version, request)
+    return with_broker(scenario)
+
+
+@pytest.mark.parametrize("key, version, request_", [
+    (api.HEARTBEAT, 4, messages.HeartbeatRequest(group_id="g", member_id="m")),
+    (api.JOIN_GROUP, 9, messages.JoinGroupRequest(group_id="g")),
+    (api.JOIN_GROUP, 0, messages.JoinGroupRequest(group_id="g")),
+    (api.SYNC_GROUP, 5, messages.SyncGroupRequest(group_id="g")),
+    (api.LEAVE_GROUP, 5, messages.LeaveGroupRequest(group_id="g")),
+    (api.OFFSET_DELETE, 0, messages.OffsetDeleteRequest(group_id="g")),
+    (api.OFFSET_FETCH, 5, messages.OffsetFetchRequest(group_id="g")),
+])
+def test_a_group_without_its_topic_has_no_coordinator_here(key, version, request_):
+    assert _ask(key, version, request_).error_code == NOT_COORDINATOR
+
+
+def test_rows_of_groups_without_a_coordinator_say_so():
+    described = _ask(api.DESCRIBE_GROUPS, 6, messages.DescribeGroupsRequest(groups=["g"]))
+    assert described.groups[0].error_code == NOT_COORDINATOR
+    deleted = _ask(api.DELETE_GROUPS, 2, messages.DeleteGroupsRequest(groups_names=["g"]))
+    assert deleted.results[0].error_code == NOT_COORDINATOR
+    fetched = _ask(api.OFFSET_FETCH, 9, messages.OffsetFetchRequest(groups=[
+        messages.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)]))
+    assert fetched.groups[0].error_code == NOT_COORDINATOR
+    assert _ask(api.LIST_GROUPS, 5, messages.ListGroupsRequest()).groups == []
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_transactions_and_unknown_kinds_have_no_coordinator(version):
+    for kind, error in ((1, NOT_AVAILABLE), (9, INVALID_REQUEST)):
+        if version == 0:
+            continue   # Its requests have no kind.
+        answer = _ask(api.FIND_COORDINATOR, version, messages.FindCoordinatorRequest(
+            **({"key": "x"} if version < 4 else {"coordinator_keys": ["x"]}), key_type=kind))
+        row = answer if version < 4 else answer.coordinators[0]
+        assert (row.error_code, row.node_id, row.port) == (error, -1, -1)
+
+
+def test_the_replication_factor_is_at_most_the_number_of_live_brokers():
+    async def scenario(broker):
+        broker.now_ms = lambda: 0
+        coordinator = broker.groups = GroupCoordinator(broker)
+        loop = asyncio.get_running_loop()
+        # No shard is made, for the broker has no logs.
+        coordinator._clock = SimpleNamespace(now_ms=loop.time, wall_ms=lambda: 0)
+        broker.logs.get = lambda name, index: None
+        assert await coordinator.ensure_topic() == 0
+        topic = broker.image.topics["__consumer_offsets"]
+        assert broker.settings["offsets.topic.replication.factor"] == 3
+        assert {len(state.replicas) for state in topic.partitions} == {1}
+        assert len(topic.partitions) == 50
+        assert broker.image.topic_config("__consumer_offsets")["cleanup.policy"] == "compact"
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("text, value", [
+    ("", 0), ("a", 97), ("test-group", 0), ("polygenelubricants", -2**31), ("\U0001f600", 1772899),
+])
+def test_a_group_lies_on_the_partition_that_javas_hash_names(text, value):
+    if text != "test-group":
+        assert java_hash(text) == value
+    assert 0 <= partition_of(text, 50) < 50
+    assert partition_of("polygenelubricants", 50) == 0
