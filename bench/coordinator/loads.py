@@ -74,10 +74,12 @@ async def _join_all(port: int, count: int) -> list:
     opened = [await Connection.open(port) for _ in range(CONNECTIONS)]
     await found(opened[0])
 
+    stem = f"group-{time.monotonic_ns()}"
+
     async def join(connection, numbers):
         made = []
         for number in numbers:
-            made.append(await _alone(connection, f"group-{number}"))
+            made.append(await _alone(connection, f"{stem}-{number}"))
         return made
 
     parts = await asyncio.gather(*[join(one, range(first, count, CONNECTIONS))

@@ -47,7 +47,7 @@ def described(groups, group_id: str, version: int):
             member_id=member.id, group_instance_id=member.instance_id,
             client_id=member.client_id, client_host=member.client_host,
             member_metadata=member.metadata(group.protocol) if stable else b"",
-            member_assignment=member.assignment if stable else b"")
+            member_assignment=member.assignment)
             for member in group.members.values()])
 
 

@@ -1,5 +1,5 @@
-"""Kill -9 under commits and rebalances. It shows that what was answered was written, not that it was
-on disk: the page cache survives a kill. tests/durability has the other half for logs.
+"""Kill -9 under commits and rebalances. It shows that what was answered was written, not that it
+was on disk: the page cache survives a kill. tests/durability has the other half for logs.
 """
 
 import threading

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from tests.wire import raw
-from tests.wire.messages import ask
+from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection
 from tests.wire.sides import Side, compare
 from tests.wire.talk import create_topic, unique
@@ -74,11 +74,18 @@ class Talk:
 
     def __call__(self, label: str, key: int, version: int, /, **fields) -> dict:
         answer = ask(self.side.connection, key, version, **fields)
-        self._learn(answer.get("member_id"))
-        self.side.note(label, answer)
+        self.note(label, answer)
         return answer
 
-    def _learn(self, member: str | None) -> None:
+    def note(self, label: str, answer: dict) -> None:
+        """Members come in any order: they are put into that of their first appearance."""
+        self.learn(answer.get("member_id"))
+        for row in [answer, *(answer.get("groups") or [])]:
+            if isinstance(row.get("members"), list):
+                row["members"].sort(key=lambda one: self.side.ids.get(one["member_id"], ""))
+        self.side.note(label, answer)
+
+    def learn(self, member: str | None) -> None:
         if member and member not in self.side.ids:
             known = sum(1 for shown in self.side.ids.values() if shown.startswith("member "))
             self.side.ids[member] = f"member {known}"
@@ -231,6 +238,74 @@ def _static(side: Side, version: int) -> None:
 @pytest.mark.parametrize("version", [5, 8, 9])
 def test_static_members_are_answered_as_kafka_does(kafka, target, version):
     compare(kafka, target, _static, version)
+
+
+class Second:
+    """Another member on a connection of its own, whose answers are taken later."""
+
+    def __init__(self, talk: Talk):
+        self.talk = talk
+        self.connection = Connection(talk.side.port, wait_s=20)
+
+    def send(self, key: int, version: int, /, **fields) -> None:
+        self.connection.correlation_id += 1
+        self.connection.send(raw.frame(
+            raw.header(key, version, self.connection.correlation_id)
+            + encode(key, version, **fields)))
+        # Both requests must have arrived before the other member goes on.
+        time.sleep(0.2)
+
+    def take(self, label: str, key: int, version: int) -> dict:
+        answer = decode(key, version, self.connection.answer(key, version))
+        self.talk.note(label, answer)
+        return answer
+
+
+def _pair(side: Side, version: int) -> None:
+    talk, topic = Talk(side, "pair"), side.topic("topic")
+    member, answer = talk.joined(version)
+    asked = {"group_id": talk.group, "protocol_type": "consumer", "protocol_name": "range"}
+
+    def beat(label, generation):
+        talk(label, HEARTBEAT, 3, group_id=talk.group, generation_id=generation, member_id=member)
+
+    talk("sync", SYNC, 5, **asked, generation_id=1, member_id=member,
+         assignments=[{"member_id": member, "assignment": b"all"}])
+    second = Second(talk)
+    other = ask(second.connection, JOIN, 5, **_join_fields(talk.group))["member_id"]
+    talk.learn(other)
+    second.send(JOIN, 5, **_join_fields(talk.group, other))
+    beat("heartbeat while preparing", 1)
+    talk("commit while preparing", COMMIT, 8, **_commit_fields(talk.group, topic, 3, member, 1))
+    talk("sync while preparing", SYNC, 5, **asked, generation_id=1, member_id=member,
+         assignments=[])
+    talk("described while preparing", DESCRIBE, 5, groups=[talk.group])
+    talk("join", JOIN, version, **_join_fields(talk.group, member))
+    second.take("second joined", JOIN, 5)
+    second.send(SYNC, 3, group_id=talk.group, generation_id=2, member_id=other, assignments=[])
+    beat("heartbeat while completing", 2)
+    beat("heartbeat of the generation before", 1)
+    talk("commit while completing", COMMIT, 8, **_commit_fields(talk.group, topic, 4, member, 2))
+    talk("join again, the same", JOIN, version, **_join_fields(talk.group, member))
+    talk("sync", SYNC, 5, **asked, generation_id=2, member_id=member, assignments=[
+        {"member_id": member, "assignment": b"x"}, {"member_id": other, "assignment": b"y"},
+        {"member_id": "stranger", "assignment": b"z"}])
+    second.take("second synced", SYNC, 3)
+    talk("described when stable", DESCRIBE, 5, groups=[talk.group])
+    second.send(LEAVE, 4, group_id=talk.group, members=[
+        {"member_id": other, "group_instance_id": None}])
+    second.take("second left", LEAVE, 4)
+    beat("heartbeat after that", 2)
+    talk("delete while preparing", DELETE, 2, groups_names=[talk.group])
+    talk("join of another kind", JOIN, version,
+         **_join_fields(talk.group, member, protocol_type="connect"))
+    talk("join alone", JOIN, version, **_join_fields(talk.group, member, reason="why not"))
+
+
+@BOTH
+@pytest.mark.parametrize("version", [4, 9])
+def test_a_rebalance_of_two_members_is_answered_as_kafka_does(kafka, target, version):
+    compare(kafka, target, _pair, version)
 
 
 def _find(side: Side) -> None:
