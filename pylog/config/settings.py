@@ -41,7 +41,8 @@ class Settings:
         self._settle_node_id()
         self._static = dict(self._values)
         self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
-        self.texts |= {name: values.format_value(value) for name, value in self._static.items()}
+        for name, value in self._static.items():
+            self.texts[name] = values.format_value(value)
         self._check_roles()
         self.listeners, self.advertised_listeners = self._parse_listeners()
         self._check_together()

@@ -24,7 +24,6 @@ from pylog.log.errors import StartError
 LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
-FIRST_RETENTION_MS = 30_000
 
 log = logging.getLogger("pylog.log")
 
@@ -90,7 +89,7 @@ class LogManager:
         """
         self._store = store
         now_ms = self._now_ms()
-        self._due = [now_ms + FIRST_RETENTION_MS, now_ms + CHECKPOINT_MS]
+        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
         hints = {} if clean else self._hints()
         plan = []

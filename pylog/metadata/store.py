@@ -71,7 +71,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
-        """A transaction of its own for whoever owns a prefix of the keys; no other one beside it."""
+        """A transaction for whoever owns a prefix of the keys; no other one beside it."""
         with self._lock, self._env.begin(write=write) as txn:
             yield txn
 

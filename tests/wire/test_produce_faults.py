@@ -348,7 +348,7 @@ def test_hostile_batches_do_not_stall_a_neighbour(target, topic):
             assert produce(neighbour, topic, batch())["error_code"] == OK
             slowest_s = max(slowest_s, time.monotonic() - start_s)
     if target.name == "pylog":
-        assert slowest_s < 0.5
+        assert slowest_s < 2.0
         assert target.rss_bytes() - before < 64 << 20
     assert answers(target.port)
 
