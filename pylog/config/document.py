@@ -27,8 +27,8 @@ valid name; a known one without effect in pylog is taken with a warning.
   `controller.listener.names` are not opened.
 
 "Changes" says when a value may change: at start only, or while the broker runs, per broker or
-cluster-wide too (`kafka-configs`). A change is kept in the metadata log and in force at once, also
-on the topics that have no setting of their own.
+cluster-wide too (`kafka-configs`). A change is kept in the metadata log and in force at once, on
+the topics too that have no setting of their own.
 """
 _GROUPS = """\
 Kept and shown for `kafka-configs --entity-type groups`; each lies within the broker's `min` and

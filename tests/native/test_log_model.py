@@ -21,7 +21,8 @@ CONFIGS = [
 class Model:
     def __init__(self, chance, path):
         self.chance = chance
-        self.config = dict(chance.choice(CONFIGS), **{"file.delete.delay.ms": 0, "retention.ms": -1})
+        always = {"file.delete.delay.ms": 0, "retention.ms": -1}
+        self.config = {**chance.choice(CONFIGS), **always}
         self.directory = log.LogDir(path, 2, open_files_max=4)
         self.batches = []  # (base offset, last offset, records' times, epoch, value)
         self.start = self.end = 0

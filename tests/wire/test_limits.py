@@ -1,4 +1,4 @@
-"""Limits by Kafka's settings, each on a broker of its own: sizes, connections, idleness, retention."""
+"""Limits by Kafka's settings, each on its own broker: sizes, connections, idleness, retention."""
 
 import struct
 import time
