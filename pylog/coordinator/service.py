@@ -17,6 +17,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from pylog._native.batch import BatchError
+from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator import groups, offsets, store
 from pylog.coordinator.kept import NO_ID, NOTHING, Kept
@@ -99,6 +100,8 @@ class GroupCoordinator:
         self._state = None
         self._topic_id = None
         self._shards = []
+        self._journals = []      # By slot of `_waits`; they end after their shards.
+        self._waits = None
         self._tasks = set()
         self._threads = None
         self._clock = None
@@ -148,6 +151,20 @@ class GroupCoordinator:
                     token.refuse(ErrorCode.NOT_COORDINATOR)
         self._shards = []
 
+    def _watch_flushes(self, count: int) -> None:
+        """Lets `count` journals learn from the log directories' group commits."""
+        loop = asyncio.get_running_loop()
+        if self._waits is not None:
+            loop.remove_reader(self._waits.fileno())
+        if self._settings["log.flush.acks.all.enable"]:
+            self._waits = FlushWaits(count)
+            loop.add_reader(self._waits.fileno(), self._woken)
+
+    def _woken(self) -> None:
+        """The disk has caught up with some journals, or is lost."""
+        for slot in self._waits.take():
+            self._journals[slot].woken()
+
     # ---- the topic ------------------------------------------------------------------------------
 
     async def ensure_topic(self) -> int:
@@ -191,7 +208,9 @@ class GroupCoordinator:
         self._close_shards()
         self._topic_id = topic_id
         if topic is not None:
+            self._watch_flushes(len(topic.partitions))
             self._shards = [self._shard(index) for index in range(len(topic.partitions))]
+            self._journals = [None if shard is None else shard.journal for shard in self._shards]
             self._spawn(self._load([shard for shard in self._shards if shard is not None]))
 
     def _shard(self, index: int) -> Shard | None:
@@ -203,8 +222,7 @@ class GroupCoordinator:
             self._limits, self._clock, lambda: str(uuid.uuid4()),
             lambda group_id: self._cold(machine, kept.find(group_id)), kept.names)
         return Shard(index, machine, store.Journal(
-            partition_log, self._broker.now_ms, self._settings["log.flush.acks.all.enable"],
-            self._threads), kept)
+            partition_log, self._broker.now_ms, self._waits, index), kept)
 
     def _cold(self, machine, group):
         """A group from state.lmdb, without the offsets of topics that were deleted meanwhile."""
