@@ -345,7 +345,10 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
     return false;
 }
 
-/* Reads a range once, so that it is in the page cache when it is sent. */
+/* Reads a range once, so that it is in the page cache when it is sent. Measured on Linux 6.18 with
+ * ext4: to ask for the pages (POSIX_FADV_WILLNEED) and to touch them would save this copy, but then
+ * they come one by one instead of in large folios: 0.50 s of CPU per GB sent cold instead of 0.17,
+ * and 0.21 instead of 0.13 when it is sent again. */
 static void warm(const struct log_range *range, struct scratch *scratch) {
     int64_t position = range->position, end = position + range->length;
     while (position < end) {

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 17 };
+enum { INPUT_CLASS_MIN = 10, INPUT_CLASS_MAX = 31, INPUT_MAP_CLASS_MIN = 16 };
 enum {
     INPUT_SPARE_BYTES_MAX = 32 << 20, /* free buffers kept by a pool */
     /* One part in so many of the limit is kept for buffers of this size: small requests get through

@@ -233,6 +233,9 @@ int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
 int log_truncate(struct log *log, int64_t offset); /* drops what is at and above offset */
 void log_expire_producers(struct log *log, int64_t now_ms);
+/* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it
+ * cannot be had. */
+uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes);
 int64_t log_recovery_point(const struct log *log);
 /* Triples as in log_checkpoint for the clean-stop record; returns the count (call with max 0 to
  * size). */

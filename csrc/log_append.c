@@ -9,6 +9,25 @@
 
 /* ---- room ---- */
 
+void log_lock_quiet(struct log *log) {
+    atomic_fetch_add(&log->quiet, 1);
+    for (;;) {
+        bool busy = false;
+        pthread_mutex_lock(&log->append_lock);
+        for (uint32_t i = 0; i < log->segment_count; i++)
+            busy = busy || atomic_load(&log->segments[i]->preallocating);
+        if (!busy) return;
+        /* Not under the lock: the job may be queued behind one that appends to this log. */
+        pthread_mutex_unlock(&log->append_lock);
+        usleep(200);
+    }
+}
+
+void log_unlock_quiet(struct log *log) {
+    atomic_fetch_sub(&log->quiet, 1);
+    pthread_mutex_unlock(&log->append_lock);
+}
+
 int log_roll(struct log *log, int64_t now_ms) {
     struct segment *old = log->segments[log->segment_count - 1];
     int64_t end = atomic_load(&log->end_offset);
@@ -146,7 +165,8 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
     }
     segment_unpin(s);
     return result;
@@ -206,7 +226,8 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
     }
     segment_unpin(s);
     return result;

@@ -388,13 +388,12 @@ int log_close_files(struct log *log) {
     int result = 0, pinned;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     if (log->writable) {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
             /* Without an entry there is nothing to find: the next open scans these few batches. */
             if (segment_index_entries(s, false) > 0) result = segment_index_write(s, true);
-            segment_await_preallocation(s);
             if (result == 0) result = segment_trim(s);
             segment_unpin(s);
         }
@@ -404,7 +403,7 @@ int log_close_files(struct log *log) {
         /* The next append opens it again. */
         log->writable = false;
     }
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     return result != 0 ? log_storage_error(log, result, "close") : 0;
 }
 
@@ -416,10 +415,9 @@ int log_close_clean(struct log *log, int64_t now_ms) {
 
 void log_abandon(struct log *log) {
     pthread_mutex_lock(&log->flush_lock);
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     atomic_store(&log->deleted, true);
-    for (uint32_t i = 0; i < log->segment_count; i++) segment_await_preallocation(log->segments[i]);
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     log_wait_fail(log, LOG_E_DELETED);
 }

@@ -88,6 +88,7 @@ struct log {
     uint32_t segment_count, segment_capacity;
     uint32_t next_hint;
     struct log_hint *hints;  /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
+    _Atomic uint32_t quiet;                    /* no new preallocation while above 0 */
     uint64_t truncations;    /* view_lock */
     int64_t first_open;      /* first offset of the oldest open transaction, -1 (append_lock) */
     int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
@@ -163,6 +164,10 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
 void log_set_last_stable(struct log *log); /* view_lock */
 
 /* log_append.c */
+/* append_lock with no preallocation queued or running: before a file is cut, closed, or opened by
+ * another log. */
+void log_lock_quiet(struct log *log);
+void log_unlock_quiet(struct log *log);
 int log_roll(struct log *log, int64_t now_ms);                                    /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);

@@ -110,6 +110,14 @@ void log_expire_producers(struct log *log, int64_t now_ms) {
     pthread_mutex_unlock(&log->append_lock);
 }
 
+uint8_t *log_copy_producers(struct log *log, int64_t now_ms, size_t *bytes) {
+    pthread_mutex_lock(&log->append_lock);
+    uint8_t *copy = NULL;
+    if (log_load_producers(log, now_ms) == 0) copy = producers_encode(&log->producers, bytes);
+    pthread_mutex_unlock(&log->append_lock);
+    return copy;
+}
+
 uint32_t log_segments(struct log *log, int64_t *triples, uint32_t max) {
     pthread_mutex_lock(&log->view_lock);
     uint32_t count = log->segment_count;
@@ -131,7 +139,6 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int64_t position, first, bytes = atomic_load(&s->bytes);
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
-    segment_await_preallocation(s);
     result = log_locate(s, offset, bytes, false, &position, &first);
     if (result == 1) {
         *end = first;
@@ -187,12 +194,12 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
 int log_truncate(struct log *log, int64_t offset) {
     int result = 0;
     pthread_mutex_lock(&log->flush_lock);
-    pthread_mutex_lock(&log->append_lock);
+    log_lock_quiet(log);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
     else if (offset < atomic_load(&log->end_offset))
         result = log_truncate_locked(log, offset < 0 ? 0 : offset);
-    pthread_mutex_unlock(&log->append_lock);
+    log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     return result;
 }

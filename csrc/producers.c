@@ -49,8 +49,8 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
         return NULL;
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
-        *e = (struct producers_entry){
-            .producer_id = id, .transaction_first_offset = -1, .epoch = -1};
+        *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1,
+                                      .epoch = -1, .coordinator_epoch = -1};
         p->count++;
     }
     return e;

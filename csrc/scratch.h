@@ -1,4 +1,5 @@
-/* What an io worker owns for the jobs that it runs: an inflater and one buffer, made once per thread. */
+/* What an io worker owns for the jobs that it runs: an inflater and one buffer, made once per
+ * thread. */
 #ifndef PYLOG_SCRATCH_H
 #define PYLOG_SCRATCH_H
 

@@ -244,10 +244,6 @@ void segment_trim_sealed(struct segment *s) {
     pthread_mutex_unlock(&s->index_lock);
 }
 
-void segment_await_preallocation(struct segment *s) {
-    while (atomic_load(&s->preallocating)) usleep(200);
-}
-
 /* ---- scan ---- */
 
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {

@@ -88,9 +88,6 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole);
 int segment_trim(struct segment *s);
 /* The same for a sealed segment, by whoever is last: this or a preallocation under way. */
 void segment_trim_sealed(struct segment *s);
-/* Waits until no preallocation of it is queued or running: before the file is cut, closed or opened
- * by another log. */
-void segment_await_preallocation(struct segment *s);
 
 /* ---- index ---- */
 /* Called once per appended batch, in order. Returns whether an entry was added. */

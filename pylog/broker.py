@@ -2,7 +2,8 @@
 
 Owns: every long-lived object of the process, in the order in which they are made and closed.
 Called by: cli, testing.
-Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean stop
+Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
+  stop
   answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order.
 Source: KIP-631 (one node as broker and controller).
 """
@@ -64,7 +65,7 @@ class Broker:
         return self.controller.cluster_id
 
     def install(self, topic) -> bool:
-        """Lets the data plane use a topic of the image without asking; False while no log of it is open."""
+        """Lets the data plane use a topic unasked; False while no log of it is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
         if not any(logs):
             return False
@@ -78,7 +79,7 @@ class Broker:
             self.groups.topic_deleted(name)
 
     def start(self) -> None:
-        """Opens the logs, folds the metadata, binds the listeners and registers. Raises StartError, OSError."""
+        """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
         self.controller.open()
         backlog = self.settings["socket.listen.backlog.size"]
@@ -117,7 +118,8 @@ class Broker:
 def run(settings, ready=None) -> int:
     """Runs a broker until SIGTERM or SIGINT. Returns the exit code.
 
-    ready: called with [(listener name, host, port)] when requests are answered. Raises StartError, OSError.
+    ready: called with [(listener name, host, port)] when requests are answered. Raises StartError,
+      OSError.
     """
     return asyncio.run(_serve(settings, ready))
 
@@ -131,7 +133,7 @@ async def _serve(settings, ready) -> int:
     broker.start()
     dispatcher = Dispatcher(broker, broker.reactors, HANDLERS)
     loop.add_reader(broker.reactors.fileno(), dispatcher.drain)
-    broker.groups.start()
+    broker.groups.start(broker.controller.store)
     broker.reactors.start()
     upkeep = loop.create_task(_upkeep(broker))
     if ready is not None:

@@ -39,7 +39,7 @@ def against(request) -> str:
 
 @pytest.fixture(scope="module")
 def brokerd(request, tmp_path_factory):
-    """A brokerd for one module; SETTINGS of the module override ours. Alive and quiet at the end."""
+    """A brokerd for one module, whose SETTINGS override ours. Alive and quiet at the end."""
     settings = {**SETTINGS, **getattr(request.module, "BROKER_SETTINGS", {})}
     broker = Brokerd(tmp_path_factory.mktemp("brokerd"), settings).start()
     try:

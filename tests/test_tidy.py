@@ -46,3 +46,7 @@ def test_a_broken_rule_is_found(path, text, words):
 ])
 def test_what_keeps_the_rules_passes(path, text):
     assert said(path, text) == ""
+
+
+def test_the_tree_keeps_the_rules():
+    assert list(tidy.check()) == []

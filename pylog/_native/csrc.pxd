@@ -244,6 +244,7 @@ cdef extern from "log.h" nogil:
     int log_truncate(log_t *log, int64_t offset)
     void log_expire_producers(log_t *log, int64_t now_ms)
     int64_t log_recovery_point(const log_t *log)
+    uint8_t *log_copy_producers(log_t *log, int64_t now_ms, size_t *bytes)
     uint32_t log_segments(log_t *log, int64_t *triples, uint32_t max)
     void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)
 

@@ -1,8 +1,10 @@
 """The table of what the data plane may do without asking.
 
 Owns: the native grants table and, through it, references on topics and their logs.
-Called by: broker (installs on a miss, removes on deletion), reactor (borrows the pointer for its threads).
-Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a generation, and `void` makes
+Called by: broker (installs on a miss, removes on deletion), reactor (borrows the pointer for its
+  threads).
+Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a
+  generation, and `void` makes
   all of them unknown at once.
 Source: csrc/grants.h.
 """
@@ -37,7 +39,7 @@ cdef class Grants:
             c.grants_free(self.ptr)
 
     def install(self, str name, bytes topic_id, list logs, bint internal=False):
-        """Makes a topic known. logs: one Log per partition, None where this broker holds no replica."""
+        """Makes a topic known. logs: one Log per partition, None where no replica is here."""
         cdef c.topic *topic
         cdef Log log
         cdef Py_ssize_t count = len(logs)
@@ -70,7 +72,7 @@ cdef class Grants:
         c.grants_remove(self.ptr, encoded, <unsigned short>len(encoded))
 
     def allow(self, uint32_t principal, bytes topic_id, uint8_t rights):
-        """Sets a principal's rights (READ | WRITE) on an installed topic. False when it is not installed."""
+        """Sets a principal's rights (READ | WRITE) on a topic; False when it is not installed."""
         assert len(topic_id) == 16, topic_id
         return c.grants_allow(self.ptr, principal, <const uint8_t *>topic_id, rights) == 0
 

@@ -100,12 +100,10 @@ cdef class IoPool:
             raise MemoryError("no io pool thread could be started")
 
     def __dealloc__(self):
-        if self.pool != NULL:
-            with nogil:
-                csrc.iopool_free(self.pool)
+        with nogil:
+            csrc.iopool_free(self.pool)
 
     def stats(self) -> dict:
-        """Jobs waiting now, and done since the start."""
         cdef uint64_t waiting, done
         csrc.iopool_stats(self.pool, &waiting, &done)
         return {"waiting": waiting, "done": done}
@@ -131,9 +129,8 @@ cdef class LogDir:
             csrc.log_dir_set_open_files(self.dir, open_files_max)
 
     def __dealloc__(self):
-        if self.dir != NULL:
-            with nogil:
-                csrc.log_dir_free(self.dir)
+        with nogil:
+            csrc.log_dir_free(self.dir)
 
     @property
     def offline(self) -> bool:
@@ -178,9 +175,8 @@ cdef class Log:
 
     def __dealloc__(self):
         cdef csrc.log_t *ptr = self.ptr
-        if ptr != NULL:
-            with nogil:
-                csrc.log_release(ptr)
+        with nogil:
+            csrc.log_release(ptr)
 
     cdef int refuse(self, int error) except -1:
         raise error_of(error, f"{self.topic}-{self.partition}")
@@ -283,8 +279,6 @@ cdef class Log:
         with nogil:
             csrc.log_set_config(self.ptr, &c_config)
 
-    # ---- role
-
     def become_leader(self, int32_t epoch, bint alone=True) -> None:
         """Leads `epoch`; alone: no other in-sync replica, appends move the high watermark."""
         cdef int error
@@ -358,8 +352,6 @@ cdef class Log:
         """0, or the log_error for which it cannot serve as leader."""
         self.use()
         return csrc.log_failed(self.ptr)
-
-    # ---- append and read
 
     def append(self, const uint8_t[::1] batch not None, int64_t now_ms, *, int32_t leader_epoch=-1,
                bint trusted=False) -> tuple:
@@ -445,17 +437,28 @@ cdef class Log:
             csrc.log_range_release(&found)
 
     def read_range(self, int64_t offset, int32_t max_bytes=INT32_MAX,
-                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> tuple:
-        """(position, length, first offset, next offset) of what read would give: for benches."""
+                   csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True,
+                   bint nowait=False):
+        """(position, length, first offset, next offset, in the page cache) of what read would give.
+        nowait: None when finding it would wait for the disk."""
         cdef csrc.log_range found
-        cdef int error
+        cdef int error, cached
+        cdef int32_t length
         self.use()
         with nogil:
-            error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            if nowait:
+                error = csrc.log_read_nowait(self.ptr, offset, bound, max_bytes, at_least_one,
+                                             &found)
+            else:
+                error = csrc.log_read(self.ptr, offset, bound, max_bytes, at_least_one, &found)
+            cached = csrc.log_range_cached(&found) if nowait and error == 0 else 1
+            length = found.length
             csrc.log_range_release(&found)
+        if error == csrc.LOG_E_WOULD_BLOCK:
+            return None
         if error != 0:
             self.refuse(error)
-        return found.position, found.length, found.first_offset, found.next_offset
+        return found.position, length, found.first_offset, found.next_offset, cached == 1
 
     def bytes_from(self, int64_t offset, csrc.log_bound bound=csrc.LOG_BOUND_END) -> int:
         self.use()
@@ -469,8 +472,6 @@ cdef class Log:
         with nogil:
             n = csrc.log_aborted_between(self.ptr, offset, upper, found, 1024)
         return [(found[i].producer_id, found[i].first_offset) for i in range(min(n, 1024))]
-
-    # ---- look-ups
 
     def offset_for_time(self, int64_t target_ms):
         """(offset, timestamp, leader epoch) of the first record at or after target_ms, or None."""
@@ -518,8 +519,6 @@ cdef class Log:
         self.use()
         return csrc.log_last_epoch(self.ptr)
 
-    # ---- upkeep
-
     def flush(self) -> None:
         """Blocks until everything appended before the call is on disk."""
         cdef int error
@@ -563,6 +562,20 @@ cdef class Log:
             self.refuse(error)
         return csrc.log_end_offset(self.ptr)
 
+    def producers(self, int64_t now_ms) -> bytes:
+        """The producers' state as a `.snapshot` file holds it. Raises LogError."""
+        cdef size_t size = 0
+        cdef uint8_t *copy
+        self.use()
+        with nogil:
+            copy = csrc.log_copy_producers(self.ptr, now_ms, &size)
+        if copy == NULL:
+            self.refuse(csrc.LOG_E_MEMORY)
+        try:
+            return PyBytes_FromStringAndSize(<char *>copy, size)
+        finally:
+            free(copy)
+
     def segments(self) -> bytes:
         """Native int64 triples (base offset, bytes, largest timestamp), for `open(segments=)`."""
         cdef uint32_t count, room
@@ -581,16 +594,3 @@ cdef class Log:
         self.use()
         csrc.log_recovery_report(self.ptr, &cut, &scanned)
         return cut, scanned
-
-
-def search_offsets(const uint8_t[::1] index not None, const int64_t[::1] wanted not None,
-                   uint32_t[::1] counts not None) -> None:
-    """For each wanted relative offset, how many entries of an offset index, as its file has them,
-    are at or below it: the entry to begin at is the one before that count."""
-    cdef uint32_t entries = <uint32_t>(index.shape[0] // 8)
-    cdef Py_ssize_t i
-    if counts.shape[0] < wanted.shape[0]:
-        raise ValueError(f"{wanted.shape[0]} wanted, room for {counts.shape[0]}")
-    with nogil:
-        for i in range(wanted.shape[0]):
-            counts[i] = csrc.index_count_offsets(&index[0], entries, wanted[i]) if entries else 0

@@ -12,16 +12,21 @@ HANDLERS: dict = {}
 def _fill() -> None:
     from pylog.api import (
         cluster,
+        configs,
         groups,
+        logdirs,
         metadata,
         offsets,
         offsets_committed,
+        partitions,
         producers,
+        quorum,
+        records,
         topics,
         versions,
     )
     for module in (versions, metadata, topics, offsets, producers, cluster, groups,
-                   offsets_committed):
+                   offsets_committed, configs, partitions, records, logdirs, quorum):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -1,20 +1,28 @@
-"""InitProducerId (22): identities for idempotent producers.
+"""Idempotent producers: their identities, InitProducerId (22), and what the
+logs know of them, DescribeProducers (61).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
 Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
-Source: KIP-98, KIP-360. A transactional id belongs to the broker that leads its partition of
-  `__transaction_state`; until brokers of ours coordinate transactions no broker does, and the
-  answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that partition.
-  FindCoordinator is not advertised meanwhile, so that clients see at once that there are no
-  transactions here.
+Source: KIP-98, KIP-360, KIP-664. A transactional id belongs to the broker that leads its
+  partition of `__transaction_state`; until brokers of ours coordinate transactions no broker
+  does, and the answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that
+  partition. FindCoordinator is not advertised meanwhile, so that clients see at once that there
+  are no transactions here.
 """
 
+import asyncio
+import struct
+
 from pylog._native.log import LogError
+from pylog.metadata.controller import topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
 NONE = -1   # No producer id, no epoch.
+SNAPSHOT_HEAD_BYTES = 10
+# One producer of a .snapshot file (docs/formats.md).
+SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 async def init_producer_id(broker, context, request):
@@ -42,4 +50,39 @@ def _transactional_fault(settings, request) -> int:
     return ErrorCode.NOT_COORDINATOR
 
 
-HANDLERS = {api.INIT_PRODUCER_ID: init_producer_id}
+async def describe_producers(broker, context, request):
+    response = messages.DescribeProducersResponse
+    loop = asyncio.get_running_loop()
+    return response(topics=[
+        response.TopicResponse(name=topic.name, partitions=[
+            await _described(loop, broker, topic.name, index) for index in topic.partition_indexes])
+        for topic in request.topics])
+
+
+async def _described(loop, broker, name: str, index: int):
+    new = messages.DescribeProducersResponse.PartitionResponse
+    fault = topic_name_fault(name)
+    if fault is not None:
+        return new(partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+                   error_message=fault)
+    if name not in broker.image.topics:
+        return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                   error_message="this cluster has no such topic")
+    if broker.image.partition(name, index) is None:
+        return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    log = broker.logs.get(name, index)
+    if log is None:
+        return new(partition_index=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    try:
+        state = await loop.run_in_executor(None, log.producers, broker.now_ms())
+    except LogError as error:
+        return new(partition_index=index, error_code=error.code)
+    return new(partition_index=index, active_producers=[
+        messages.DescribeProducersResponse.ProducerState(
+            producer_id=id_, producer_epoch=epoch, last_sequence=sequence, last_timestamp=seen_ms,
+            coordinator_epoch=coordinator_epoch, current_txn_start_offset=first_open)
+        for id_, epoch, sequence, _, _, seen_ms, coordinator_epoch, first_open
+        in SNAPSHOT_ENTRY.iter_unpack(state[SNAPSHOT_HEAD_BYTES:])])
+
+
+HANDLERS = {api.INIT_PRODUCER_ID: init_producer_id, api.DESCRIBE_PRODUCERS: describe_producers}

@@ -10,14 +10,12 @@ Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as K
 from weakref import WeakKeyDictionary
 
 from pylog.config import catalogue
+from pylog.config.entries import DEFAULT, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, TOPIC
 from pylog.config.values import format_value
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
 NO_ID = bytes(16)
-SOURCE_TOPIC = 1
-SOURCE_STATIC_BROKER = 4
-SOURCE_DEFAULT = 5
 
 
 async def create_topics(broker, context, request):
@@ -42,28 +40,35 @@ def _configs(broker, own: dict) -> list:
     new = messages.CreateTopicsResponse.CreatableTopicConfigs
     entries = dict(_inherited(broker))
     for name, text in own.items():
-        entries[name] = new(name=name, value=text, config_source=SOURCE_TOPIC)
+        entries[name] = new(name=name, value=text, config_source=TOPIC)
     return list(entries.values())
 
 
 def _inherited(broker) -> dict:
-    """The entries of a topic without settings of its own; made once, shared by all answers."""
+    """The entries of a topic without settings of its own; shared by answers until they change."""
     settings = broker.settings
-    found = _inherited_of.get(settings)
-    if found is None:
+    defaults = settings.topic_defaults()
+    known, found = _inherited_of.get(settings, (None, None))
+    if known is not defaults:
         new = messages.CreateTopicsResponse.CreatableTopicConfigs
         found = {}
-        for name, value in sorted(settings.topic_defaults().items()):
+        for name, value in sorted(defaults.items()):
             # Kafka does not show the settings that it keeps for its own tests.
             if name.startswith("internal."):
                 continue
-            setting = catalogue.topic(name)
-            set_here = any(settings.origin(synonym) != "default" for synonym in setting.synonyms)
-            found[name] = new(
-                name=name, value=format_value(value),
-                config_source=SOURCE_STATIC_BROKER if set_here else SOURCE_DEFAULT)
-        _inherited_of[settings] = found
+            found[name] = new(name=name, value=format_value(value),
+                              config_source=_source(settings, catalogue.topic(name).synonyms))
+        _inherited_of[settings] = defaults, found
     return found
+
+
+def _source(settings, synonyms) -> int:
+    for texts, source in ((settings.dynamic_own, DYNAMIC_BROKER),
+                          (settings.dynamic_cluster, DYNAMIC_DEFAULT),
+                          (settings.texts, STATIC)):
+        if any(synonym in texts for synonym in synonyms):
+            return source
+    return DEFAULT
 
 
 _inherited_of = WeakKeyDictionary()

@@ -321,7 +321,7 @@ BROKER = (
      "Bytes of log between two index entries."),
     ("log.index.size.max.bytes", "int", 10485760, "4..", "medium", "cluster", "live",
      "Size of an index at which its segment is rolled."),
-    ("log.initial.task.delay.ms", "long", 30000, "0..", "low", "", "inert",
+    ("log.initial.task.delay.ms", "long", 30000, "0..", "low", "", "live",
      "Delay of the first background task on logs (tests)."),
     ("log.local.retention.bytes", "long", -2, "-2..", "medium", "cluster", "inert",
      "Bytes kept here of a tiered partition; -2 follows log.retention.bytes."),

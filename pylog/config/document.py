@@ -7,7 +7,7 @@ Invariants: (1) the same tables give the same bytes.
 
 import sys
 
-from . import catalogue, values
+from . import catalogue, dynamic, groups, values
 
 _INTRODUCTION = """\
 # Settings
@@ -26,7 +26,13 @@ valid name; a known one without effect in pylog is taken with a warning.
 - `process.roles` is `broker,controller` or unset: both run in one process. Listeners named in
   `controller.listener.names` are not opened.
 
-"Changes" says when Kafka lets a value change: at start only, per broker, or cluster-wide too.
+"Changes" says when a value may change: at start only, or while the broker runs, per broker or
+cluster-wide too (`kafka-configs`). A change is kept in the metadata log and in force at once, on
+the topics too that have no setting of their own.
+"""
+_GROUPS = """\
+Kept and shown for `kafka-configs --entity-type groups`; each lies within the broker's `min` and
+`max` settings of that name. The groups that they concern are not served yet.
 """
 _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 
@@ -40,6 +46,7 @@ def document() -> str:
              "## Broker settings in effect\n",
              _table(setting for setting in kafkas if setting.effect == "live"),
              "## Topic settings\n", _topic_table(),
+             "## Group settings\n", _GROUPS, _group_table(),
              "## Broker settings known, without effect yet\n",
              _table(setting for setting in kafkas if setting.effect == "inert")]
     return "\n".join(parts)
@@ -50,7 +57,22 @@ def _table(settings) -> str:
              "|---|---|---|---|---|---|"]
     for setting in settings:
         lines.append(_row(setting.name, _type(setting), _default(setting),
-                          values.allowed(setting), _CHANGES[setting.dynamic], setting.doc))
+                          values.allowed(setting), _changes(setting), setting.doc))
+    return "\n".join(lines) + "\n"
+
+
+def _changes(setting) -> str:
+    kafkas = _CHANGES[setting.dynamic]
+    return f"start (Kafka: {kafkas})" if setting.name in dynamic.START_ONLY else kafkas
+
+
+def _group_table() -> str:
+    lines = ["| setting | type | default from | default | allowed | what it does |",
+             "|---|---|---|---|---|---|"]
+    for name in groups.names():
+        setting = groups.group(name)
+        lines.append(_row(name, _type(setting), ", ".join(setting.synonyms), _default(setting),
+                          values.allowed(setting), setting.doc))
     return "\n".join(lines) + "\n"
 
 

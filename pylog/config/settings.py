@@ -4,13 +4,16 @@ Owns: the values in force and where each came from.
 Called by: broker and everything it composes; cli for `config explain`.
 Invariants: (1) every value in force satisfies its row and the checks between rows;
   (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
-  Settings.load reads a file.
-Source: KIP-631 (node.id, process.roles); Kafka's checks at start, as observed.
+  Settings.load reads a file; (4) what is set while the broker runs changes values
+  only.
+Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's checks at
+  start, as observed.
 """
 
+import copy
 import os
 
-from . import catalogue, listeners, properties, topics, values
+from . import catalogue, dynamic, groups, listeners, properties, topics, values
 from .errors import ConfigError, nearest
 
 OVERRIDE = "--override"
@@ -21,6 +24,8 @@ class Settings:
 
     texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
     the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
+    `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was
+    set since, as text.
     """
 
     def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
@@ -29,9 +34,15 @@ class Settings:
         self._values: dict[str, values.Value] = {}
         self._defaults: dict[str, values.Value] = {}
         self._topic_defaults: dict[str, values.Value] | None = None
+        self.dynamic_cluster: dict[str, str] = {}
+        self.dynamic_own: dict[str, str] = {}
         for name, text in (texts or {}).items():
             self._take(name, text)
         self._settle_node_id()
+        self._static = dict(self._values)
+        self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
+        for name, value in self._static.items():
+            self.texts[name] = values.format_value(value)
         self._check_roles()
         self.listeners, self.advertised_listeners = self._parse_listeners()
         self._check_together()
@@ -60,8 +71,15 @@ class Settings:
             self._defaults[name] = catalogue.broker(name).default
         return self._defaults[name]
 
+    def value(self, name: str) -> values.Value:
+        """As settings[name]; also for what only plug-ins know, as text."""
+        return self[name] if catalogue.is_broker(name) else \
+            self._values.get(name, self.texts.get(name))
+
     def origin(self, name: str) -> str:
-        """Where the value in force came from: "default", "file:line" or "--override"."""
+        """Where the value in force came from: "default", "file:line", "--override" or "dynamic"."""
+        if name in self.dynamic_own or name in self.dynamic_cluster:
+            return "dynamic"
         return self._origins.get(name, "set") if name in self._values else "default"
 
     @property
@@ -85,6 +103,32 @@ class Settings:
         """The typed values of a topic's own settings; raises ConfigError (INVALID_CONFIG, 40)."""
         return topics.validate_topic_configs(configs, self)
 
+    def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> None:
+        """Raises ConfigError when this broker, else the cluster, cannot have these settings."""
+        dynamic.check(texts, per_broker, self)
+        candidate = copy.copy(self)
+        candidate._topic_defaults = None
+        layers = (self.dynamic_cluster, texts) if per_broker else (texts, self.dynamic_own)
+        candidate._values = dynamic.layered(self._static, *layers)
+        candidate._check_together()
+
+    def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
+        """Those of stored settings that can be in force: another version may have stored others."""
+        usable = {}
+        for name, text in texts.items():
+            try:
+                dynamic.check_layer({name: text}, per_broker)
+            except ConfigError:
+                continue
+            usable[name] = text
+        return usable
+
+    def set_dynamic(self, cluster: dict[str, str], own: dict[str, str]) -> None:
+        """Puts what is set for the cluster and for this broker into force; both were checked."""
+        self.dynamic_cluster, self.dynamic_own = dict(cluster), dict(own)
+        self._values = dynamic.layered(self._static, cluster, own)
+        self._topic_defaults = None
+
     def explain(self, name: str) -> str:
         """What there is to know of a setting, with the value in force; raises ConfigError."""
         if not catalogue.is_broker(name) and catalogue.is_topic(name):
@@ -93,8 +137,12 @@ class Settings:
                           "default")
         elif catalogue.is_broker(name):
             setting, value, origin = catalogue.broker(name), self[name], self.origin(name)
+        elif name in groups.names():
+            setting, value = groups.group(name), groups.group_config({}, self)[name]
+            origin = next((self.origin(key) for key in setting.synonyms), "default")
         else:
-            raise _unknown(name, catalogue.broker_names() + catalogue.topic_names())
+            raise _unknown(
+                name, catalogue.broker_names() + catalogue.topic_names() + groups.names())
         return "\n".join(_explanation(setting, value, origin))
 
     def listing(self) -> list[str]:
@@ -233,5 +281,6 @@ def _explanation(setting, value, origin: str):
     modes = {"": "at start only", "broker": "while running, per broker",
              "cluster": "while running, per broker or cluster-wide"}
     if not setting.synonyms:
-        yield f"  changes: {modes[setting.dynamic]} (Kafka)"
+        late = "; pylog takes it at start only" if setting.name in dynamic.START_ONLY else ""
+        yield f"  changes: {modes[setting.dynamic]}{late}"
     yield "  effect: " + ("yes" if setting.effect == "live" else "none in pylog yet")

@@ -20,6 +20,7 @@ from pylog.coordinator.group import (
     COMPLETING,
     DEAD,
     EMPTY,
+    NO_TIME,
     PREPARING,
     STABLE,
     Group,
@@ -53,12 +54,13 @@ class Groups:
     """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique
     texts.
 
-    cold: group id -> Group that is kept elsewhere, or None. `records` are [(key, value or None)],
+    cold: group id -> Group that is kept elsewhere, or None; names: all of those, as elsewhere() has
+    them. `records` are [(key, value or None)],
     `replies` [(token, message)], `changed` {(group id, topic or None for the group itself)}; the
     caller empties them.
     """
 
-    def __init__(self, limits: Limits, clock, new_id, cold=None):
+    def __init__(self, limits: Limits, clock, new_id, cold=None, names=None):
         self.limits = limits
         self.clock = clock
         self.groups = {}
@@ -66,19 +68,26 @@ class Groups:
         self.records = []
         self.replies = []
         self.changed = set()
+        self.gone = set()            # Dropped here, perhaps still kept elsewhere.
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
+        self._names = names or (lambda: ())
         self._initial_left_ms = {}   # group id -> what is left of its first rebalance
 
     # ---- groups ---------------------------------------------------------------------------------
 
     def find(self, group_id: str) -> Group | None:
         group = self.groups.get(group_id)
-        if group is None:
+        if group is None and group_id not in self.gone:
             group = self._cold(group_id)
             if group is not None:
                 self.groups[group_id] = group
         return group
+
+    def elsewhere(self) -> list:
+        """[(group id, protocol type)] of groups that are kept elsewhere; they have no members."""
+        return [row for row in self._names()
+                if row[0] not in self.groups and row[0] not in self.gone]
 
     def find_or_make(self, group_id: str) -> Group:
         group = self.find(group_id)
@@ -93,12 +102,41 @@ class Groups:
         for member_id in group.pending:
             self.timers.cancel(("member", group.id, member_id))
         self.groups.pop(group.id, None)
+        self.gone.add(group.id)
         self.record_group(group, gone=True)
 
     def record_group(self, group: Group, gone: bool = False) -> None:
         self.records.append((records.group_key(group.id),
                              None if gone else records.group_value(group)))
         self.changed.add((group.id, None))
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+        told = records.decode(key, value)
+        if told is None:
+            return
+        kind, group_id, *what = told
+        group = self.find(group_id)
+        if kind == "offset":
+            place, entry = what
+            if entry is not None:
+                if group is None:
+                    group = self.groups[group_id] = Group(group_id, NO_TIME)
+                group.offsets[place] = entry
+            elif group is not None:
+                group.offsets.pop(place, None)
+            self.changed.add((group_id, place[0]))
+            return
+        made = what[0]
+        if made is None and group is not None and group.offsets:
+            made = Group(group_id, NO_TIME)
+        if made is None:
+            self.groups.pop(group_id, None)
+            self.gone.add(group_id)
+        else:
+            made.offsets = {} if group is None else group.offsets
+            self.groups[group_id] = made
+        self.changed.add((group_id, None))
 
     def loaded(self) -> None:
         """After the last record of a start: members have a session's time to show up again."""

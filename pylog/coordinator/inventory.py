@@ -22,7 +22,11 @@ def listed(groups, states, types):
     new = messages.ListGroupsResponse.ListedGroup
     return [new(group_id=group.id, protocol_type=group.protocol_type or "",
                 group_state=group.state, group_type=TYPE)
-            for group in groups.groups.values() if not states or group.state.lower() in states]
+            for group in groups.groups.values() if not states or group.state.lower() in states
+            ] + [new(group_id=group_id, protocol_type=protocol_type, group_state=EMPTY,
+                     group_type=TYPE)
+                 for group_id, protocol_type in groups.elsewhere()
+                 if not states or EMPTY.lower() in states]
 
 
 def described(groups, group_id: str, version: int):

@@ -17,16 +17,20 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 from pylog._native.batch import BatchError
+from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
-from pylog.coordinator import groups, offsets, records, store
-from pylog.coordinator.group import EMPTY
+from pylog.coordinator import groups, offsets, store
+from pylog.coordinator.kept import NO_ID, NOTHING, Kept
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC = "__consumer_offsets"
 FLUSH_THREADS = 4
 CREATE_TIMEOUT_MS = 30_000
-EXPIRY_STEP = 500   # Groups looked at in one go.
+EXPIRY_STEP = 100      # Groups looked at in one go.
+KEEP_SECONDS = 30      # How often what changed goes to state.lmdb,
+KEEP_RECORDS = 50_000  # and after how many records of one partition, looked at once a second.
+KEEP_ROWS = 2000       # In one transaction.
 
 log = logging.getLogger("pylog.coordinator")
 
@@ -78,10 +82,11 @@ class Clock:
 class Shard:
     """One partition: its groups and its log. `ready` once it is loaded."""
 
-    def __init__(self, index: int, machine, journal):
+    def __init__(self, index: int, machine, journal, kept):
         self.index = index
         self.groups = machine
         self.journal = journal
+        self.kept = kept
         self.ready = False
 
 
@@ -92,8 +97,11 @@ class GroupCoordinator:
         self._broker = broker
         self._settings = broker.settings
         self._limits = groups.limits_from(broker.settings)
+        self._state = None
         self._topic_id = None
         self._shards = []
+        self._journals = []      # By slot of `_waits`; they end after their shards.
+        self._waits = None
         self._tasks = set()
         self._threads = None
         self._clock = None
@@ -104,12 +112,17 @@ class GroupCoordinator:
 
     # ---- start and stop -------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begins to load what there is; returns at once. On the event loop."""
+    def start(self, state) -> None:
+        """Begins to load what there is; returns at once. On the event loop.
+
+        state: the metadata.store.Store for what is derived from the logs.
+        """
+        self._state = state
         self._clock = Clock(self._broker.now_ms)
         self._threads = ThreadPoolExecutor(FLUSH_THREADS, "offsets")
         self._follow_topic()
         self._spawn(self._expire())
+        self._spawn(self._keep())
 
     async def stop(self) -> None:
         """Answers who waits for others, and takes no more requests."""
@@ -119,7 +132,10 @@ class GroupCoordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
+        shards = [shard for shard in self._shards if shard is not None and shard.ready]
         self._close_shards()
+        for shard in shards:
+            await self._keep_shard(shard)
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
@@ -135,11 +151,25 @@ class GroupCoordinator:
                     token.refuse(ErrorCode.NOT_COORDINATOR)
         self._shards = []
 
+    def _watch_flushes(self, count: int) -> None:
+        """Lets `count` journals learn from the log directories' group commits."""
+        loop = asyncio.get_running_loop()
+        if self._waits is not None:
+            loop.remove_reader(self._waits.fileno())
+        if self._settings["log.flush.acks.all.enable"]:
+            self._waits = FlushWaits(count)
+            loop.add_reader(self._waits.fileno(), self._woken)
+
+    def _woken(self) -> None:
+        """The disk has caught up with some journals, or is lost."""
+        for slot in self._waits.take():
+            self._journals[slot].woken()
+
     # ---- the topic ------------------------------------------------------------------------------
 
     async def ensure_topic(self) -> int:
         """Creates the internal topic unless it is there. Returns an error code."""
-        if TOPIC not in self._broker.image.topics:
+        if TOPIC not in self._broker.image.topics or self._creating is not None:
             if self._creating is None:
                 self._creating = asyncio.ensure_future(self._create_topic())
                 self._creating.add_done_callback(self._created)
@@ -173,29 +203,44 @@ class GroupCoordinator:
         """Makes the shards those of the topic as it is now."""
         topic = self._broker.image.topics.get(TOPIC)
         topic_id = None if topic is None else topic.id
-        if topic_id == self._topic_id or self._stopped:
+        if topic_id == self._topic_id or self._stopped or self._creating is not None:
             return
         self._close_shards()
         self._topic_id = topic_id
         if topic is not None:
+            self._watch_flushes(len(topic.partitions))
             self._shards = [self._shard(index) for index in range(len(topic.partitions))]
+            self._journals = [None if shard is None else shard.journal for shard in self._shards]
             self._spawn(self._load([shard for shard in self._shards if shard is not None]))
 
     def _shard(self, index: int) -> Shard | None:
         partition_log = self._broker.logs.get(TOPIC, index)
         if partition_log is None or not partition_log.is_leader:
             return None
-        machine = groups.Groups(self._limits, self._clock, lambda: str(uuid.uuid4()))
+        kept = Kept(self._state, self._topic_id, index)
+        machine = groups.Groups(
+            self._limits, self._clock, lambda: str(uuid.uuid4()),
+            lambda group_id: self._cold(machine, kept.find(group_id)), kept.names)
         return Shard(index, machine, store.Journal(
-            partition_log, self._broker.now_ms, self._settings["log.flush.acks.all.enable"],
-            self._threads))
+            partition_log, self._broker.now_ms, self._waits, index), kept)
+
+    def _cold(self, machine, group):
+        """A group from state.lmdb, without the offsets of topics that were deleted meanwhile."""
+        if group is not None:
+            topics = self._broker.image.topics
+            for (topic, partition), entry in list(group.offsets.items()):
+                if entry.topic_id != NO_ID and (
+                        topic not in topics or topics[topic].id != entry.topic_id):
+                    offsets.forget(machine, group, topic, partition)
+        return group
 
     async def _load(self, shards) -> None:
         loop = asyncio.get_running_loop()
         for shard in shards:
             try:
-                if shard.journal.log.end_offset > shard.journal.log.start_offset:
-                    await loop.run_in_executor(None, _load_shard, shard)
+                offset = _kept_until(shard)
+                if offset < shard.journal.log.end_offset:
+                    await loop.run_in_executor(None, self._replay, shard, offset)
             except (LogError, BatchError, ProtocolError) as error:
                 shard.journal.failed = True
                 log.error("groups could not be loaded", extra={
@@ -204,6 +249,13 @@ class GroupCoordinator:
             shard.groups.loaded()
             shard.ready = True
             self.settle(shard)
+
+    def _replay(self, shard: Shard, offset: int) -> None:
+        """Reads the rest of a log into its machine; on a worker thread, before it is ready."""
+        for key, value in store.replay(shard.journal.log, offset):
+            shard.groups.replay(key, value)
+        for group in list(shard.groups.groups.values()):
+            self._cold(shard.groups, group)
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -267,13 +319,58 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(self._settings["offsets.retention.check.interval.ms"] / 1000)
             for shard in self.shards()[0]:
-                every = list(shard.groups.groups.values())
+                machine = shard.groups
+                every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
                 for first in range(0, len(every), EXPIRY_STEP):
-                    for group in every[first:first + EXPIRY_STEP]:
-                        if shard.groups.groups.get(group.id) is group:
-                            offsets.expire(shard.groups, group)
+                    for group_id in every[first:first + EXPIRY_STEP]:
+                        _expire_group(machine, group_id)
                     self.settle(shard)
                     await asyncio.sleep(0)
+
+    async def _keep(self) -> None:
+        """Brings state.lmdb up to date now and then, so that a start has little to replay."""
+        seconds = 0
+        while True:
+            await asyncio.sleep(1)
+            seconds = (seconds + 1) % KEEP_SECONDS
+            for shard in self._shards:
+                if shard is not None and shard.ready and (
+                        not seconds or shard.journal.written >= KEEP_RECORDS):
+                    await self._keep_shard(shard)
+
+    async def _keep_shard(self, shard: Shard) -> None:
+        machine, journal = shard.groups, shard.journal
+        self.settle(shard)
+        journal.append_now()
+        if journal.failed or not machine.changed:
+            return
+        changed, machine.changed = machine.changed, set()
+        journal.written = 0
+        offset = journal.log.end_offset - 1
+        applied = offset, journal.log.epoch_of(offset)
+        topics_of = {}
+        for group_id, topic in changed:
+            topics_of.setdefault(group_id, set()).add(topic)
+        rows = []
+        try:
+            for group_id, topics in topics_of.items():
+                rows += shard.kept.rows(machine, group_id, topics)
+                if len(rows) >= KEEP_ROWS:
+                    await self._write(shard, rows, None)
+                    rows = []
+            await self._write(shard, rows, applied)
+        except LogError as error:
+            journal.fail(error)
+            return
+        # What was dropped since its row was made is still kept there.
+        machine.gone -= topics_of.keys() - {group_id for group_id, _ in machine.changed}
+
+    async def _write(self, shard: Shard, rows: list, applied) -> None:
+        def write():
+            # The map never tells of what a loss of power could take out of the log.
+            shard.journal.log.flush()
+            shard.kept.write(rows, applied)
+        await asyncio.get_running_loop().run_in_executor(self._threads, write)
 
     def topic_deleted(self, name: str) -> None:
         """Forgets what was committed for a topic that is no more."""
@@ -286,26 +383,22 @@ class GroupCoordinator:
             self.settle(shard)
 
 
-def _load_shard(shard: Shard) -> None:
-    """Reads a partition's log into its machine; on a worker thread, before the shard is ready."""
-    found = shard.groups.groups
-    offsets_of = {}
-    for key, value in store.replay(shard.journal.log, 0):
-        told = records.decode(key, value)
-        if told is None:
-            continue
-        if told[0] == "offset":
-            _, group_id, place, entry = told
-            if entry is not None:
-                offsets_of.setdefault(group_id, {})[place] = entry
-            elif group_id in offsets_of:
-                offsets_of[group_id].pop(place, None)
-        elif told[2] is not None:
-            found[told[1]] = told[2]
-        else:
-            found.pop(told[1], None)
-    for group_id, entries in offsets_of.items():
-        if entries:
-            group = shard.groups.find_or_make(group_id)
-            assert group.state != EMPTY or not group.members, group_id
-            group.offsets = entries
+def _kept_until(shard: Shard) -> int:
+    """Takes the groups with members from state.lmdb. Returns the first offset to be replayed."""
+    partition_log, kept = shard.journal.log, shard.kept
+    offset, epoch = kept.applied()
+    if (offset, epoch) == NOTHING or offset >= partition_log.end_offset \
+            or partition_log.epoch_of(offset) != epoch:
+        kept.clear()
+        return partition_log.start_offset
+    for group in kept.with_members():
+        shard.groups.groups[group.id] = group
+    return offset + 1
+
+
+def _expire_group(machine, group_id: str) -> None:
+    """Expires what is due; a group that was only looked at does not stay in memory."""
+    was_here = group_id in machine.groups
+    group = machine.find(group_id)
+    if group is not None and not offsets.expire(machine, group) and not was_here:
+        machine.groups.pop(group_id, None)

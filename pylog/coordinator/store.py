@@ -24,25 +24,29 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Journal:
-    """The end of one partition. `flushes`: whether a reply waits for the disk, or only for the
-    append.
+    """The end of one partition. waits: a FlushWaits, of which the slot is ours; None when a reply
+    waits for the append only.
     """
 
-    def __init__(self, partition_log, wall_ms, flushes: bool, threads):
+    def __init__(self, partition_log, wall_ms, waits, slot: int):
         self.log = partition_log
         self.failed = False
+        self.written = 0         # Records, since somebody set it to 0.
         self._wall_ms = wall_ms
-        self._flushes = flushes
-        self._threads = threads
+        self._waits = waits
+        self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._gathered = []      # records of this turn of the loop
         self._waiting = []       # (token, message) that wait for the next flush
+        self._held = []          # and for the one under way
+        self._upto = -1          # The last offset of the flush under way.
         self._scheduled = False
         self._flushing = False
 
     def write(self, records: list) -> None:
         """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
         self._gathered += records
+        self.written += len(records)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._append)
@@ -56,9 +60,14 @@ class Journal:
         else:
             token.answer(message)
 
+    def append_now(self) -> None:
+        """Appends what this turn of the loop has gathered, without waiting for its end."""
+        if self._scheduled:
+            self._append()
+
     def _append(self) -> None:
         self._scheduled = False
-        if self.failed:
+        if self.failed or not self._gathered:
             return
         gathered, self._gathered = self._gathered, []
         try:
@@ -67,29 +76,40 @@ class Journal:
                 self.log.append(batch.build([(key, value, now_ms, ()) for key, value in part]),
                                 now_ms, trusted=True)
         except LogError as error:
-            self._fail(error)
+            self.fail(error)
             return
-        if not self._flushes:
+        if self._waits is None:
             self._release(self._take())
         elif not self._flushing:
             self._start_flush()
 
     def _start_flush(self) -> None:
-        self._flushing = True
-        held = self._take()
-        flush = self._loop.run_in_executor(self._threads, self.log.flush)
-        flush.add_done_callback(lambda done: self._flushed(done, held))
+        self._held = self._take()
+        self._upto = self.log.end_offset - 1
+        try:
+            self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
+        except LogError as error:
+            self.fail(error)
+            return
+        if not self._flushing:
+            self._flushed()
 
-    def _flushed(self, done, held: list) -> None:
+    def woken(self) -> None:
+        """The slot was told of: the flush is done, or the log is lost."""
         self._flushing = False
-        if done.cancelled():
+        if self.failed:
             return
-        error = done.exception()
-        if error is not None:
-            self._fail(error)
-            for token, _ in held:
-                token.refuse(ErrorCode.NOT_COORDINATOR)
-            return
+        if self.log.flushed_offset > self._upto:
+            self._flushed()
+        elif self.log.failed:
+            self.fail(LogError(self.log.failed, "not flushed"))
+        else:
+            self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
+            if not self._flushing:
+                self._flushed()
+
+    def _flushed(self) -> None:
+        held, self._held = self._held, []
         if self._waiting and not self._scheduled:
             self._start_flush()
         self._release(held)
@@ -103,12 +123,16 @@ class Journal:
         for token, message in held:
             token.answer(message)
 
-    def _fail(self, error) -> None:
+    def fail(self, error) -> None:
+        """The disk or the partition is lost."""
+        if self.failed:
+            return
         # Keeps (3): what could not be written is not tried again.
         self.failed = True
         log.error("the coordinator lost its partition", extra={
             "topic": self.log.topic, "partition": self.log.partition, "reason": str(error)})
-        for token, _ in self._take():
+        held, self._held = self._held, []
+        for token, _ in held + self._take():
             token.refuse(ErrorCode.NOT_COORDINATOR)
 
 

@@ -24,7 +24,6 @@ from pylog.log.errors import StartError
 LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
-FIRST_RETENTION_MS = 30_000
 
 log = logging.getLogger("pylog.log")
 
@@ -90,7 +89,7 @@ class LogManager:
         """
         self._store = store
         now_ms = self._now_ms()
-        self._due = [now_ms + FIRST_RETENTION_MS, now_ms + CHECKPOINT_MS]
+        self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
         hints = {} if clean else self._hints()
         plan = []
@@ -250,6 +249,49 @@ class LogManager:
             if one is not None:
                 one.set_config(config)
                 self._watch(one, config)
+
+    def reconfigure(self) -> None:
+        """Puts changed settings of the broker into force for every topic."""
+        self._default_config = None
+        for name, (_, _, overrides) in list(self._topics.items()):
+            self.configure(name, overrides)
+
+    def assume(self, name: str, roles: list) -> None:
+        """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
+        topic_id, logs, overrides = self._topics[name]
+        config = self._config(overrides)
+        grown = logs + [None] * (len(roles) - len(logs))
+        for index, role in enumerate(roles):
+            # One of the older ones that is not open could not be opened: it stays as it is.
+            if role is not None and (index >= len(logs) or grown[index] is not None):
+                if grown[index] is None:
+                    place = self._least_loaded()
+                    self._loads[place] += 1
+                    grown[index] = self._opened(place, name, topic_id, index, config,
+                                                partitions.NOTHING_KNOWN, False)
+                _assume(grown[index], role)
+        self._topics[name] = (topic_id, grown, overrides)
+
+    def place(self, name: str, index: int) -> int:
+        """The number of the log directory that holds a partition of this node."""
+        return self._place_of.get(self.get(name, index), 0)
+
+    def move_start(self, name: str, index: int, offset: int) -> int:
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
+        topic_id, logs, _ = self._topics[name]
+        one = logs[index]
+        start = one.move_start(offset, self._now_ms())
+        # Kept at once: after a crash the records must not come back.
+        self._store.save(None, [((topic_id, index), partitions.flushed(one))])
+        return start
+
+    def describe(self) -> list:
+        """Per log directory (path, offline, [(topic, partition, Log)])."""
+        rows = [(path, directory.offline, [])
+                for path, directory in zip(self.paths, self.directories, strict=True)]
+        for name, _, index, one in self._all():
+            rows[self._place_of.get(one, 0)][2].append((name, index, one))
+        return rows
 
     def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint,
                 trusted: bool):
@@ -411,6 +453,8 @@ def _rename_stray(path: str) -> None:
 def _assume(one, role) -> None:
     """Gives a log the part that the image has for it."""
     leads, leader_epoch, alone = role
+    if leads and one.is_leader and one.leader_epoch == leader_epoch:
+        return
     if leads:
         one.become_leader(leader_epoch, alone)
     else:

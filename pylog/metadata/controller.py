@@ -13,6 +13,7 @@ from collections import namedtuple
 
 from pylog.config import ConfigError
 from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
+from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -36,15 +37,6 @@ TopicResult = namedtuple(
 TopicResult.__doc__ = """What became of one topic of a request; `configs` are its own settings."""
 
 ProducerIds = namedtuple("ProducerIds", ("first", "count"))
-
-
-class _Refusal(Exception):
-    """One topic's error; never leaves this module."""
-
-    def __init__(self, error: int, message: str):
-        super().__init__(message)
-        self.error = error
-        self.message = message
 
 
 def topic_name_fault(name: str) -> str | None:
@@ -109,10 +101,10 @@ def create_topics(image: Image, request, settings, random, internal: bool = Fals
             continue
         try:
             if counts[topic.name] > 1:
-                raise _Refusal(ErrorCode.INVALID_REQUEST,
+                raise Refusal(ErrorCode.INVALID_REQUEST,
                                "the topic appears more than once in the request")
             made, result = _create_topic(image, topic, settings, random, taken, internal)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
             continue
         records += made
@@ -150,22 +142,22 @@ class _CollidingNames:
                           if "." in other or "_" in other}
         other = self.names.setdefault(name.replace(".", "_"), name)
         if other != name:
-            raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
                            f"topic '{name}' collides with topic '{other}': names that differ "
                            "only in '.' and '_' are taken for one")
 
 
 def _create_topic(image, topic, settings, random, taken, internal):
     if topic.name == METADATA_TOPIC:
-        raise _Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
     fault = topic_name_fault(topic.name)
     if fault is not None:
-        raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if topic.name in COORDINATOR_TOPICS and not internal:
-        raise _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
                        f"'{topic.name}' is the broker's own: it creates it when it needs it")
     if topic.name in image.topics:
-        raise _Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' already exists")
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' already exists")
     configs = _topic_configs(topic, settings)
     assignment = _assignment(image, topic, settings, random)
     taken.claim(topic.name)
@@ -176,7 +168,7 @@ def _create_topic(image, topic, settings, random, taken, internal):
     records += [messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic.name,
                                       name=name, value=value)
                 for name, value in configs.items()]
-    records += [_partition_record(image, topic_id, index, replicas)
+    records += [partition_record(image, topic_id, index, replicas)
                 for index, replicas in enumerate(assignment)]
     return records, TopicResult(topic.name, ErrorCode.NONE, None, topic_id, len(assignment),
                                 len(assignment[0]), configs)
@@ -186,12 +178,12 @@ def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
     missing = [name for name, value in configs.items() if value is None]
     if missing:
-        raise _Refusal(ErrorCode.INVALID_CONFIG,
+        raise Refusal(ErrorCode.INVALID_CONFIG,
                        f"a topic setting needs a value: {', '.join(missing)}")
     try:
         settings.validate_topic_configs(configs)
     except ConfigError as error:
-        raise _Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
     return configs
 
 
@@ -201,10 +193,10 @@ def _assignment(image, topic, settings, random) -> list:
         return _manual_assignment(image, topic)
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
-        raise _Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                        "the replication factor must be above 0, or -1 for the default")
     if count < -1 or count == 0:
-        raise _Refusal(ErrorCode.INVALID_PARTITIONS,
+        raise Refusal(ErrorCode.INVALID_PARTITIONS,
                        "the number of partitions must be above 0, or -1 for the default")
     count = settings["num.partitions"] if count == -1 else count
     factor = settings["default.replication.factor"] if factor == -1 else factor
@@ -215,7 +207,7 @@ def place(image: Image, count: int, factor: int, random) -> list:
     """Replica lists for `count` partitions, striped over the active brokers from a random start."""
     active = sorted(id_ for id_ in image.brokers if image.broker_is_active(id_))
     if factor > len(active):
-        raise _Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                        f"replication factor {factor} needs as many active brokers, "
                        f"there are {len(active)}")
     start = random.randrange(len(active))
@@ -225,7 +217,7 @@ def place(image: Image, count: int, factor: int, random) -> list:
 
 def _manual_assignment(image, topic) -> list:
     if topic.replication_factor != -1 or topic.num_partitions != -1:
-        raise _Refusal(ErrorCode.INVALID_REQUEST,
+        raise Refusal(ErrorCode.INVALID_REQUEST,
                        "with an assignment, partition count and replication factor must both be -1")
     replicas_of = {}
     for entry in topic.assignments:
@@ -249,11 +241,12 @@ def _manual_assignment(image, topic) -> list:
     return [replicas_of[index] for index in range(len(replicas_of))]
 
 
-def _bad_assignment(message: str) -> _Refusal:
-    return _Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+def _bad_assignment(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _partition_record(image, topic_id, index, replicas):
+def partition_record(image: Image, topic_id: bytes, index: int, replicas):
+    """The record of a new partition, led by the first of its replicas that is active."""
     in_sync = [broker_id for broker_id in replicas if image.broker_is_active(broker_id)]
     return messages.PartitionRecord(
         partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=in_sync,
@@ -284,9 +277,9 @@ def delete_topics(image: Image, topics, settings):
                 continue      # A repeated topic is answered once.
             topic = _topic_to_delete(image, name, topic_id, seen[key], settings)
             if topic.id in removed:
-                raise _Refusal(ErrorCode.INVALID_REQUEST,
+                raise Refusal(ErrorCode.INVALID_REQUEST,
                                "the request names the topic both by name and by id")
-        except _Refusal as refusal:
+        except Refusal as refusal:
             results.append(TopicResult(name, refusal.error, refusal.message, topic_id))
             seen[key] = 0
             continue
@@ -299,20 +292,20 @@ def delete_topics(image: Image, topics, settings):
 
 def _topic_to_delete(image, name, topic_id, times, settings):
     if not settings["delete.topic.enable"]:
-        raise _Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if name is not None and topic_id != bytes(16):
-        raise _Refusal(ErrorCode.INVALID_REQUEST,
+        raise Refusal(ErrorCode.INVALID_REQUEST,
                        "a topic is named by its name or by its id, not both")
     if name is None and topic_id == bytes(16):
-        raise _Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
     if times > 1:
-        raise _Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once in the request")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once in the request")
     if name is not None:
         topic, error = image.topics.get(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic, error = image.topics_by_id.get(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
     if topic is None:
-        raise _Refusal(error, "this cluster has no such topic")
+        raise Refusal(error, "this cluster has no such topic")
     return topic
 
 

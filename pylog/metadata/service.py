@@ -15,9 +15,10 @@ import random
 
 from pylog._native.log import LogError
 from pylog.log.errors import StartError
-from pylog.metadata import controller, identity, snapshots
-from pylog.metadata.image import Image, MetadataError, apply
+from pylog.metadata import configs, controller, features, identity, partitions, snapshots
+from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
+from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import Store, StoreError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -56,6 +57,7 @@ class Controller:
         Conflict.
         """
         self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
+        self._take_broker_configs()
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
         records = [messages.AbortTransactionRecord(reason="a new controller")] if unfinished else []
@@ -104,6 +106,102 @@ class Controller:
             if gone:
                 await _in_thread(self._close_topics, gone)
         return results
+
+    async def alter_configs(self, request, incremental: bool) -> list:
+        """Decides an (Incremental)AlterConfigsRequest and puts it into force.
+
+        Returns configs.Altered by resource, None for a logger.
+        """
+        async with self._deciding:
+            records, results = configs.alter(
+                self.image, request.resources, self._settings, self._node_id, incremental)
+            if request.validate_only or not records:
+                return results
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
+            await self._put_into_force({(record.resource_type, record.resource_name)
+                                        for record in records})
+        return results
+
+    async def _put_into_force(self, altered: set) -> None:
+        if any(kind == RESOURCE_BROKER for kind, _ in altered):
+            self._take_broker_configs()
+            await _in_thread(self._logs.reconfigure)
+        for kind, name in altered:
+            if kind == RESOURCE_TOPIC:
+                await _in_thread(self._logs.configure, name, self.image.topic_config(name))
+
+    async def create_partitions(self, request) -> list:
+        """Decides a CreatePartitionsRequest and opens the partitions.
+
+        Returns [(topic name, partitions.Outcome)].
+        """
+        async with self._deciding:
+            records, results = partitions.create_partitions(
+                self.image, request.topics, self._random)
+            if request.validate_only:
+                return results
+            try:
+                await self._change_partitions(records)
+            except LogError as error:
+                told = _refused([outcome for _, outcome in results], error)
+                return [(name, outcome) for (name, _), outcome in zip(results, told, strict=True)]
+        return results
+
+    async def elect_leaders(self, election: int, topics) -> list:
+        """Elects leaders; arguments and results as partitions.elect_leaders."""
+        async with self._deciding:
+            records, results = partitions.elect_leaders(self.image, election, topics)
+            return await self._moved(records, results)
+
+    async def alter_reassignments(self, request) -> list:
+        """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
+        async with self._deciding:
+            records, results = partitions.alter_reassignments(
+                self.image, request.topics, request.allow_replication_factor_change)
+            return await self._moved(records, results)
+
+    async def update_features(self, updates, validate_only: bool) -> None:
+        """Raises refusal.Refusal when one of the features cannot have its level."""
+        async with self._deciding:
+            records = features.update(self.image, updates)
+            if not validate_only:
+                try:
+                    await self._commit(records)
+                except LogError as error:
+                    raise Refusal(error.code, str(error)) from None
+
+    async def _moved(self, records: list, results: list) -> list:
+        try:
+            await self._change_partitions(records)
+        except LogError as error:
+            return [(name, [(index, _refused([outcome], error)[0]) for index, outcome in told])
+                    for name, told in results]
+        return results
+
+    async def _change_partitions(self, records: list) -> None:
+        """Commits records of partitions and lets their logs do what the image says."""
+        await self._commit(records)
+        topics = {bytes(record.topic_id) for record in records}
+        if topics:
+            await _in_thread(self._assume_roles, [self.image.topics_by_id[id_] for id_ in topics])
+
+    def _assume_roles(self, topics) -> None:
+        for topic in topics:
+            self._logs.assume(topic.name, local_roles(topic, self._node_id))
+
+    def _take_broker_configs(self) -> None:
+        """Puts the dynamic settings of the image into force, but for those of another version's."""
+        usable = []
+        for name in ("", str(self._node_id)):
+            stored = self.image.configs.get((RESOURCE_BROKER, name), {})
+            usable.append(self._settings.usable_dynamic(stored, name != ""))
+            for key in stored.keys() - usable[-1].keys():
+                log.error("a dynamic setting cannot be used",
+                          extra={"setting": key, "broker": name})
+        self._settings.set_dynamic(*usable)
 
     async def next_producer_id(self) -> int:
         """An id that no producer had before (4). Raises LogError's kinds."""
@@ -162,6 +260,11 @@ class MetadataService(Controller):
         self._now_ms = broker.now_ms
         self._store = None
         self._identity = None
+
+    @property
+    def store(self):
+        """The first directory's state.lmdb, while open."""
+        return self._store
 
     @property
     def cluster_id(self) -> str:
@@ -284,9 +387,9 @@ def _replayed(image: Image, batches) -> tuple:
 
 
 def _refused(results: list, error: LogError) -> list:
-    """The results when their records could not be appended."""
+    """The results when their records could not be appended; None stays."""
     log.error("metadata could not be appended", extra={"reason": str(error)})
-    return [result if result.error != ErrorCode.NONE else result._replace(
+    return [result if result is None or result.error != ErrorCode.NONE else result._replace(
         error=ErrorCode.of(error.code), message="the metadata log could not be written")
         for result in results]
 

@@ -10,6 +10,7 @@ Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topi
 Checkpoint).
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -67,6 +68,12 @@ class Store:
 
     def close(self) -> None:
         self._env.close()
+
+    @contextlib.contextmanager
+    def transaction(self, write: bool = False):
+        """A transaction for whoever owns a prefix of the keys; no other one beside it."""
+        with self._lock, self._env.begin(write=write) as txn:
+            yield txn
 
     def take_clean_mark(self) -> list:
         """The mark that the last stop left, removed (3); [] after an unclean stop."""

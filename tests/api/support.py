@@ -31,6 +31,10 @@ class Broker:
         self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         return self
 
+    @staticmethod
+    def now_ms():
+        return 1_700_000_000_000
+
     @property
     def image(self):
         return self.controller.image

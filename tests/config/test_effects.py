@@ -8,16 +8,17 @@ from pylog.config import catalogue
 PACKAGE = Path(catalogue.__file__).resolve().parents[1]
 QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
 
+TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "config/groups.py"}
 # Read by the checks on what a client asks for, and by nothing else.
 ONLY_CHECKED = {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
                 "max.compaction.lag.ms", "min.compaction.lag.ms"}
 
 
 def names_read() -> set[str]:
-    """What stands between quotes in pylog, the catalogue and its document excepted."""
+    """What stands between quotes in pylog, tables of names excepted."""
     found = set()
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx")]:
-        if path.name not in ("catalogue.py", "document.py"):
+        if path.relative_to(PACKAGE).as_posix() not in TABLES:
             found |= set(QUOTED.findall(path.read_text()))
     return found - ONLY_CHECKED
 

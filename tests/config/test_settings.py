@@ -181,3 +181,12 @@ def test_explain_tells_value_origin_default_unit_and_effect():
     assert "broker default: log.retention.ms" in Settings().explain("retention.ms")
     with pytest.raises(ConfigError, match="nearest"):
         Settings().explain("num.network.thread")
+
+
+def test_explain_knows_the_settings_of_groups_and_what_needs_a_restart():
+    settings = Settings({"group.consumer.session.timeout.ms": "50000"})
+    told = settings.explain("consumer.session.timeout.ms")
+    assert "consumer.session.timeout.ms = 50000" in told
+    assert "broker default: group.consumer.session.timeout.ms" in told
+    assert "pylog takes it at start only" in settings.explain("num.io.threads")
+    assert "start only" not in settings.explain("log.roll.ms")

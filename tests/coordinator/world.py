@@ -9,7 +9,7 @@ import heapq
 import itertools
 from types import SimpleNamespace
 
-from pylog.coordinator import offsets, records
+from pylog.coordinator import offsets
 from pylog.coordinator.group import STABLE
 from pylog.coordinator.groups import Groups, Limits
 from pylog.protocol import messages
@@ -43,19 +43,8 @@ class Disk:
 
 def loaded(machine, kept) -> None:
     """Replays records as the service does."""
-    groups, entries = {}, {}
     for key, value in kept:
-        told = records.decode(key, value)
-        if told[0] == "group":
-            groups[told[1]] = told[2]
-        elif told[3] is None:
-            entries.get(told[1], {}).pop(told[2], None)
-        else:
-            entries.setdefault(told[1], {})[told[2]] = told[3]
-    machine.groups.update({id_: group for id_, group in groups.items() if group is not None})
-    for id_, found in entries.items():
-        if found:
-            machine.find_or_make(id_).offsets = found
+        machine.replay(key, value)
     machine.loaded()
 
 

@@ -1,6 +1,8 @@
-/* Preloaded into a broker under test: records what it asks of the disk, and makes it fail on command.
+/* Preloaded into a broker under test: records what it asks of the disk, and makes it fail on
+ * command.
  *
- * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order in
+ * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
+ * in
  * which they took effect; a sync is two events, so that what it covers is known (all that completed
  * before it began). SHIM_FAULTS: a file that may appear at any time with lines
  * "sync|write SUBSTRING ERRNO"; calls on paths that contain SUBSTRING then fail with ERRNO.
@@ -93,8 +95,8 @@ static uint64_t inode_of(const char *path) {
 static void note(struct event e, const char *path, const struct iovec *data, int data_count) {
     if (record_fd == -2) {
         const char *name = getenv("SHIM_RECORD");
-        record_fd = name == NULL ? -1 : (int)syscall(SYS_openat, AT_FDCWD, name,
-                                                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+        record_fd = name == NULL ? -1 : (int)syscall(SYS_openat, AT_FDCWD, name, flags, 0644);
     }
     if (record_fd < 0) return;
     struct timespec now;

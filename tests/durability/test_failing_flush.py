@@ -1,4 +1,4 @@
-"""A failed fdatasync: nothing that waited for it is acknowledged, and that log directory is offline.
+"""A failed fdatasync: nothing that waited for it is acknowledged, its log directory is offline.
 
 After such a failure the kernel may have dropped the dirty pages and a second sync would report
 success for data that is gone, so a retry proves nothing.

@@ -1,4 +1,4 @@
-"""No space left: that partition refuses, nothing that was acknowledged is lost, all else goes on."""
+"""No space left: that partition refuses, nothing acknowledged is lost, all else goes on."""
 
 import errno
 import resource

@@ -43,9 +43,21 @@ class NoLogs:
 
     def __init__(self):
         self.topics = {}
+        self.reconfigured = 0
 
     def create(self, name, topic_id, roles, overrides):
         self.topics[name] = (topic_id, roles, overrides)
 
     def delete(self, name):
         del self.topics[name]
+
+    def configure(self, name, overrides):
+        topic_id, roles, _ = self.topics[name]
+        self.topics[name] = (topic_id, roles, overrides)
+
+    def reconfigure(self):
+        self.reconfigured += 1
+
+    def assume(self, name, roles):
+        topic_id, _, overrides = self.topics[name]
+        self.topics[name] = (topic_id, roles, overrides)

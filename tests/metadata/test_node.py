@@ -232,7 +232,7 @@ def test_a_partition_that_cannot_be_opened_leaves_the_others_served(tmp_path, mo
 
     def refuse(directory, topic, partition, *rest):
         if (topic, partition) == ("a", 0):
-            raise CorruptLog(-111, "a-0")
+            raise CorruptLog(-111, 2, "a-0")
         return opened(directory, topic, partition, *rest)
 
     monkeypatch.setattr(partitions, "open_log", refuse)

@@ -457,3 +457,54 @@ def test_a_directory_settles_all_of_its_logs_at_once(directory, tmp_path, count)
         one.flush()
         one.settle(NOW)
     assert directory.stats()["flush_files"] == files + count
+
+
+def evict(path):
+    for file in path.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def test_a_read_that_may_not_wait_says_when_pages_must_come_from_the_disk(directory, tmp_path):
+    config = {"internal.segment.bytes": 4 << 20}
+    one = opened(directory, config=config)
+    for _ in range(100):
+        one.append(make(1, size=100_000), NOW)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, config=config, **saved)
+    evict(tmp_path / "t-0")
+    if again.read_range(20, 300_000, nowait=True) is not None:
+        pytest.skip("this file system keeps its pages")
+    expected = again.read_range(20, 300_000)
+    assert len(again.read(20, 300_000)) == expected[1] > 150_000
+    assert again.read_range(20, 300_000, nowait=True) == expected
+
+
+def test_aborted_transactions_come_from_the_transaction_index(directory, tmp_path):
+    one = opened(directory)
+    one.append(make(100), NOW)
+    assert one.aborted_between(0, 100) == []
+    rows = [(7, 10, 19, 5), (8, 15, 40, 20), (9, 60, 70, 60)]
+    index = b"".join(struct.pack(">hqqqq", 0, *row) for row in rows)
+    (tmp_path / "t-0" / f"{0:020}.txnindex").write_bytes(index)
+    assert one.aborted_between(0, 100) == [(7, 10), (8, 15), (9, 60)]
+    assert one.aborted_between(20, 50) == [(8, 15)]
+    assert one.aborted_between(71, 100) == []
+
+
+def test_open_transactions_hold_back_the_last_stable_offset(directory):
+    one = opened(directory)
+    one.append(make(5), NOW)
+    transactional = make(2, producer_id=4, producer_epoch=0, base_sequence=0,
+                         attributes=batch.TRANSACTIONAL)
+    one.append(transactional, NOW)
+    one.append(make(3), NOW)
+    assert (one.high_watermark, one.last_stable_offset) == (10, 5)
+    assert offsets(one.read(0, bound=log.LAST_STABLE)) == [0]
+    one.release()
+    again = opened(directory)
+    assert (again.high_watermark, again.last_stable_offset) == (10, 5)

@@ -224,7 +224,10 @@ def test_input_buffers_stay_below_their_limit_and_everyone_gets_on():
     def send_and_take(server):
         with server.connect(wait_s=30) as c:
             for i in range(3):
-                c.post(PRODUCE, i, "A", 0, body)
+                frame_bytes = request(PRODUCE, i, "A", 0, body)
+                c.send(frame_bytes[:300_000])
+                time.sleep(0.2)
+                c.send(frame_bytes[300_000:])
                 assert c.take(i) == b"A\0\0\0\0" + body
 
     with ReactorServer(input_bytes=2_000_000, threads=1) as server, ThreadPoolExecutor(12) as pool:

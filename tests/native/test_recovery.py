@@ -259,7 +259,7 @@ def test_snapshots_have_kafkas_form(directory, tmp_path):
     assert crc == batch.crc32c(data[6:])
     entry = struct.unpack(">qhiqiqiq", data[10:])
     assert entry[:5] == (9, 2, 2, 2, 2)
-    assert entry[6:] == (0, -1)
+    assert entry[6:] == (-1, -1)
     assert last_file(tmp_path, "snapshot").name == f"{3:020}.snapshot"
 
 
@@ -362,3 +362,55 @@ def test_a_kill_in_a_loop_loses_no_answered_append(tmp_path):
     assert one.end_offset > answered > 100
     value = batch.records(one.read(answered, 1))[0][3]
     assert value == b"%020d" % answered * 20
+
+
+def mutate(chance, file):
+    data = bytearray(file.read_bytes())
+    for _ in range(chance.randint(1, 4)):
+        where = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                del data[where:]
+            case 1:
+                data[where:where] = chance.randbytes(chance.randint(1, 40))
+            case 2:
+                data[where : where + 8] = chance.choice([b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8)])
+            case 3 if where < len(data):
+                data[where] ^= 1 << chance.randrange(8)
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed):
+    chance = random.Random(seed)
+    directory = log.LogDir(tmp_path, 2)
+    one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
+    one.become_leader(1)
+    one.append(make(1), NOW)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    files = [file for file in (tmp_path / "t-0").iterdir() if file.suffix != ".metadata"]
+    for file in chance.sample(files, chance.randint(1, 6)):
+        mutate(chance, file)
+    if chance.random() < 0.6:
+        saved = {"recovery_point": chance.choice([0, 60, 121])}
+    try:
+        again = opened(directory, config=SMALL, **saved)
+        for call in (
+            lambda: again.offset_for_time(NOW + chance.randrange(700)),
+            again.offset_of_max_time,
+            lambda: again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW),
+            lambda: again.epoch_of(50),
+            lambda: again.truncate(100),
+            lambda: again.move_start(50),
+            again.flush,
+            *[lambda o=o: again.read(o, 400) for o in range(0, 122, 5)],
+        ):
+            try:
+                call()
+            except (log.LogError, ValueError):
+                pass
+        again.close(NOW)
+    except log.LogError:
+        pass

@@ -22,7 +22,7 @@ ZERO = {
     "string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None, "float64": 0.0,
     "timedelta_i32": datetime.timedelta(0), "timedelta_i64": datetime.timedelta(0),
 }
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @cache

@@ -19,7 +19,8 @@ import zstandard
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 FLEXIBLE_FROM = {0: 9, 1: 12, 2: 6, 3: 9, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5,
-                 16: 3, 18: 3, 19: 5, 20: 4, 22: 2, 23: 4, 42: 2, 47: 1 << 15, 60: 0, 75: 0}
+                 16: 3, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4, 32: 4, 33: 2, 34: 2, 35: 2,
+                 37: 2, 42: 2, 43: 2, 44: 1, 47: 1 << 15, 60: 0, 75: 0}
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 CLIENT_ID = b"raw"
@@ -152,7 +153,7 @@ class Connection:
 def record(key=b"k", value=b"v", headers=(), offset_delta: int = 0, timestamp_delta: int = 0, *,
            attributes: int = 0, length: int | None = None, header_count: int | None = None,
            tail: bytes = b"") -> bytes:
-    """One record; `length` and `header_count` lie when given, `tail` is counted as its own bytes."""
+    """One record; `length` and `header_count` lie when given, `tail` counts as its bytes."""
     body = struct.pack(">b", attributes) + varint(timestamp_delta) + varint(offset_delta)
     for part in (key, value):
         body += varint(-1) if part is None else varint(len(part)) + part

@@ -89,7 +89,8 @@ def _limits(side: Side) -> None:
     for partition in range(3):
         for _ in range(6):
             side.append(topic, one, partition)
-    # Limits at the borders of batches: elsewhere Kafka cuts one, which uses up what others may have.
+    # Limits at the borders of batches: elsewhere Kafka cuts one, which uses up what others may
+    # have.
     size = len(one)
     for total in (0, 1, size, 2 * size, 3 * size, 7 * size, 13 * size, 10**6):
         for each in (1, size, 2 * size, 10**6):

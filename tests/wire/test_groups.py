@@ -57,8 +57,8 @@ def _ready(port: int, group: str) -> None:
         _settled(ask, connection, FIND, 3, key=group, key_type=0)
         end_s = time.monotonic() + 20
         while time.monotonic() < end_s:
-            answer = ask(connection, HEARTBEAT, 3, group_id=group, generation_id=1,
-                         member_id="nobody", group_instance_id=None)
+            # A heartbeat would be answered while the group is still being loaded.
+            answer = ask(connection, FETCH, 5, group_id=group, topics=[])
             if answer["error_code"] not in RETRIABLE:
                 return
             time.sleep(0.1)

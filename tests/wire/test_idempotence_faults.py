@@ -14,7 +14,8 @@ from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import create_topic, fetch, produce, unique
 
-OK, LOADING, INVALID_REQUEST, OUT_OF_ORDER, STALE_EPOCH, BAD_TIMEOUT, INVALID = 0, 14, 42, 45, 47, 50, 87
+OK, LOADING, INVALID_REQUEST, OUT_OF_ORDER = 0, 14, 42, 45
+STALE_EPOCH, BAD_TIMEOUT, INVALID = 47, 50, 87
 SEQUENCE_MAX = 2**31 - 1
 _NEXT_ID = itertools.count(random.randrange(1 << 40, 1 << 41))
 

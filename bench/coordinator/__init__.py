@@ -1,0 +1,1 @@
+"""Groups under load, pylog beside Apache Kafka: `python -m bench.coordinator`."""

@@ -1,0 +1,38 @@
+"""A process with reactors and a control plane that answers everything with 100 bytes: `python -m
+bench.native.echo`. Prints its port; ends when its input ends.
+
+Called by: test_reactor.py beside it.
+"""
+
+import select
+import struct
+import sys
+
+from pylog._native.grants import Grants
+from pylog._native.log import IoPool
+from pylog._native.reactor import Reactors
+
+THREADS = 2
+API_VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (18, 0, 4, 3)]
+UNLIMITED = (1 << 31) - 1
+
+
+def main() -> None:
+    reactors = Reactors(
+        grants=Grants(), io_pool=IoPool(), network_threads=THREADS, api_versions=API_VERSIONS,
+        request_bytes_max=1 << 20, connections_max=UNLIMITED, connections_per_ip_max=UNLIMITED,
+        idle_ms_max=-1, queued_requests_max=500, fetch_bytes_max=1 << 20, sessions_max=10)
+    print(reactors.listen(0, "127.0.0.1", 0, 1024), flush=True)
+    reactors.start()
+    rest = b"\0" * 92
+    while True:
+        readable = select.select([reactors, sys.stdin], [], [])[0]
+        for event in reactors.poll():
+            reactors.reply(event[1], struct.pack(">ii", 96, event[6]) + rest)
+        if sys.stdin in readable:
+            break
+    reactors.stop(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Settings over the wire: DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44),
+ListConfigResources (74).
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) one result per resource of the request, in its order; (2) when a result says that a
+  setting was changed, its record is on disk and it is in force.
+Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
+"""
+
+from pylog.api import loggers
+from pylog.config import entries
+from pylog.metadata import configs
+from pylog.metadata.controller import topic_name_fault
+from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, configs.RESOURCE_LOGGER,
+             configs.RESOURCE_SUBSCRIPTION, configs.RESOURCE_GROUP)
+
+
+def describe_configs(broker, context, request):
+    new = messages.DescribeConfigsResponse
+    unknown = any(resource.resource_type not in RESOURCES for resource in request.resources)
+    results = []
+    for resource in request.resources:
+        result = new.DescribeConfigsResult(
+            error_code=ErrorCode.NONE, error_message="", resource_type=resource.resource_type,
+            resource_name=resource.resource_name, configs=[])
+        try:
+            if unknown:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "a resource type is unknown")
+            result.configs = _shown(_entries(broker, resource), request)
+        except Refusal as refusal:
+            result.error_code = refusal.error
+            result.error_message = refusal.message
+        results.append(result)
+    return new(results=results)
+
+
+def _entries(broker, resource) -> list:
+    """The settings of a resource; raises Refusal."""
+    kind, name, wanted = (resource.resource_type, resource.resource_name,
+                          resource.configuration_keys)
+    settings, own = broker.settings, broker.image.configs.get(
+        (resource.resource_type, resource.resource_name), {})
+    if kind == RESOURCE_TOPIC:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        if name not in broker.image.topics:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        return entries.of_topic(settings, own, wanted)
+    if kind == RESOURCE_BROKER and not name:
+        return entries.of_cluster(settings, wanted)
+    if not name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{_WORDS[kind]} must not be empty")
+    if kind in (RESOURCE_BROKER, configs.RESOURCE_LOGGER):
+        _check_broker_id(broker, kind, name)
+        return entries.of_broker(settings, wanted) if kind == RESOURCE_BROKER \
+            else loggers.entries(wanted)
+    if kind == configs.RESOURCE_GROUP:
+        return entries.of_group(settings, own, wanted)
+    return entries.of_subscription(own, wanted)
+
+
+_WORDS = {configs.RESOURCE_LOGGER: "Broker id", configs.RESOURCE_GROUP: "Group name",
+          configs.RESOURCE_SUBSCRIPTION: "Client metrics subscription name"}
+
+
+def _check_broker_id(broker, kind: int, name: str) -> None:
+    number = configs.node_number(name)
+    if number is None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+    if number != broker.node_id:
+        also = " or empty string," if kind == RESOURCE_BROKER else ""
+        raise Refusal(ErrorCode.INVALID_REQUEST,
+                      f"Unexpected broker id, expected {broker.node_id}{also} but received {name}")
+
+
+def _shown(found, request) -> list:
+    new = messages.DescribeConfigsResponse
+    return [new.DescribeConfigsResourceResult(
+        name=entry.name, value=entry.value, read_only=entry.read_only,
+        config_source=entry.source, is_sensitive=entry.sensitive,
+        synonyms=[new.DescribeConfigsSynonym(name=name, value=value, source=source)
+                  for name, value, source in entry.synonyms] if request.include_synonyms else [],
+        config_type=entry.type,
+        documentation=entry.doc if request.include_documentation or not entry.doc else None)
+        for entry in found]
+
+
+# ---- changes ----------------------------------------------------------------------------------
+
+
+async def incremental_alter_configs(broker, context, request):
+    results = await broker.controller.alter_configs(request, incremental=True)
+    results = [loggers.alter(broker.node_id, resource, request.validate_only)
+               if result is None else result
+               for resource, result in zip(request.resources, results, strict=True)]
+    return _altered(messages.IncrementalAlterConfigsResponse, request, results)
+
+
+async def alter_configs(broker, context, request):
+    results = await broker.controller.alter_configs(request, incremental=False)
+    return _altered(messages.AlterConfigsResponse, request, results)
+
+
+def _altered(response, request, results):
+    return response(responses=[
+        response.AlterConfigsResourceResponse(
+            error_code=result.error, error_message=result.message,
+            resource_type=resource.resource_type, resource_name=resource.resource_name)
+        for resource, result in zip(request.resources, results, strict=True)])
+
+
+# ---- the list ---------------------------------------------------------------------------------
+
+
+def list_config_resources(broker, context, request):
+    response = messages.ListConfigResourcesResponse
+    if context.api_version == 0:
+        asked = [configs.RESOURCE_SUBSCRIPTION]
+    else:
+        asked = request.resource_types or RESOURCES
+    if any(kind not in RESOURCES for kind in asked):
+        return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return response(config_resources=[
+        response.ConfigResource(resource_name=name, resource_type=kind)
+        for kind in RESOURCES if kind in asked for name in _resources(broker.image, kind)])
+
+
+def _resources(image, kind: int) -> list:
+    if kind == RESOURCE_TOPIC:
+        return list(image.topics)
+    if kind in (RESOURCE_BROKER, configs.RESOURCE_LOGGER):
+        return [str(broker_id) for broker_id in image.brokers if image.broker_is_active(broker_id)]
+    return [name for of_kind, name in image.configs if of_kind == kind]
+
+
+HANDLERS = {api.DESCRIBE_CONFIGS: describe_configs, api.ALTER_CONFIGS: alter_configs,
+            api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+            api.LIST_CONFIG_RESOURCES: list_config_resources}

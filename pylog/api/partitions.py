@@ -1,0 +1,79 @@
+"""Partitions of topics that exist: CreatePartitions (37), ElectLeaders (43),
+AlterPartitionReassignments (45), ListPartitionReassignments (46).
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) when a result says that partitions were made or moved, their records are on
+  disk and the logs follow.
+Source: KIP-195, KIP-460, KIP-455, KIP-860; answers as Kafka 4.3's.
+"""
+
+from pylog.metadata import partitions
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+
+async def create_partitions(broker, context, request):
+    results = await broker.controller.create_partitions(request)
+    new = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
+    for name, outcome in results:
+        if outcome.error == ErrorCode.NONE and not request.validate_only:
+            broker.topic_changed(name)
+    return messages.CreatePartitionsResponse(results=[
+        new(name=name, error_code=outcome.error, error_message=outcome.message)
+        for name, outcome in results])
+
+
+async def elect_leaders(broker, context, request):
+    response = messages.ElectLeadersResponse
+    election = request.election_type
+    topics = None if request.topic_partitions is None else [
+        (entry.topic, entry.partitions) for entry in request.topic_partitions]
+    if topics != [] and election not in (partitions.PREFERRED, partitions.UNCLEAN):
+        fault, text = ErrorCode.INVALID_REQUEST, f"election type {election} is unknown"
+        results = [(name, [(index, partitions.Outcome(fault, text)) for index in indexes])
+                   for name, indexes in topics or ()]
+    else:
+        fault = ErrorCode.NONE
+        results = await broker.controller.elect_leaders(election, topics)
+    return response(error_code=fault, replica_election_results=[
+        response.ReplicaElectionResult(topic=name, partition_result=[
+            response.PartitionResult(partition_id=index, error_code=outcome.error,
+                                     error_message=outcome.message)
+            for index, outcome in told])
+        for name, told in results])
+
+
+async def alter_partition_reassignments(broker, context, request):
+    response = messages.AlterPartitionReassignmentsResponse
+    if not request.topics:
+        return response(allow_replication_factor_change=True, error_message="")
+    results = await broker.controller.alter_reassignments(request)
+    return response(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None, responses=[
+            response.ReassignableTopicResponse(name=name, partitions=[
+                response.ReassignablePartitionResponse(
+                    partition_index=index, error_code=outcome.error,
+                    error_message=outcome.message)
+                for index, outcome in told])
+            for name, told in results])
+
+
+def list_partition_reassignments(broker, context, request):
+    response = messages.ListPartitionReassignmentsResponse
+    topics = None if request.topics is None else [
+        (topic.name, topic.partition_indexes) for topic in request.topics]
+    return response(error_message=None, topics=[
+        response.OngoingTopicReassignment(name=name, partitions=[
+            response.OngoingPartitionReassignment(
+                partition_index=index, replicas=list(state.replicas),
+                adding_replicas=list(state.adding_replicas),
+                removing_replicas=list(state.removing_replicas))
+            for index, state in moving])
+        for name, moving in partitions.reassignments(broker.image, topics)])
+
+
+HANDLERS = {api.CREATE_PARTITIONS: create_partitions, api.ELECT_LEADERS: elect_leaders,
+            api.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+            api.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments}

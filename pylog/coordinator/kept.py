@@ -1,0 +1,172 @@
+"""Groups and offsets in `state.lmdb`, so that a start replays only the tail of each partition.
+
+Owns: the keys that begin with `cg/`.
+Called by: coordinator.service; find() on the event loop, write() on a worker thread.
+Invariants: (1) a partition's entries hold every record up to its applied offset, perhaps later ones
+  too: replaying those again changes nothing; (2) an applied offset is written after all entries
+  below it, and after the log is on disk up to there; (3) losing the entries loses nothing.
+Source: DESIGN: the log is the truth, LMDB is the map.
+
+Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
+group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the
+topic: the offsets committed for it.
+"""
+
+import struct
+from hashlib import blake2b
+
+from pylog.coordinator import records
+from pylog.coordinator.group import NO_TIME, Group, Offset
+
+DIGEST_BYTES = 16
+NO_ID = bytes(16)
+NOTHING = -1, -1
+APPLIED, GROUP, MEMBERS, OFFSETS = b"cg/a", b"cg/g", b"cg/m", b"cg/o"
+_PARTITION = struct.Struct(">I")
+_APPLIED = struct.Struct(">16sqi")
+_LENGTH = struct.Struct(">H")
+_ENTRY = struct.Struct(">iqiqq16sH")
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+class Kept:
+    """The entries of one partition of the internal topic. store: a metadata.store.Store."""
+
+    def __init__(self, store, topic_id: bytes, partition: int):
+        self._store = store
+        self._topic_id = topic_id
+        self._partition = _PARTITION.pack(partition)
+
+    def applied(self) -> tuple[int, int]:
+        """(offset, epoch) of the last record that the entries hold; (-1, -1) for none."""
+        with self._store.transaction() as txn:
+            value = txn.get(APPLIED + self._partition)
+        if value is None:
+            return NOTHING
+        topic_id, offset, epoch = _APPLIED.unpack(value)
+        return (offset, epoch) if topic_id == self._topic_id else NOTHING
+
+    def clear(self) -> None:
+        """Forgets everything: the entries are of another log."""
+        with self._store.transaction() as txn:
+            if not any(True for prefix in (APPLIED, GROUP, MEMBERS, OFFSETS)
+                       for _ in _walk(txn, prefix + self._partition)):
+                return
+        with self._store.transaction(write=True) as txn:
+            txn.delete(APPLIED + self._partition)
+            for prefix in (GROUP, MEMBERS, OFFSETS):
+                _delete_all(txn, prefix + self._partition)
+
+    def find(self, group_id: str) -> Group | None:
+        """The group with its offsets, or None."""
+        with self._store.transaction() as txn:
+            return self._read(txn, _digest(group_id))
+
+    def with_members(self) -> list:
+        """The groups that had members."""
+        with self._store.transaction() as txn:
+            found = [key[len(MEMBERS + self._partition):]
+                     for key, _ in _walk(txn, MEMBERS + self._partition)]
+            return [self._read(txn, digest) for digest in found]
+
+    def names(self) -> list:
+        """[(group id, protocol type)] of all groups."""
+        found = []
+        with self._store.transaction() as txn:
+            for _, value in _walk(txn, GROUP + self._partition):
+                group_id, rest = _text(value)
+                found.append((group_id, _text(rest)[0]))
+        return found
+
+    def _read(self, txn, digest: bytes) -> Group | None:
+        value = txn.get(GROUP + self._partition + digest)
+        if value is None:
+            return None
+        group_id, rest = _text(value)
+        _, rest = _text(rest)
+        group = records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
+        for _, entries in _walk(txn, OFFSETS + self._partition + digest):
+            topic, rest = _text(entries)
+            group.offsets.update(_unpacked(topic, rest))
+        return group
+
+    def rows(self, machine, group_id: str, topics: set) -> list:
+        """What write() needs to bring one changed group up to date: [(key, value or None)].
+
+        topics: whose offsets changed; None in it stands for the group itself.
+        """
+        place = self._partition + _digest(group_id)
+        group = machine.groups.get(group_id)
+        if group is None:
+            return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None)]
+        has_record = group.generation > 0 or group.protocol_type is not None
+        head = _packed(group_id) + _packed(group.protocol_type or "")
+        rows = [(GROUP + place, head + (records.group_value(group) if has_record else b"")),
+                (MEMBERS + place, b"" if group.members else None)]
+        entries = {topic: [] for topic in topics if topic is not None}
+        if entries:
+            for (topic, partition), entry in group.offsets.items():
+                if topic in entries:
+                    entries[topic].append(_packed_offset(partition, entry))
+        for topic, parts in entries.items():
+            rows.append((OFFSETS + place + _digest(topic),
+                         _packed(topic) + b"".join(parts) if parts else None))
+        return rows
+
+    def write(self, rows: list, applied: tuple[int, int] | None) -> None:
+        """Writes rows, and the applied offset when these were the last ones (2)."""
+        with self._store.transaction(write=True) as txn:
+            for key, value in rows:
+                if value is not None:
+                    txn.put(key, value)
+                elif key.startswith(OFFSETS):
+                    _delete_all(txn, key)
+                else:
+                    txn.delete(key)
+            if applied is not None:
+                txn.put(APPLIED + self._partition, _APPLIED.pack(self._topic_id, *applied))
+
+
+def _walk(txn, prefix: bytes):
+    cursor = txn.cursor()
+    if cursor.set_range(prefix):
+        for key, value in cursor:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+
+def _delete_all(txn, prefix: bytes) -> None:
+    for key in [key for key, _ in _walk(txn, prefix)]:
+        txn.delete(key)
+
+
+def _packed(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def _text(data: bytes) -> tuple[str, bytes]:
+    """(the text at the front, what follows)."""
+    end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    return data[_LENGTH.size:end].decode("utf-8", "surrogatepass"), data[end:]
+
+
+def _packed_offset(partition: int, entry: Offset) -> bytes:
+    raw = entry.metadata.encode("utf-8", "surrogatepass")
+    return _ENTRY.pack(partition, entry.offset, entry.leader_epoch, entry.commit_ms,
+                       entry.expire_ms, entry.topic_id, len(raw)) + raw
+
+
+def _unpacked(topic: str, data: bytes):
+    at = 0
+    while at < len(data):
+        partition, offset, epoch, commit_ms, expire_ms, topic_id, length = \
+            _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        metadata = data[at:at + length].decode("utf-8", "surrogatepass") if length else ""
+        at += length
+        yield (topic, partition), Offset(offset, epoch, metadata, commit_ms, expire_ms, topic_id)

@@ -1,0 +1,200 @@
+"""Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
+
+Owns: nothing; no clock, no disk.
+Called by: metadata.service, under its lock.
+Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
+  (2) what becomes a record satisfies the checks that put it into force.
+Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);
+  error codes and their order as Kafka 4.3's.
+"""
+
+from collections import Counter, namedtuple
+
+from pylog.config import ConfigError, catalogue, dynamic, groups
+from pylog.config.values import format_value
+from pylog.metadata import controller
+from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+RESOURCE_LOGGER = 8
+RESOURCE_SUBSCRIPTION = 16
+RESOURCE_GROUP = 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+WORDS = {APPEND: "append", SUBTRACT: "subtract"}
+VALUE_BYTES_MAX = 32_767
+NODE_DIGITS_MAX = 10
+
+Altered = namedtuple("Altered", ("error", "message"), defaults=(ErrorCode.NONE, None))
+Altered.__doc__ = "What became of one resource of a request."
+
+
+def alter(image: Image, resources, settings, node_id: int, incremental: bool):
+    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's.
+
+    Returns (records, [Altered, or None for a logger, which is no metadata, in order]).
+    """
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    records, results = [], []
+    for resource in resources:
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise _bad("each resource may appear once in a request")
+            _check_form(resource, incremental)
+            if resource.resource_type == RESOURCE_LOGGER and incremental:
+                results.append(None)
+                continue
+            # Keeps (1).
+            records += _records(image, resource, settings, node_id, incremental)
+        except Refusal as refusal:
+            results.append(Altered(refusal.error, refusal.message))
+        except ConfigError as error:
+            results.append(Altered(_error_of(resource), str(error)))
+        else:
+            results.append(Altered())
+    return records, results
+
+
+def _check_form(resource, incremental: bool) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) < len(names):
+        raise _bad("a setting appears twice")
+    missing = [config.name for config in resource.configs if config.value is None
+               and not (incremental and config.config_operation == DELETE)]
+    if missing:
+        raise _bad(f"Null value not supported for: {', '.join(missing)}")
+
+
+def _error_of(resource) -> int:
+    # Kafka tells of what a broker cannot take as of a request that makes no sense (KAFKA-13609).
+    return ErrorCode.INVALID_REQUEST if resource.resource_type == RESOURCE_BROKER \
+        else ErrorCode.INVALID_CONFIG
+
+
+def _records(image, resource, settings, node_id, incremental) -> list:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind not in _CHECKS:
+        raise _bad(f"resource type {kind} is unknown")
+    current = image.configs.get((kind, name), {})
+    if kind == RESOURCE_BROKER:
+        _check_node(name, node_id)
+        _check_broker(current, resource, settings, incremental)
+    changes = _changes(kind, current, resource, incremental)
+    for key, value in changes.items():
+        if value is not None and len(value.encode()) > VALUE_BYTES_MAX:
+            raise Refusal(ErrorCode.INVALID_CONFIG,
+                          f"the value of {key} has more than {VALUE_BYTES_MAX} bytes")
+    merged = {**current, **changes}
+    _CHECKS[kind](image, name, {key: value for key, value in merged.items() if value is not None},
+                  settings)
+    # A broker's records are written even where nothing changes: they make it look again.
+    return [messages.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+            for key, value in changes.items()
+            if kind == RESOURCE_BROKER or current.get(key) != value]
+
+
+def _changes(kind: int, current: dict, resource, incremental: bool) -> dict:
+    """Setting name -> its new text, None where it goes."""
+    if incremental:
+        return {config.name: _operated(kind, current, config) for config in resource.configs}
+    changes = {config.name: config.value for config in resource.configs}
+    return {**changes, **{key: None for key in current if key not in changes}}
+
+
+def _operated(kind: int, current: dict, config) -> str | None:
+    operation = config.config_operation
+    if operation == SET:
+        return config.value
+    if operation == DELETE:
+        return None
+    if operation not in WORDS:
+        raise _bad(f"operation {operation} is unknown")
+    setting = _setting(kind, config.name)
+    if setting is None or setting.type != "list":
+        raise Refusal(ErrorCode.INVALID_CONFIG,
+                      f"Can't {WORDS[operation]} to {config.name}: its type is not list")
+    text = current.get(config.name)
+    words = [word for word in (format_value(setting.default) if text is None else text).split(",")
+             if word]
+    for word in config.value.split(","):
+        if operation == SUBTRACT and word in words:
+            words.remove(word)
+        elif operation == APPEND and word not in words:
+            words.append(word)
+    return ",".join(words)
+
+
+def _setting(kind: int, name: str):
+    # As in Kafka, lists of groups and subscriptions can be set only as a whole.
+    if kind == RESOURCE_TOPIC:
+        return catalogue.topic(name) if catalogue.is_topic(name) else None
+    return dynamic.setting(name) if kind == RESOURCE_BROKER else None
+
+
+def _check_node(name: str, node_id: int) -> None:
+    if not name:
+        return
+    number = node_number(name)
+    if number is None:
+        raise _bad(f"Node id must be an integer, but it is: {name}")
+    if number != node_id:
+        raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
+
+
+def node_number(name: str) -> int | None:
+    """The node that a resource's name means; None when it is no number of 32 bits."""
+    digits = name[1:] if name[:1] in ("-", "+") else name
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > NODE_DIGITS_MAX:
+        return None
+    return int(name)
+
+
+def _check_broker(current: dict, resource, settings, incremental: bool) -> None:
+    """Keeps (2): the broker judges what would be in force after the change."""
+    per_broker = resource.resource_name != ""
+    base = settings.usable_dynamic(current, per_broker) if incremental else {}
+    changes = _changes(RESOURCE_BROKER, base, resource, incremental)
+    settings.check_dynamic({key: value for key, value in {**base, **changes}.items()
+                            if value is not None}, per_broker)
+
+
+def _of_topic(image, name, configs, settings) -> None:
+    if not name:
+        raise _bad("there are no default settings of topics: a topic must be named")
+    fault = controller.topic_name_fault(name)
+    if fault is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+    settings.validate_topic_configs(configs)
+    if name not in image.topics:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+
+def _of_broker(image, name, configs, settings) -> None:
+    """Nothing more: the broker has judged."""
+
+
+def _of_group(image, name, configs, settings) -> None:
+    if not name:
+        raise _bad("there are no default settings of groups: a group must be named")
+    groups.validate_group_configs(configs, settings)
+
+
+def _of_subscription(image, name, configs, settings) -> None:
+    if not name:
+        raise _bad("a subscription must be named")
+    for key in configs:
+        if not groups.is_subscription(key):
+            raise _bad(f"Unknown client metrics configuration: {key}")
+    groups.validate_subscription(configs)
+    fault = groups.subscription_interval_fault(configs)
+    if fault is not None:
+        raise _bad(fault)
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+_CHECKS = {RESOURCE_TOPIC: _of_topic, RESOURCE_BROKER: _of_broker, RESOURCE_GROUP: _of_group,
+           RESOURCE_SUBSCRIPTION: _of_subscription}

@@ -1,0 +1,229 @@
+"""Decisions on the partitions of topics that exist: more of them, elections, reassignments.
+
+Owns: nothing; no clock, no disk.
+Called by: metadata.service, under its lock; api.partitions for the list of reassignments.
+Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
+  the in-sync replicas, unless an unclean election is asked for.
+Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments);
+  error codes as Kafka 4.3's.
+"""
+
+from collections import Counter, namedtuple
+
+from pylog.metadata import controller
+from pylog.metadata.image import NO_LEADER, Image
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+PREFERRED, UNCLEAN = 0, 1
+
+Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, None))
+Outcome.__doc__ = "What became of one part of a request."
+
+
+def create_partitions(image: Image, topics, random):
+    """Decides CreatePartitionsRequest.topics. Returns (records, [(topic name, Outcome)])."""
+    counts = Counter(topic.name for topic in topics)
+    records, results = [], {}
+    for topic in topics:
+        if topic.name in results:
+            continue
+        try:
+            if counts[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once")
+            made = _more(image, topic, random)
+            if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
+                raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
+                              f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+        except Refusal as refusal:
+            results[topic.name] = Outcome(refusal.error, refusal.message)
+            continue
+        # Keeps (1).
+        records += made
+        results[topic.name] = Outcome()
+    return records, list(results.items())
+
+
+def _more(image, wanted, random) -> list:
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    count = len(topic.partitions)
+    if wanted.count == count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+    if wanted.count < count:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS,
+                      f"The topic {wanted.name} currently has {count} partition(s); {wanted.count} "
+                      "would not be an increase.")
+    more, factor = wanted.count - count, len(topic.partitions[0].replicas)
+    if wanted.assignments is not None and len(wanted.assignments) != more:
+        raise _bad_assignment(f"{more} partitions are to be added, but {len(wanted.assignments)} "
+                              "assignments are given")
+    if more > controller.PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(ErrorCode.POLICY_VIOLATION,
+                      f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
+    if wanted.assignments is None:
+        places = _place(image, more, factor, random)
+    else:
+        places = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        for number, replicas in enumerate(places):
+            check_replicas(image, replicas, factor)
+            if not any(image.broker_is_active(broker_id) for broker_id in replicas):
+                raise _bad_assignment(f"no broker of partition {count + number} is active")
+    return [controller.partition_record(image, topic.id, count + number, replicas)
+            for number, replicas in enumerate(places)]
+
+
+def _place(image, count, factor, random) -> list:
+    active = sum(1 for broker_id in image.brokers if image.broker_is_active(broker_id))
+    if factor > active:
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                      f"replication factor {factor} needs as many active brokers: there "
+                      f"are {active}")
+    return controller.place(image, count, factor, random)
+
+
+def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
+    """Raises Refusal when these cannot be a partition's replicas."""
+    if not replicas:
+        raise _bad_assignment("an assignment names no replicas")
+    for broker_id in sorted(replicas):
+        if broker_id not in image.brokers:
+            raise _bad_assignment(f"an assignment names the unknown broker {broker_id}")
+    if len(set(replicas)) < len(replicas):
+        raise _bad_assignment("an assignment names a broker twice")
+    if factor is not None and len(replicas) != factor:
+        raise _bad_assignment(f"an assignment has {len(replicas)} replicas, the topic's other "
+                              f"partitions have {factor}")
+
+
+def _bad_assignment(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+# ---- elections --------------------------------------------------------------------------------
+
+
+def elect_leaders(image: Image, election: int, topics):
+    """Decides an election of leaders: PREFERRED or UNCLEAN.
+
+    topics: [(name, partition indexes)], None for all. Returns (records, [(topic name,
+    [(index, Outcome)])]). Of all partitions, those that need no election are not told of.
+    """
+    asked = topics
+    if topics is None:
+        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    records, results = [], []
+    for name, indexes in asked:
+        told = []
+        for index in indexes:
+            try:
+                record = _elected(image, name, index, election)
+            except Refusal as refusal:
+                if topics is not None or refusal.error != ErrorCode.ELECTION_NOT_NEEDED:
+                    told.append((index, Outcome(refusal.error, refusal.message)))
+                continue
+            records.append(record)
+            told.append((index, Outcome()))
+        results.append((name, told))
+    return records, results
+
+
+def _elected(image, name, index, election):
+    topic = image.topics.get(name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    state = image.partition(name, index)
+    if state is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    preferred = state.replicas[0]
+    if state.leader == preferred if election == PREFERRED else state.leader != NO_LEADER:
+        raise Refusal(ErrorCode.ELECTION_NOT_NEEDED,
+                      "Leader election not needed for topic partition.")
+    if election == PREFERRED:
+        # Keeps (2).
+        if preferred not in state.isr or not image.broker_is_active(preferred):
+            raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                          "the preferred replica is not in sync or not active")
+        return messages.PartitionChangeRecord(
+            partition_id=index, topic_id=topic.id, leader=preferred)
+    leader = next((broker_id for among in (state.isr, state.replicas) for broker_id in among
+                   if image.broker_is_active(broker_id)), None)
+    if leader is None:
+        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is active")
+    return messages.PartitionChangeRecord(
+        partition_id=index, topic_id=topic.id, leader=leader,
+        isr=None if leader in state.isr else [leader])
+
+
+# ---- reassignments ----------------------------------------------------------------------------
+
+
+def alter_reassignments(image: Image, topics, factor_may_change: bool):
+    """Decides AlterPartitionReassignmentsRequest.topics.
+
+    Returns (records, [(topic name, [(index, Outcome)])]).
+    """
+    records, results = [], []
+    for wanted in topics:
+        told = []
+        for partition in wanted.partitions:
+            outcome = Outcome()
+            try:
+                records += _reassigned(image, wanted.name, partition, factor_may_change)
+            except Refusal as refusal:
+                outcome = Outcome(refusal.error, refusal.message)
+            told.append((partition.partition_index, outcome))
+        results.append((wanted.name, told))
+    return records, results
+
+
+def _reassigned(image, name, wanted, factor_may_change) -> list:
+    topic, index = image.topics.get(name), wanted.partition_index
+    state = image.partition(name, index)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                      f"Unable to find a topic named {name}.")
+    if state is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                      f"Unable to find partition {name}:{index}.")
+    if wanted.replicas is None:
+        if not (state.adding_replicas or state.removing_replicas):
+            raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        kept = [broker_id for broker_id in state.replicas if broker_id not in state.adding_replicas]
+        return [messages.PartitionChangeRecord(
+            partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
+            removing_replicas=[])]
+    target = list(wanted.replicas)
+    check_replicas(image, target)
+    if not factor_may_change and len(target) != len(state.replicas):
+        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
+                      f"the replication factor may not change from {len(state.replicas)} to "
+                      f"{len(target)}")
+    adding = [broker_id for broker_id in target if broker_id not in state.replicas]
+    removing = [broker_id for broker_id in state.replicas if broker_id not in target]
+    merged = target + removing
+    if merged == list(state.replicas) and not (adding or removing):
+        return []
+    return [messages.PartitionChangeRecord(
+        partition_id=index, topic_id=topic.id, replicas=merged, adding_replicas=adding or None,
+        removing_replicas=removing or None)]
+
+
+def reassignments(image: Image, topics):
+    """Reassignments under way: [(topic name, [(index, Partition)])].
+
+    topics: [(name, partition indexes)], None for all.
+    """
+    asked = topics
+    if topics is None:
+        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
+    found = []
+    for name, indexes in asked:
+        states = [(index, image.partition(name, index)) for index in indexes]
+        moving = [(index, state) for index, state in states
+                  if state is not None and (state.adding_replicas or state.removing_replicas)]
+        if moving:
+            found.append((name, moving))
+    return found

@@ -1,0 +1,91 @@
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.metadata import partitions
+from pylog.metadata.image import apply
+from pylog.protocol import api, messages
+from tests.api.support import with_broker
+from tests.api.test_configs import make
+
+
+async def grow(broker, count, name="t", **options):
+    new = messages.CreatePartitionsRequest
+    answer = await broker.ask(api.CREATE_PARTITIONS, 3, new(
+        topics=[new.CreatePartitionsTopic(name=name, count=count, assignments=None)], **options))
+    return answer.results[0].error_code
+
+
+def test_a_topic_grows_its_logs_follow_and_its_grant_is_asked_for_again():
+    async def scenario(broker):
+        await make(broker)
+        assert await grow(broker, 3) == 0
+        assert len(broker.image.topics["t"].partitions) == 3
+        assert len(broker.logs.topics["t"][1]) == 3
+        assert broker.changed == ["t"]
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("count, error", [(1, 37), (0, 37), (-1, 37), (10_002, 44)])
+def test_a_count_that_is_no_increase_or_too_much_is_refused(count, error):
+    async def scenario(broker):
+        await make(broker)
+        assert await grow(broker, count) == error
+        assert len(broker.image.topics["t"].partitions) == 1
+    with_broker(scenario)
+
+
+def test_validate_only_makes_no_partitions():
+    async def scenario(broker):
+        await make(broker)
+        assert await grow(broker, 5, validate_only=True) == 0
+        assert len(broker.image.topics["t"].partitions) == 1
+        assert broker.changed == []
+    with_broker(scenario)
+
+
+def change(image, topic, **fields):
+    record = messages.PartitionChangeRecord(
+        partition_id=0, topic_id=image.topics[topic].id, **fields)
+    return apply(image, [record], image.offset + 1, image.epoch)
+
+
+def test_a_partition_without_a_leader_gets_its_preferred_one_back():
+    async def scenario(broker):
+        await make(broker)
+        image = change(broker.image, "t", leader=-1)
+        records, results = partitions.elect_leaders(image, partitions.PREFERRED, None)
+        assert results == [("t", [(0, partitions.Outcome())])]
+        assert [record.leader for record in records] == [1]
+    with_broker(scenario)
+
+
+def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
+    async def scenario(broker):
+        await make(broker)
+        image = change(broker.image, "t", leader=-1, isr=[])
+        refused = partitions.elect_leaders(image, partitions.PREFERRED, [("t", [0])])[1]
+        assert refused[0][1][0][1].error == 80
+        records, _ = partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])])
+        assert (records[0].leader, list(records[0].isr)) == (1, [1])
+    with_broker(scenario)
+
+
+def test_a_reassignment_names_what_comes_and_goes_and_can_be_cancelled():
+    async def scenario(broker):
+        await make(broker)
+        image = change(broker.image, "t", replicas=[1, 2])
+        wanted = SimpleNamespace(partition_index=0, replicas=[1])
+        records, _ = partitions.alter_reassignments(
+            image, [SimpleNamespace(name="t", partitions=[wanted])], True)
+        image = apply(image, records, image.offset + 1, image.epoch)
+        state = image.partition("t", 0)
+        assert (state.replicas, state.removing_replicas) == ((1, 2), (2,))
+        assert partitions.reassignments(image, None) == [("t", [(0, state)])]
+        wanted.replicas = None
+        records, results = partitions.alter_reassignments(
+            image, [SimpleNamespace(name="t", partitions=[wanted])], True)
+        assert results[0][1][0][1].error == 0
+        image = apply(image, records, image.offset + 1, image.epoch)
+        assert partitions.reassignments(image, None) == []
+    with_broker(scenario)

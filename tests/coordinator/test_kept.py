@@ -1,0 +1,80 @@
+"""Groups in state.lmdb: what is read back is what was there."""
+
+import pytest
+
+from pylog.coordinator import offsets
+from pylog.coordinator.kept import Kept
+from pylog.metadata.store import Store
+from tests.coordinator.test_groups import Machine
+
+TOPIC_ID = bytes(15) + b"\x05"
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(str(tmp_path))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def kept(store):
+    return Kept(store, TOPIC_ID, 7)
+
+
+def _keep(kept, machine, applied=(10, 0)) -> None:
+    machine.settle()
+    topics_of = {}
+    for group_id, topic in machine.groups.changed:
+        topics_of.setdefault(group_id, set()).add(topic)
+    machine.groups.changed.clear()
+    rows = [row for group_id, topics in topics_of.items()
+            for row in kept.rows(machine.groups, group_id, topics)]
+    kept.write(rows, applied)
+
+
+def test_a_group_comes_back_with_members_and_offsets(kept):
+    machine = Machine()
+    member, = machine.stable("a")
+    machine.commit(5, member, 1)
+    machine.commit(6, member, 1, topic="\u00fc" * 40)
+    _keep(kept, machine)
+    found = kept.find("g")
+    assert found.offsets == machine.group.offsets
+    assert found.members[member].assignment == machine.group.members[member].assignment
+    assert (found.generation, found.leader, found.protocol, found.state) == \
+        (1, member, "range", "Stable")
+    assert [group.id for group in kept.with_members()] == ["g"]
+    assert kept.applied() == (10, 0)
+
+
+def test_a_group_without_a_record_of_its_own_comes_back(kept):
+    machine = Machine()
+    machine.commit(5)
+    _keep(kept, machine)
+    found = kept.find("g")
+    assert (found.offsets, found.state, found.protocol_type) == \
+        (machine.group.offsets, "Empty", None)
+    assert kept.names() == [("g", "")] and kept.with_members() == []
+    assert kept.find("h") is None
+
+
+def test_what_was_deleted_is_not_there_any_more(kept):
+    machine = Machine()
+    machine.commit(5)
+    _keep(kept, machine)
+    machine.clock.ms += 10_000
+    offsets.expire(machine.groups, machine.group)
+    _keep(kept, machine)
+    assert kept.find("g") is None and kept.names() == []
+
+
+def test_entries_of_another_topic_do_not_count(kept, store):
+    machine = Machine()
+    machine.commit(5)
+    _keep(kept, machine)
+    other = Kept(store, bytes(16), 7)
+    assert other.applied() == (-1, -1)
+    assert Kept(store, TOPIC_ID, 8).find("g") is None
+    other.clear()
+    assert kept.find("g") is None and kept.applied() == (-1, -1)

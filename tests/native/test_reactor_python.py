@@ -1,0 +1,197 @@
+"""Reactors as dispatch uses them: listen, poll, reply, resume, principals, statistics, stop."""
+
+import select
+import socket
+import struct
+import time
+
+import pytest
+
+from pylog._native.grants import Grants
+from pylog._native.log import IoPool
+from pylog._native.reactor import POLL_EVENTS_MAX, THREADS_MAX, Reactors
+from tests.wire import raw
+
+VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (3, 0, 13, 9), (18, 0, 4, 3)]
+LIMITS = {"request_bytes_max": 1 << 20, "connections_max": 1000, "connections_per_ip_max": 1000,
+          "idle_ms_max": -1, "queued_requests_max": 500, "fetch_bytes_max": 1 << 20,
+          "sessions_max": 10}
+
+
+def made(network_threads: int = 2, api_versions=VERSIONS) -> Reactors:
+    return Reactors(grants=Grants(), io_pool=IoPool(), network_threads=network_threads,
+                    api_versions=api_versions, **LIMITS)
+
+
+@pytest.fixture
+def reactors():
+    running = made()
+    running.start()
+    yield running
+    running.stop(1000)
+
+
+@pytest.fixture
+def connection(reactors):
+    with raw.Connection(reactors.listen(3, "127.0.0.1", 0, 10)) as opened:
+        yield opened
+
+
+def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
+    events, end_s = [], time.monotonic() + wait_s
+    while len(events) < count:
+        assert select.select([reactors], [], [], end_s - time.monotonic())[0], events
+        events += reactors.poll()
+    assert len(events) == count
+    return events
+
+
+def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 9, 77, client_id=b"me") + b"body"))
+    [event] = taken(reactors)
+    kind, token, number, *rest = event
+    here, there = connection.socket.getpeername(), connection.socket.getsockname()
+    assert (kind, rest) == ("request", [3, 3, 9, 77, b"me", b"body", *here, *there, 0])
+    reactors.set_principal(number, 5)
+    reactors.reply(token, raw.frame(b"the answer"))
+    assert connection.receive() == b"the answer"
+    connection.send(raw.frame(raw.header(raw.METADATA, 0, -1, client_id=None)))
+    [event] = taken(reactors)
+    assert event[2] == number and event[6:9] == (-1, None, b"") and event[-1] == 5
+    reactors.reply(event[1], None)
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    reactors.reply(event[1], raw.frame(b"bye"), close=True)
+    assert connection.receive() == b"bye" and connection.closed()
+
+
+def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.PRODUCE, 9, 4)
+                              + raw.produce_body(9, "t", [(0, raw.batch())])))
+    [(kind, token, _, listener, key, version, principal, missing)] = taken(reactors)
+    assert (kind, listener, key, version, principal, missing) == (
+        "miss", 3, 0, 9, 0, [(b"t", None)])
+    reactors.resume(token, [29])
+    answer = connection.receive()
+    assert struct.unpack_from(">i", answer) == (4,) and b"\x02t\x02\0\0\0\0\0\x1d" in answer
+    connection.send(raw.frame(raw.header(raw.FETCH, 13, 5)
+                              + raw.fetch_body(13, [(b"i" * 16, [(0, 0, 100, -1)])])))
+    [event] = taken(reactors)
+    assert event[-1] == [(None, b"i" * 16)]
+    reactors.resume(event[1], [100])
+    assert struct.unpack_from(">i", connection.receive()) == (5,)
+
+
+def test_answers_nobody_waits_for_are_ignored(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    token = event[1]
+    reactors.resume(token, [0])
+    reactors.reply(token, raw.frame(b"first"))
+    reactors.reply(token, raw.frame(b"second"))
+    reactors.resume(token, [0, 0])
+    for strange in (0, 2**63, 2**64 - 1, token + (1 << 20)):
+        reactors.reply(strange, raw.frame(b"x"))
+        reactors.set_principal(strange, 1)
+        reactors.close_connection(strange)
+    assert connection.receive() == b"first"
+    assert connection.quiet(0.1)
+
+
+def test_a_connection_of_interest_is_reported_closed(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    reactors.set_interest(event[2])
+    reactors.reply(event[1], raw.frame(b"answer"))
+    connection.receive()
+    connection.close()
+    assert taken(reactors) == [("closed", event[2])]
+    reactors.set_interest(event[2])
+    assert taken(reactors) == [("closed", event[2])]
+
+
+def test_python_may_close_a_connection(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    reactors.close_connection(event[2])
+    assert connection.closed()
+    reactors.reply(event[1], raw.frame(b"too late"))
+
+
+def test_poll_never_waits_and_gives_so_many_events_at_once(reactors):
+    assert reactors.poll() == []
+    port = reactors.listen(0, "127.0.0.1", 0, 1500)
+    wave = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+    for stream in wave:
+        stream.sendall(raw.frame(raw.header(raw.METADATA, 0)))
+    events = taken(reactors, 400)
+    assert len({event[1] for event in events}) == 400 <= POLL_EVENTS_MAX
+    for event in events:
+        reactors.reply(event[1], raw.frame(b"x"))
+    for stream in wave:
+        assert stream.recv(100) == raw.frame(b"x")
+        stream.close()
+
+
+def test_a_port_in_use_or_a_strange_host_is_an_os_error(reactors):
+    port = reactors.listen(0, "127.0.0.1", 0, 10)
+    for host, number in [("127.0.0.1", port), ("", port), ("no.such.host.invalid", 0),
+                         ("192.0.2.1", 0)]:
+        with pytest.raises(OSError, match=f"{host}:{number}"):
+            reactors.listen(1, host, number, 10)
+
+
+def test_every_interface_and_every_address_of_a_name_share_one_port(reactors):
+    port = reactors.listen(0, "", 0, 10)
+    for address in ("127.0.0.1", "::1"):
+        socket.create_connection((address, port)).close()
+    port = reactors.listen(0, "localhost", 0, 10)
+    for *_, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
+        socket.create_connection(address[:2]).close()
+
+
+def test_listeners_close_while_connections_stay(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    reactors.reply(event[1], raw.frame(b"x"))
+    connection.receive()
+    port = connection.socket.getpeername()[1]
+    reactors.stop_accepting()
+    end_s = time.monotonic() + 5
+    with pytest.raises(ConnectionRefusedError):
+        while time.monotonic() < end_s:
+            socket.create_connection(("127.0.0.1", port)).close()
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    assert taken(reactors)[0][0] == "request"
+
+
+def test_statistics_count_what_happened(reactors, connection):
+    connection.send(raw.frame(raw.header(raw.METADATA, 0)))
+    [event] = taken(reactors)
+    stats = reactors.stats()
+    assert stats["connections"] == stats["requests_control"] == stats["requests_in_flight"] == 1
+    assert stats["fetch_sessions"] == 0 < stats["bytes_in"]
+    reactors.reply(event[1], None)
+
+
+def test_reactors_that_never_started_go_quietly():
+    idle = made()
+    port = idle.listen(0, "127.0.0.1", 0, 10)
+    stream = socket.create_connection(("127.0.0.1", port))
+    idle.reply(1, raw.frame(b"x"))
+    del idle
+    with pytest.raises(OSError):
+        stream.sendall(b"x")
+        assert stream.recv(1) == b""
+        raise ConnectionResetError
+
+
+@pytest.mark.parametrize("threads", [0, -1, THREADS_MAX + 1])
+def test_a_number_of_threads_that_cannot_be_is_refused(threads):
+    with pytest.raises(ValueError, match="network_threads"):
+        made(threads)
+
+
+def test_an_api_key_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="api key 4711"):
+        made(api_versions=[(4711, 0, 1, 0)])
