@@ -14,7 +14,7 @@ TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test asan tsan fuzz tidy docs bench bench-vs clean
+.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs clean
 
 run: build
 	exec $(VENV)/bin/brokerd $(ARGS)
@@ -24,6 +24,9 @@ build: $(VENV)/.built
 
 test: build $(VENV)/.tested
 	$(PY) -m pytest $(TESTS)
+
+compat: build $(VENV)/.tested
+	$(PY) -m tests.compat $(ARGS)
 
 # The sanitizers get a copy of the tree with build products of its own. LD_PRELOAD, because the
 # interpreter itself is not built with them; a sanitizer in a JVM is of no use, hence not kafka.

@@ -1,6 +1,7 @@
 /* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
  * ahead, an index entry now and then; the end is published under the view lock, so that readers see
  * offset and position together. */
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,12 +29,12 @@ void log_unlock_quiet(struct log *log) {
     pthread_mutex_unlock(&log->append_lock);
 }
 
-int log_roll(struct log *log, int64_t now_ms) {
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     struct segment *old = log->segments[log->segment_count - 1];
-    int64_t end = atomic_load(&log->end_offset);
+    assert(base_offset >= atomic_load(&log->end_offset));
     /* The new file first: when there is no room for it, the old segment stays as it was. */
     struct segment *next;
-    int result = log_create_last(log, end, now_ms, &next);
+    int result = log_create_last(log, base_offset, now_ms, &next);
     if (result != 0) return result;
     if (segment_pin(old, false) == 0) {
         /* Index and snapshot can be derived again: their failure costs a later scan, not the
@@ -44,7 +45,7 @@ int log_roll(struct log *log, int64_t now_ms) {
     /* Sealed before it is followed: the flush that passes its end also trims it and syncs its
      * indexes. */
     atomic_store(&old->sealed, true);
-    log_write_snapshot(log, end);
+    log_write_snapshot(log, base_offset);
     if ((result = log_add_segment(log, next)) != 0) {
         atomic_store(&old->sealed, false);
         return result;
@@ -147,7 +148,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     struct segment *s = log->segments[log->segment_count - 1];
     int result;
     if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
-        if ((result = log_roll(log, now_ms)) != 0) return result;
+        if ((result = log_roll(log, base, now_ms)) != 0) return result;
         s = log->segments[log->segment_count - 1];
     }
     int32_t epoch = atomic_load_explicit(&log->leader_epoch, memory_order_relaxed);
@@ -215,9 +216,13 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     size_t len = batch_bytes(h);
     int result;
     if (log_append_must_roll(log, s, len, h->max_timestamp, batch_last_offset(h), now_ms)) {
-        if ((result = log_roll(log, now_ms)) != 0) return result;
+        /* Offsets go on from the end unless the batch would be out of reach from there. */
+        int64_t end = atomic_load(&log->end_offset);
+        bool far = batch_last_offset(h) - end > INT32_MAX;
+        if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
         s = log->segments[log->segment_count - 1];
     }
+    if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
     if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
     result = log_append_write(log, s, batch, len);

@@ -88,7 +88,7 @@ struct log {
     uint32_t segment_count, segment_capacity;
     uint32_t next_hint;
     struct log_hint *hints;  /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
-    _Atomic uint32_t quiet;                    /* no new preallocation while above 0 */
+    _Atomic uint32_t quiet;  /* no new preallocation while above 0 */
     uint64_t truncations;    /* view_lock */
     int64_t first_open;      /* first offset of the oldest open transaction, -1 (append_lock) */
     int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
@@ -168,7 +168,7 @@ void log_set_last_stable(struct log *log); /* view_lock */
  * another log. */
 void log_lock_quiet(struct log *log);
 void log_unlock_quiet(struct log *log);
-int log_roll(struct log *log, int64_t now_ms);                                    /* append_lock */
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);
 int log_account(struct log *log, const struct batch_header *h, int64_t now_ms);

@@ -22,7 +22,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
         /* By the clock since the segment began: record times of a quiet log say nothing. */
         if (atomic_load(&s->bytes) > 0 &&
             now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
-            result = log_roll(log, now_ms);
+            result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
     pthread_mutex_unlock(&log->append_lock);
     if (ask) flusher_ask(log);
@@ -78,7 +78,7 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
     /* The writable segment goes too when all of it is due: a new one is made first. */
     if (count > 0 && count == log->segment_count) {
         result = log_make_writable(log, now_ms);
-        if (result == 0) result = log_roll(log, now_ms);
+        if (result == 0) result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
     if (result == 0 && count > 0) {
         /* The start moves first: a reader that finds the file gone finds its offset out of range.

@@ -9,11 +9,10 @@ Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a 
 import errno as errno_names
 import os
 
+cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport (
-    INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
-)
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -89,6 +88,7 @@ cdef int take_config(dict settings, csrc.log_config *out) except -1:
     return 0
 
 
+@cython.no_gc
 cdef class IoPool:
     """Worker threads for what may block; jobs_max waiting at most. Freed after every user of it."""
 
@@ -109,6 +109,8 @@ cdef class IoPool:
         return {"waiting": waiting, "done": done}
 
 
+# No GC here: clearing a cycle's fields in any order would free a directory before its logs.
+@cython.no_gc
 cdef class LogDir:
     """One log directory: its failure is sticky, its flusher commits for all its logs together."""
 
@@ -170,6 +172,7 @@ cdef class LogDir:
                 "flush_files": figures.flush_files}
 
 
+@cython.no_gc
 cdef class Log:
     """One partition's log. Made by Log.open; `close` or the object's end lets its files go."""
 

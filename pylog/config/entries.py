@@ -8,6 +8,7 @@ Source: KIP-133, KIP-226, KIP-569; orders and omissions as Kafka 4.3's.
 """
 
 from collections import namedtuple
+from weakref import WeakKeyDictionary
 
 from . import catalogue, dynamic, groups, values
 
@@ -40,13 +41,28 @@ def of_topic(settings, own: dict, wanted=None) -> list[Entry]:
     """All settings of a topic; own: its overrides as text."""
     names = [name for name in catalogue.topic_names()
              if not name.startswith("internal.") or name in own]
-    found = []
-    for name in _chosen(names, wanted):
-        setting = catalogue.topic(name)
-        value = values.parse(setting, own[name]) if name in own else settings.topic_defaults()[name]
-        below = broker_synonyms(settings, setting.synonyms[0]) if setting.synonyms else []
-        found.append(_entry(setting, value, name in own, TOPIC, below))
+    inherited = _inherited(settings)
+    return [_of_topic(settings, name, values.parse(catalogue.topic(name), own[name]), True)
+            if name in own else inherited[name] for name in _chosen(names, wanted)]
+
+
+def _inherited(settings) -> dict[str, Entry]:
+    """The entries of a topic without settings of its own: many topics show the same ones."""
+    defaults = settings.topic_defaults()
+    known, found = _inherited_of.get(settings, (None, None))
+    if known is not defaults:
+        found = {name: _of_topic(settings, name, value, False) for name, value in defaults.items()}
+        _inherited_of[settings] = defaults, found
     return found
+
+
+_inherited_of = WeakKeyDictionary()
+
+
+def _of_topic(settings, name: str, value, is_own: bool) -> Entry:
+    setting = catalogue.topic(name)
+    below = broker_synonyms(settings, setting.synonyms[0]) if setting.synonyms else []
+    return _entry(setting, value, is_own, TOPIC, below)
 
 
 def of_group(settings, own: dict, wanted=None) -> list[Entry]:

@@ -262,7 +262,8 @@ class LogManager:
         config = self._config(overrides)
         grown = logs + [None] * (len(roles) - len(logs))
         for index, role in enumerate(roles):
-            if role is not None:
+            # One of the older ones that is not open could not be opened: it stays as it is.
+            if role is not None and (index >= len(logs) or grown[index] is not None):
                 if grown[index] is None:
                     place = self._least_loaded()
                     self._loads[place] += 1

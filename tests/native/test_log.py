@@ -1,7 +1,9 @@
 """Append, read, roll, keep and delete, through the Python face of the log."""
 
+import gc
 import os
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -291,7 +293,7 @@ def test_a_deleted_log_is_renamed_at_once_and_unlinked_later(directory, tmp_path
         if not list(tmp_path.glob("*-delete")):
             break
         os.sched_yield()
-        __import__("time").sleep(0.01)
+        time.sleep(0.01)
     assert not list(tmp_path.glob("*-delete"))
 
 
@@ -408,7 +410,7 @@ def test_flush_messages_asks_the_flusher(directory):
     for _ in range(500):
         if one.flushed_offset >= 3:
             break
-        __import__("time").sleep(0.01)
+        time.sleep(0.01)
     assert one.flushed_offset >= 3
 
 
@@ -508,3 +510,48 @@ def test_open_transactions_hold_back_the_last_stable_offset(directory):
     one.release()
     again = opened(directory)
     assert (again.high_watermark, again.last_stable_offset) == (10, 5)
+
+
+def test_upkeep_rolls_by_the_clock_and_asks_for_flushes_by_age(directory):
+    one = opened(directory, config={"segment.ms": 10_000, "flush.ms": 1000, "retention.ms": -1})
+    one.append(make(1), NOW)
+    one.upkeep(NOW + 9_000)
+    assert len(one.segments()) // 24 == 1
+    for _ in range(500):
+        if one.flushed_offset == 1:
+            break
+        time.sleep(0.01)
+    assert one.flushed_offset == 1
+    one.upkeep(NOW + 11_000)
+    assert struct.unpack("6q", one.segments())[::3] == (0, 1)
+    one.upkeep(NOW + 50_000)
+    assert len(one.segments()) // 24 == 2
+
+
+def test_a_segment_rolls_before_an_offset_that_its_index_cannot_hold(directory):
+    one = opened(directory, leader=False)
+    one.become_follower(0)
+    for base in (0, 2**31 - 1, 2**31, 5 * 10**12):
+        made = bytearray(make(1))
+        batch.stamp(made, base, 0)
+        one.append_as_follower(made, NOW)
+    assert struct.unpack("9q", one.segments())[::3] == (0, 2**31, 5 * 10**12)
+    assert offsets(one.read(7)) == [2**31 - 1]
+    assert offsets(one.read(2**31 + 7)) == [5 * 10**12]
+    one.release()
+    again = opened(directory, recovery_point=5 * 10**12 + 1)
+    assert offsets(again.read(2**31 + 7)) == [5 * 10**12]
+
+
+def test_a_log_in_a_garbage_cycle_goes_before_its_directory(tmp_path):
+    class Cycle:
+        pass
+
+    for turn in range(20):
+        cycle = Cycle()
+        cycle.directory = log.LogDir(tmp_path, 1)
+        cycle.log = opened(cycle.directory, partition=turn)
+        cycle.self = cycle
+        cycle.log.append(make(1), NOW)
+        del cycle
+        gc.collect()

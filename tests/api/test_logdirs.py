@@ -1,0 +1,50 @@
+from tests.brokers import Brokerd
+from tests.wire import raw
+from tests.wire.messages import ask
+from tests.wire.raw import Connection
+from tests.wire.talk import append, create_topic
+
+ALTER_LOG_DIRS, LOG_DIRS, PRODUCERS = 34, 35, 61
+LOG_DIR_NOT_FOUND, STORAGE_ERROR = 57, 56
+
+
+def test_each_directory_tells_its_partitions_and_where_one_is_it_may_stay(tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    broker = Brokerd(tmp_path, {"log.dirs": ",".join(map(str, paths))}).start()
+    create_topic(broker.port, "spread", 4)
+    append(broker.port, "spread", raw.batch([raw.record()]), 0)
+    with Connection(broker.port) as connection:
+        answer = ask(connection, LOG_DIRS, 5, topics=None)
+        assert [row["log_dir"] for row in answer["results"]] == list(map(str, paths))
+        placed = {}
+        for row in answer["results"]:
+            assert row["error_code"] == 0 and 0 < row["usable_bytes"] <= row["total_bytes"]
+            for partition in row["topics"][0]["partitions"]:
+                placed[partition["partition_index"]] = row["log_dir"]
+                assert (partition["partition_size"] > 0) == (partition["partition_index"] == 0)
+        assert sorted(placed) == [0, 1, 2, 3] and len(set(placed.values())) == 2
+
+        def move(path):
+            answer = ask(connection, ALTER_LOG_DIRS, 2, dirs=[
+                {"path": str(path), "topics": [{"name": "spread", "partitions": [0]}]}])
+            return answer["results"][0]["partitions"][0]["error_code"]
+
+        other = next(path for path in paths if str(path) != placed[0])
+        assert move(placed[0]) == 0
+        assert move(other) == STORAGE_ERROR
+        assert move(tmp_path / "three") == LOG_DIR_NOT_FOUND
+    broker.kill()
+
+
+def test_a_partition_tells_who_produces_to_it(brokerd):
+    create_topic(brokerd.port, "produced")
+    for sequence in (0, 1):
+        append(brokerd.port, "produced", raw.batch(
+            [raw.record()], producer_id=4711, producer_epoch=2, base_sequence=sequence))
+    with Connection(brokerd.port) as connection:
+        answer = ask(connection, PRODUCERS, 0, topics=[
+            {"name": "produced", "partition_indexes": [0]}])
+    producer, = answer["topics"][0]["partitions"][0]["active_producers"]
+    assert producer.pop("last_timestamp") > 1_700_000_000_000
+    assert producer == {"producer_id": 4711, "producer_epoch": 2, "last_sequence": 1,
+                        "coordinator_epoch": -1, "current_txn_start_offset": -1}

@@ -1,0 +1,132 @@
+"""aiokafka: `python -m tests.compat.client_aiokafka BOOTSTRAP SCENARIO TOPIC`.
+
+Owns: nothing.
+Called by: tests.compat.
+Invariants: (1) each call runs an event loop of its own, members one in their own thread.
+"""
+
+import asyncio
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from tests.compat import flows
+
+
+class Member(flows.Member):
+    def work(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
+                                    group_id=self.group, auto_offset_reset="earliest",
+                                    session_timeout_ms=10000, heartbeat_interval_ms=1000)
+        await consumer.start()
+        try:
+            while not self.ending.is_set():
+                for messages in (await consumer.getmany(timeout_ms=200)).values():
+                    self.keys += [message.key for message in messages]
+                self.share = {one.partition for one in consumer.assignment()}
+        finally:
+            await consumer.stop()
+
+
+class Client:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def __init__(self, bootstrap: str):
+        self.bootstrap = bootstrap
+
+    def produce(self, topic, rows, codec, partition=0):
+        async def work():
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap, enable_idempotence=True, linger_ms=20,
+                compression_type=None if codec == "none" else codec)
+            await producer.start()
+            try:
+                sent = [await producer.send(topic, value, key, partition, timestamp)
+                        for key, value, timestamp in rows]
+                await asyncio.wait_for(asyncio.gather(*sent), 30)
+            finally:
+                await producer.stop()
+
+        asyncio.run(work())
+
+    def _with_consumer(self, use, *topics, group=None):
+        async def work():
+            consumer = AIOKafkaConsumer(*topics, bootstrap_servers=self.bootstrap,
+                                        group_id=group, enable_auto_commit=False,
+                                        auto_offset_reset="earliest")
+            await consumer.start()
+            try:
+                return await asyncio.wait_for(use(consumer), 30)
+            finally:
+                await consumer.stop()
+
+        return asyncio.run(work())
+
+    def read(self, topic, start, count):
+        async def use(consumer):
+            where = TopicPartition(topic, 0)
+            consumer.assign([where])
+            consumer.seek(where, start)
+            messages = [await consumer.getone() for _ in range(count)]
+            return [(one.key, one.value, one.timestamp) for one in messages]
+
+        return self._with_consumer(use)
+
+    def member(self, topic, group):
+        return Member(self.bootstrap, topic, group)
+
+    def take(self, topic, group, count):
+        async def use(consumer):
+            messages = [await consumer.getone() for _ in range(count)]
+            last = messages[-1]
+            await consumer.commit({TopicPartition(topic, last.partition): last.offset + 1})
+            return [one.key for one in messages]
+
+        return self._with_consumer(use, topic, group=group)
+
+    def offset_at(self, topic, timestamp):
+        async def use(consumer):
+            where = TopicPartition(topic, 0)
+            return (await consumer.offsets_for_times({where: timestamp}))[where].offset
+
+        return self._with_consumer(use)
+
+    def _with_admin(self, use):
+        async def work():
+            client = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await client.start()
+            try:
+                return await asyncio.wait_for(use(client), 30)
+            finally:
+                await client.close()
+
+        return asyncio.run(work())
+
+    def create(self, name, partitions):
+        async def use(client):
+            answer = await client.create_topics([NewTopic(name, partitions, 1)])
+            assert all(row[1] == 0 for row in answer.topic_errors), answer
+
+        self._with_admin(use)
+
+    def partition_count(self, name):
+        async def use(client):
+            if name not in await client.list_topics():
+                return 0
+            return len((await client.describe_topics([name]))[0]["partitions"])
+
+        return self._with_admin(use)
+
+    def delete(self, name):
+        async def use(client):
+            answer = await client.delete_topics([name])
+            assert all(row[1] == 0 for row in answer.topic_error_codes), answer
+
+        self._with_admin(use)
+
+
+if __name__ == "__main__":
+    flows.main(Client)

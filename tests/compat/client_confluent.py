@@ -1,0 +1,108 @@
+"""confluent-kafka: `python -m tests.compat.client_confluent BOOTSTRAP SCENARIO TOPIC`.
+
+Owns: nothing.
+Called by: tests.compat.
+Invariants: (1) only the library's public calls.
+"""
+
+import time
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.compat import flows
+
+
+class Member(flows.Member):
+    def work(self) -> None:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group,
+                             "auto.offset.reset": "earliest", "session.timeout.ms": 10000,
+                             "heartbeat.interval.ms": 1000})
+        consumer.subscribe([self.topic])
+        while not self.ending.is_set():
+            message = consumer.poll(0.2)
+            if message is not None and not message.error():
+                self.keys.append(message.key())
+            self.share = {one.partition for one in consumer.assignment()}
+        consumer.close()
+
+
+class Client:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def __init__(self, bootstrap: str):
+        self.bootstrap = bootstrap
+        self.settings = {"bootstrap.servers": bootstrap}
+        self.admin = AdminClient(self.settings)
+
+    def produce(self, topic, rows, codec, partition=0):
+        producer = Producer({**self.settings, "compression.type": codec, "linger.ms": 20,
+                             "enable.idempotence": True})
+        failed = []
+        for key, value, timestamp in rows:
+            producer.produce(topic, value, key, partition, timestamp=timestamp,
+                             on_delivery=lambda error, _: error and failed.append(error))
+        assert producer.flush(30) == 0, "not all records were acknowledged"
+        assert not failed, failed[0]
+
+    def _consumer(self, group, **more):
+        return Consumer({**self.settings, "group.id": group, "enable.auto.commit": False,
+                         "auto.offset.reset": "earliest", **more})
+
+    @staticmethod
+    def _take(consumer, count):
+        end_s = time.monotonic() + 30
+        messages = []
+        while len(messages) < count:
+            assert time.monotonic() < end_s, f"{len(messages)} of {count} records in 30 s"
+            message = consumer.poll(0.5)
+            if message is not None:
+                assert not message.error(), message.error()
+                messages.append(message)
+        return messages
+
+    def read(self, topic, start, count):
+        consumer = self._consumer("unused")
+        try:
+            consumer.assign([TopicPartition(topic, 0, start)])
+            return [(one.key(), one.value(), one.timestamp()[1])
+                    for one in self._take(consumer, count)]
+        finally:
+            consumer.close()
+
+    def member(self, topic, group):
+        return Member(self.bootstrap, topic, group)
+
+    def take(self, topic, group, count):
+        consumer = self._consumer(group)
+        try:
+            consumer.subscribe([topic])
+            messages = self._take(consumer, count)
+            consumer.commit(message=messages[-1], asynchronous=False)
+            return [one.key() for one in messages]
+        finally:
+            consumer.close()
+
+    def offset_at(self, topic, timestamp):
+        consumer = self._consumer("unused")
+        try:
+            return consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], 20)[0].offset
+        finally:
+            consumer.close()
+
+    def create(self, name, partitions):
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+
+    def partition_count(self, name):
+        topics = self.admin.list_topics(timeout=20).topics
+        return len(topics[name].partitions) if name in topics else 0
+
+    def delete(self, name):
+        try:
+            self.admin.delete_topics([name])[name].result(20)
+        except KafkaException as refusal:
+            raise AssertionError(f"delete: {refusal}") from refusal
+
+
+if __name__ == "__main__":
+    flows.main(Client)

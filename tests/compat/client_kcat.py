@@ -1,0 +1,102 @@
+"""kcat: `python -m tests.compat.client_kcat BOOTSTRAP SCENARIO TOPIC`.
+
+Owns: kcat processes.
+Called by: tests.compat.
+Invariants: (1) records travel as hexadecimal text, for kcat's formats are lines. kcat names no
+  timestamp when it produces, so that those of a read are not compared.
+"""
+
+import re
+import subprocess
+import time
+
+from tests.compat import flows
+
+FORMAT = "%k %s %p %o\n"
+
+
+class Member(flows.Member):
+    def work(self) -> None:
+        process = subprocess.Popen(
+            ["kcat", "-b", self.bootstrap, "-G", self.group, "-u", "-f", FORMAT,
+             "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000",
+             "-X", "heartbeat.interval.ms=1000", self.topic],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        told = []
+        readers = [flows.threading.Thread(target=self._records, args=(process.stdout,)),
+                   flows.threading.Thread(target=self._shares, args=(process.stderr, told))]
+        for reader in readers:
+            reader.start()
+        while not self.ending.wait(0.1):
+            assert process.poll() is None, f"kcat ended: {told[-1:]}"
+        process.terminate()
+        assert process.wait(20) == 0, told[-1:]
+
+    def _records(self, stream) -> None:
+        for line in stream:
+            self.keys.append(bytes.fromhex(line.split()[0]))
+
+    def _shares(self, stream, told) -> None:
+        for line in stream:
+            told.append(line)
+            named = {int(one) for one in re.findall(r"\[(\d+)\]", line)}
+            if "assigned:" in line:
+                self.share = named
+            elif "revoked:" in line:
+                self.share = set()
+
+
+class Client:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def __init__(self, bootstrap: str):
+        self.bootstrap = bootstrap
+        self.sent: dict[int, int] = {}
+
+    def _run(self, *arguments, text=""):
+        done = subprocess.run(["kcat", "-b", self.bootstrap, *map(str, arguments)], input=text,
+                              capture_output=True, text=True, timeout=40)
+        assert done.returncode == 0, done.stderr[-300:]
+        return done.stdout
+
+    def produce(self, topic, rows, codec, partition=0):
+        lines = "".join(f"{key.hex()} {value.hex() or '-'}\n" for key, value, _ in rows)
+        self._run("-P", "-t", topic, "-p", partition, "-K", " ", "-z", codec, text=lines)
+
+    def read(self, topic, start, count):
+        lines = self._run("-C", "-q", "-t", topic, "-p", 0, "-o", start, "-c", count, "-f", FORMAT)
+        got = [line.split() for line in lines.splitlines()]
+        assert [int(row[3]) for row in got] == list(range(start, start + count)), got
+        return [(bytes.fromhex(key), b"" if value == "-" else bytes.fromhex(value),
+                 flows.BASE_MS + 1000 * number)
+                for number, (key, value, _, _) in enumerate(got)]
+
+    def member(self, topic, group):
+        return Member(self.bootstrap, topic, group)
+
+    def take(self, topic, group, count):
+        lines = self._run("-G", group, "-q", "-c", count, "-f", FORMAT,
+                          "-X", "auto.offset.reset=earliest", topic)
+        return [bytes.fromhex(line.split()[0]) for line in lines.splitlines()]
+
+
+def seek(client, topic: str) -> str:
+    """kcat stamps records itself: two runs, and a time between them."""
+    early, late = flows.rows("early", 7), flows.rows("late", 7)
+    client.produce(topic, early, "none")
+    time.sleep(0.2)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.2)
+    client.produce(topic, late, "none")
+    told = client._run("-Q", "-t", f"{topic}:0:{between_ms}")
+    assert told.split()[-1] == "7", told
+    assert client.read(topic, 7, 7) == late
+    lines = client._run("-C", "-q", "-e", "-t", topic, "-p", 0, "-o", f"s@{between_ms}",
+                        "-f", FORMAT)
+    assert len(lines.splitlines()) == 7, lines
+    return ""
+
+
+if __name__ == "__main__":
+    flows.FLOWS["seek"] = seek
+    flows.main(Client)

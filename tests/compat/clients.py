@@ -1,0 +1,178 @@
+"""The clients of the table: how each is fetched with pinned versions, and started.
+
+Owns: the folder `compat/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
+Called by: tests.compat.
+Invariants: (1) a client is prepared again only when what it is made of has changed;
+  (2) nothing of a client enters the checkout's tracked files;
+  (3) every client is unmodified, from its own registry, at the version its row names.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCENARIOS = ("codecs", "group", "resume", "seek", "admin")
+CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
+SLF4J_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+
+
+class ClientMissing(Exception):
+    """A client cannot be fetched or built; the message is one line for the table."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """prepare: gives the command to which bootstrap, scenario and topic are added."""
+
+    name: str
+    version: str
+    prepare: Callable[[], list[str]] = field(repr=False)
+    scenarios: tuple[str, ...] = SCENARIOS
+    wait_s: float = 150.0
+
+
+def cache_dir() -> Path:
+    root = os.environ.get("PYLOG_CACHE") or HERE.parent.parent / ".cache"
+    return Path(root) / "compat"
+
+
+def _run(*command, cwd=None, **environment) -> None:
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env={**os.environ, **environment},
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise ClientMissing(f"{command[0]}: {' / '.join(last)}")
+
+
+def _program(name: str, package: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise ClientMissing(f"`{name}` is not on PATH (Debian: {package})")
+    return path
+
+
+def _prepared(name: str, sources: list[Path], pins: tuple[str, ...], make) -> Path:
+    """The folder `name` of the cache, made by `make(folder)` unless it is current. Keeps (1)."""
+    folder = cache_dir() / name
+    digest = hashlib.sha256(repr(pins).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    stamp = folder / "prepared"
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
+        stamp.write_text(digest.hexdigest())
+    return folder
+
+
+def _python(folder: str, module: str, *pins: str):
+    def make(where: Path) -> None:
+        _run(sys.executable, "-m", "venv", where)
+        _run(where / "bin" / "pip", "install", "-q", *pins, *CODECS_OF_PYTHON)
+
+    def prepare() -> list[str]:
+        where = _prepared(folder, [], (sys.version, *pins, *CODECS_OF_PYTHON), make)
+        return [str(where / "bin" / "python"), "-m", f"tests.compat.{module}"]
+
+    return prepare
+
+
+def _kcat() -> list[str]:
+    _program("kcat", "kcat")
+    return [sys.executable, "-m", "tests.compat.client_kcat"]
+
+
+def kcat_version() -> str:
+    """Debian's package: the one client whose version the machine chooses."""
+    if shutil.which("kcat") is None:
+        return "-"
+    told = subprocess.run(["kcat", "-V"], capture_output=True, text=True).stdout
+    words = told.replace(",", " ").split()
+    return f"{words[words.index('Version') + 1]} (librdkafka {words[words.index('librdkafka') + 1]})"
+
+
+def _java(version: str, main: str):
+    java = HERE / "java"
+    source = java / f"{main}.java"
+
+    def jars(where: Path) -> None:
+        _run(_program("mvn", "maven"), "-q", "-B", "-f", java / "pom.xml",
+             f"-Dkafka.version={version}", "dependency:copy-dependencies",
+             f"-DoutputDirectory={where / 'lib'}", "-DincludeScope=runtime")
+
+    def prepare() -> list[str]:
+        lib = _prepared(f"java-{version}", [java / "pom.xml"], (version,), jars) / "lib"
+
+        def compiled(where: Path) -> None:
+            _run(_program("javac", "default-jdk-headless"), "-nowarn", "-cp", f"{lib}/*",
+                 "-d", where, source)
+
+        classes = _prepared(f"java-{version}-{main}", [source], (version,), compiled)
+        return [_program("java", "default-jre-headless"), "-Xmx256m", "-XX:TieredStopAtLevel=1",
+                SLF4J_QUIET, "-cp", f"{classes}:{lib}/*", main]
+
+    return prepare
+
+
+def _node() -> list[str]:
+    folder = HERE / "node"
+    pinned = [folder / "package.json", folder / "package-lock.json"]
+
+    def make(where: Path) -> None:
+        for one in pinned:
+            shutil.copy(one, where)
+        _run(_program("npm", "npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts",
+             cwd=where)
+
+    where = _prepared("node", pinned, (), make)
+    return ["env", f"NODE_PATH={where / 'node_modules'}", "KAFKAJS_NO_PARTITIONER_WARNING=1",
+            _program("node", "nodejs"), str(folder / "compat.js")]
+
+
+def _go(program: str):
+    folder = HERE / "go"
+
+    def prepare() -> list[str]:
+        sources = [folder / "go.mod", folder / "go.sum", folder / "flows" / "flows.go",
+                   folder / program / "main.go"]
+
+        def make(where: Path) -> None:
+            _run(_program("go", "golang"), "build", "-o", where / program, f"./{program}",
+                 cwd=folder, GOFLAGS="-mod=readonly", CGO_ENABLED="0")
+
+        return [str(_prepared(f"go-{program}", sources, (), make) / program)]
+
+    return prepare
+
+
+def go_version(module: str) -> str:
+    """The version go.mod pins."""
+    for line in (HERE / "go" / "go.mod").read_text().splitlines():
+        words = line.split()
+        if words[:1] == [module]:
+            return words[1].removeprefix("v")
+    raise AssertionError(f"go.mod does not name {module}")
+
+
+CLIENTS = (
+    *(Client("Java", version, _java(version, "Compat")) for version in ("2.8.2", "3.9.1", "4.3.1")),
+    Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams",), 240.0),
+    Client("confluent-kafka", "2.16.1",
+           _python("confluent-kafka", "client_confluent", "confluent-kafka==2.16.1")),
+    Client("kcat", kcat_version(), _kcat, ("codecs", "group", "resume", "seek")),
+    Client("kafka-python", "2.0.6",
+           _python("kafka-python-2", "client_kafka_python", "kafka-python==2.0.6")),
+    Client("kafka-python", "3.0.12",
+           _python("kafka-python-3", "client_kafka_python", "kafka-python==3.0.12")),
+    Client("aiokafka", "0.14.0", _python("aiokafka", "client_aiokafka", "aiokafka==0.14.0")),
+    Client("KafkaJS", "2.2.4", _node),
+    Client("franz-go", go_version("github.com/twmb/franz-go"), _go("franz")),
+    Client("Sarama", go_version("github.com/IBM/sarama"), _go("sarama")),
+    Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"), _go("segmentio")),
+)

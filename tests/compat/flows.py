@@ -1,0 +1,151 @@
+"""What each scenario does, written once for the clients that a Python program can drive.
+
+Owns: nothing.
+Called by: the client_*.py programs, each in an environment of its own.
+Invariants: (1) a program prints one JSON line {"ok", "note"} last and exits 0 only when ok;
+  (2) nothing here imports a Kafka library.
+"""
+
+import json
+import sys
+import threading
+import time
+import traceback
+
+BASE_MS = 1_760_000_000_000
+ROWS = 50
+PARTITIONS = 4
+WAIT_S = 45.0
+
+
+def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
+    """(key, value, timestamp in ms): values of every byte, a second apart from each other."""
+    return [(b"%s-%d" % (stem.encode(), number),
+             bytes((number * 7 + place) % 256 for place in range(number * 13)),
+             BASE_MS + 1000 * number) for number in range(start, start + count)]
+
+
+def wait_for(what: str, condition, wait_s: float = WAIT_S) -> None:
+    end_s = time.monotonic() + wait_s
+    while not condition():
+        assert time.monotonic() < end_s, f"waited {wait_s:.0f} s for: {what}"
+        time.sleep(0.05)
+
+
+class Member(threading.Thread):
+    """One member of a group in a thread of its own.
+
+    A subclass sets `share` (partitions now assigned) and appends to `keys` in `work`, which
+    returns when `ending` is set, after it has left the group.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, group: str):
+        super().__init__(daemon=True)
+        self.bootstrap, self.topic, self.group = bootstrap, topic, group
+        self.share: set[int] = set()
+        self.keys: list[bytes] = []
+        self.ending = threading.Event()
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as failure:  # told to the main thread by `healthy`
+            self.failure = failure
+
+    def work(self) -> None:
+        raise AssertionError("a subclass says how")
+
+    def healthy(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+    def leave(self) -> None:
+        self.ending.set()
+        self.join(WAIT_S)
+        assert not self.is_alive(), "a member did not leave"
+        self.healthy()
+
+
+def codecs(client, topic: str) -> str:
+    offset = 0
+    for codec in client.codecs:
+        sent = rows(codec)
+        client.produce(topic, sent, codec)
+        got = client.read(topic, offset, len(sent))
+        assert got == sent, f"{codec}: read back other records than written"
+        offset += len(sent)
+    return " ".join(client.codecs)
+
+
+def group(client, topic: str) -> str:
+    """One member, then a second joins, then the second leaves; every record is seen."""
+    first = client.member(topic, f"{topic}-group")
+    first.start()
+    wait_for("one member with all partitions",
+             lambda: first.healthy() and len(first.share) == PARTITIONS)
+    second = client.member(topic, f"{topic}-group")
+    second.start()
+    wait_for("two members with half each", lambda: first.healthy() and second.healthy()
+             and len(first.share) == len(second.share) == PARTITIONS // 2
+             and not first.share & second.share)
+    sent = set()
+    for partition in range(PARTITIONS):
+        batch = rows(f"two{partition}", 10)
+        client.produce(topic, batch, "none", partition)
+        sent |= {key for key, _, _ in batch}
+    wait_for("every record at one of two members",
+             lambda: sent <= set(first.keys) | set(second.keys))
+    assert second.keys, "the second member got no record"
+    second.leave()
+    wait_for("all partitions back", lambda: first.healthy() and len(first.share) == PARTITIONS)
+    late = rows("one", 10)
+    client.produce(topic, late, "none", PARTITIONS - 1)
+    wait_for("the records after the leave", lambda: {key for key, _, _ in late} <= set(first.keys))
+    first.leave()
+    return "1 > 2 > 1 members"
+
+
+def resume(client, topic: str) -> str:
+    sent = rows("resume", 30)
+    client.produce(topic, sent, "none", 0)
+    keys = [key for key, _, _ in sent]
+    read = client.take(topic, f"{topic}-group", 10)
+    assert read == keys[:10], read
+    read = client.take(topic, f"{topic}-group", 20)
+    assert read == keys[10:], read
+    return ""
+
+
+def seek(client, topic: str) -> str:
+    sent = rows("seek", 20)
+    client.produce(topic, sent, "none", 0)
+    offset = client.offset_at(topic, BASE_MS + 6_500)
+    assert offset == 7, offset
+    assert client.read(topic, offset, 3) == sent[7:10]
+    return ""
+
+
+def admin(client, topic: str) -> str:
+    name = f"{topic}-made"
+    client.create(name, 3)
+    wait_for("the topic to be described", lambda: client.partition_count(name) == 3, 10)
+    client.delete(name)
+    wait_for("the topic to be gone", lambda: client.partition_count(name) == 0, 10)
+    return ""
+
+
+FLOWS = {"codecs": codecs, "group": group, "resume": resume, "seek": seek, "admin": admin}
+
+
+def main(make) -> None:
+    """`make(bootstrap)` gives the client; arguments are bootstrap, scenario, topic."""
+    bootstrap, scenario, topic = sys.argv[1:4]
+    try:
+        answer = {"ok": True, "note": FLOWS[scenario](make(bootstrap), topic)}
+    except Exception as failure:  # any fault of any library is a row of the table
+        traceback.print_exc()
+        answer = {"ok": False, "note": f"{type(failure).__name__}: {failure}"[:300]}
+    print(json.dumps(answer), flush=True)
+    sys.exit(0 if answer["ok"] else 1)

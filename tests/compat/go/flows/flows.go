@@ -1,0 +1,310 @@
+// Package flows says what each scenario does, once for the clients written in Go.
+package flows
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// BaseMs is the timestamp of the first record of each stem.
+const BaseMs = 1_760_000_000_000
+
+const partitions = 4
+
+// Row is one record.
+type Row struct {
+	Key, Value  []byte
+	TimestampMs int64
+	Offset      int64
+}
+
+// Member is one member of a group; Run returns after it has left because ending was closed.
+type Member struct {
+	mutex   sync.Mutex
+	share   map[int32]bool
+	keys    map[string]bool
+	ending  chan struct{}
+	ended   chan struct{}
+	failure error
+}
+
+// Assigned tells the partitions the member has now.
+func (m *Member) Assigned(ids []int32) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.share = map[int32]bool{}
+	for _, id := range ids {
+		m.share[id] = true
+	}
+}
+
+// Added and Lost tell changes of the partitions the member has.
+func (m *Member) Added(ids []int32) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	for _, id := range ids {
+		m.share[id] = true
+	}
+}
+
+// Lost takes partitions away.
+func (m *Member) Lost(ids []int32) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	for _, id := range ids {
+		delete(m.share, id)
+	}
+}
+
+// Saw tells a record's key.
+func (m *Member) Saw(key []byte) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.keys[string(key)] = true
+}
+
+// Client is what a library can do.
+type Client interface {
+	Codecs() []string
+	Produce(topic string, rows []Row, codec string, partition int32) error
+	Read(topic string, start int64, count int) ([]Row, error)
+	Join(topic, group string, member *Member, ending <-chan struct{}) error
+	Take(topic, group string, count int) ([]Row, error)
+	OffsetAt(topic string, timestampMs int64) (int64, error)
+	Create(topic string, partitions int32) error
+	PartitionCount(topic string) (int, error)
+	Delete(topic string) error
+}
+
+// Rows makes records of every byte, a second apart from each other.
+func Rows(stem string, count int) []Row {
+	rows := make([]Row, count)
+	for number := range rows {
+		value := make([]byte, number*13)
+		for place := range value {
+			value[place] = byte(number*7 + place)
+		}
+		rows[number] = Row{Key: []byte(fmt.Sprintf("%s-%d", stem, number)), Value: value,
+			TimestampMs: BaseMs + 1000*int64(number)}
+	}
+	return rows
+}
+
+// Main runs the scenario of the arguments bootstrap, scenario, topic; the last line is JSON.
+func Main(open func(bootstrap string) Client) {
+	client := open(os.Args[1])
+	flow := map[string]func(Client, string) (string, error){
+		"codecs": codecs, "group": group, "resume": resume, "seek": seek, "admin": admin,
+	}[os.Args[2]]
+	note, err := flow(client, os.Args[3])
+	if err != nil {
+		note = err.Error()
+	}
+	line, _ := json.Marshal(map[string]any{"ok": err == nil, "note": note})
+	fmt.Println(string(line))
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+func same(got, want []Row, start int64) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d records, not %d", len(got), len(want))
+	}
+	for place, row := range got {
+		if row.Offset != start+int64(place) || !bytes.Equal(row.Key, want[place].Key) ||
+			!bytes.Equal(row.Value, want[place].Value) ||
+			row.TimestampMs != want[place].TimestampMs {
+			return fmt.Errorf("another record at offset %d (key %q, %d bytes, timestamp %d)",
+				row.Offset, row.Key, len(row.Value), row.TimestampMs)
+		}
+	}
+	return nil
+}
+
+func codecs(client Client, topic string) (string, error) {
+	offset := int64(0)
+	for _, codec := range client.Codecs() {
+		sent := Rows(codec, 50)
+		if err := client.Produce(topic, sent, codec, 0); err != nil {
+			return "", fmt.Errorf("%s: produce: %w", codec, err)
+		}
+		got, err := client.Read(topic, offset, len(sent))
+		if err == nil {
+			err = same(got, sent, offset)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: read: %w", codec, err)
+		}
+		offset += int64(len(sent))
+	}
+	return strings.Join(client.Codecs(), " "), nil
+}
+
+func join(client Client, topic string) *Member {
+	member := &Member{share: map[int32]bool{}, keys: map[string]bool{},
+		ending: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		err := client.Join(topic, topic+"-group", member, member.ending)
+		member.mutex.Lock()
+		member.failure = err
+		member.mutex.Unlock()
+		close(member.ended)
+	}()
+	return member
+}
+
+func (m *Member) leave() error {
+	close(m.ending)
+	select {
+	case <-m.ended:
+		return m.failure
+	case <-time.After(45 * time.Second):
+		return fmt.Errorf("a member did not leave")
+	}
+}
+
+func (m *Member) holds(count int) bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return len(m.share) == count
+}
+
+func (m *Member) has(keys []string, other *Member) bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if other != nil {
+		other.mutex.Lock()
+		defer other.mutex.Unlock()
+	}
+	for _, key := range keys {
+		if !m.keys[key] && (other == nil || !other.keys[key]) {
+			return false
+		}
+	}
+	return true
+}
+
+func waitFor(what string, condition func() bool, members ...*Member) error {
+	for end := time.Now().Add(45 * time.Second); !condition(); time.Sleep(50 * time.Millisecond) {
+		for _, member := range members {
+			member.mutex.Lock()
+			failure := member.failure
+			member.mutex.Unlock()
+			if failure != nil {
+				return fmt.Errorf("a member failed: %w", failure)
+			}
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("waited 45 s for: %s", what)
+		}
+	}
+	return nil
+}
+
+func group(client Client, topic string) (string, error) {
+	first := join(client, topic)
+	err := waitFor("one member with all partitions",
+		func() bool { return first.holds(partitions) }, first)
+	if err != nil {
+		return "", err
+	}
+	second := join(client, topic)
+	if err = waitFor("two members with half each", func() bool {
+		return first.holds(partitions/2) && second.holds(partitions/2)
+	}, first, second); err != nil {
+		return "", err
+	}
+	var sent []string
+	for partition := int32(0); partition < partitions; partition++ {
+		rows := Rows(fmt.Sprintf("two%d", partition), 10)
+		if err = client.Produce(topic, rows, "none", partition); err != nil {
+			return "", err
+		}
+		for _, row := range rows {
+			sent = append(sent, string(row.Key))
+		}
+	}
+	if err = waitFor("every record at one of two members",
+		func() bool { return first.has(sent, second) }, first, second); err != nil {
+		return "", err
+	}
+	if err = second.leave(); err != nil {
+		return "", err
+	}
+	if err = waitFor("all partitions back",
+		func() bool { return first.holds(partitions) }, first); err != nil {
+		return "", err
+	}
+	if err = client.Produce(topic, Rows("one", 10), "none", partitions-1); err != nil {
+		return "", err
+	}
+	if err = waitFor("the records after the leave",
+		func() bool { return first.has([]string{"one-9"}, nil) }, first); err != nil {
+		return "", err
+	}
+	return "1 > 2 > 1 members", first.leave()
+}
+
+func resume(client Client, topic string) (string, error) {
+	sent := Rows("resume", 30)
+	if err := client.Produce(topic, sent, "none", 0); err != nil {
+		return "", err
+	}
+	start := 0
+	for _, count := range []int{10, 20} {
+		got, err := client.Take(topic, topic+"-group", count)
+		if err == nil {
+			err = same(got, sent[start:start+count], int64(start))
+		}
+		if err != nil {
+			return "", fmt.Errorf("records from %d: %w", start, err)
+		}
+		start += count
+	}
+	return "", nil
+}
+
+func seek(client Client, topic string) (string, error) {
+	sent := Rows("seek", 20)
+	if err := client.Produce(topic, sent, "none", 0); err != nil {
+		return "", err
+	}
+	offset, err := client.OffsetAt(topic, BaseMs+6_500)
+	if err != nil {
+		return "", err
+	}
+	if offset != 7 {
+		return "", fmt.Errorf("offset %d, not 7", offset)
+	}
+	got, err := client.Read(topic, offset, 13)
+	if err != nil {
+		return "", err
+	}
+	return "", same(got, sent[7:], offset)
+}
+
+func admin(client Client, topic string) (string, error) {
+	name := topic + "-made"
+	if err := client.Create(name, 3); err != nil {
+		return "", fmt.Errorf("create: %w", err)
+	}
+	counts := func(want int) func() bool {
+		return func() bool {
+			count, err := client.PartitionCount(name)
+			return err == nil && count == want
+		}
+	}
+	if err := waitFor("three partitions", counts(3)); err != nil {
+		return "", err
+	}
+	if err := client.Delete(name); err != nil {
+		return "", fmt.Errorf("delete: %w", err)
+	}
+	return "", waitFor("the topic to be gone", counts(0))
+}

@@ -1,0 +1,172 @@
+// franz-go: arguments are bootstrap, scenario, topic.
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"compat/flows"
+)
+
+type client struct{ bootstrap string }
+
+func main() {
+	flows.Main(func(bootstrap string) flows.Client { return client{bootstrap} })
+}
+
+func limited() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 30*time.Second)
+}
+
+func (c client) open(options ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(options, kgo.SeedBrokers(c.bootstrap))...)
+}
+
+func (c client) Codecs() []string { return []string{"none", "gzip", "snappy", "lz4", "zstd"} }
+
+func (c client) Produce(topic string, rows []flows.Row, codec string, partition int32) error {
+	codecs := map[string]kgo.CompressionCodec{"none": kgo.NoCompression(),
+		"gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression()}
+	kafka, err := c.open(kgo.ProducerBatchCompression(codecs[codec]),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return err
+	}
+	defer kafka.Close()
+	var records []*kgo.Record
+	for _, row := range rows {
+		records = append(records, &kgo.Record{Topic: topic, Partition: partition, Key: row.Key,
+			Value: row.Value, Timestamp: time.UnixMilli(row.TimestampMs)})
+	}
+	ctx, cancel := limited()
+	defer cancel()
+	return kafka.ProduceSync(ctx, records...).FirstErr()
+}
+
+func take(kafka *kgo.Client, count int) ([]flows.Row, []*kgo.Record, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	var rows []flows.Row
+	var records []*kgo.Record
+	for len(rows) < count {
+		fetches := kafka.PollRecords(ctx, count-len(rows))
+		if err := fetches.Err(); err != nil {
+			return nil, nil, err
+		}
+		fetches.EachRecord(func(record *kgo.Record) {
+			records = append(records, record)
+			rows = append(rows, flows.Row{Key: record.Key, Value: record.Value,
+				TimestampMs: record.Timestamp.UnixMilli(), Offset: record.Offset})
+		})
+	}
+	return rows, records, nil
+}
+
+func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) {
+	kafka, err := c.open(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+		topic: {0: kgo.NewOffset().At(start)}}))
+	if err != nil {
+		return nil, err
+	}
+	defer kafka.Close()
+	rows, _, err := take(kafka, count)
+	return rows, err
+}
+
+func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
+	kafka, err := c.open(kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.SessionTimeout(10*time.Second), kgo.HeartbeatInterval(time.Second),
+		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, got map[string][]int32) {
+			member.Added(got[topic])
+		}),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
+			member.Lost(lost[topic])
+		}))
+	if err != nil {
+		return err
+	}
+	defer kafka.Close()
+	for {
+		select {
+		case <-ending:
+			return nil
+		default:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		fetches := kafka.PollFetches(ctx)
+		cancel()
+		if err := fetches.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		fetches.EachRecord(func(record *kgo.Record) { member.Saw(record.Key) })
+	}
+}
+
+func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
+	kafka, err := c.open(kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		return nil, err
+	}
+	defer kafka.Close()
+	rows, records, err := take(kafka, count)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := limited()
+	defer cancel()
+	return rows, kafka.CommitRecords(ctx, records...)
+}
+
+func (c client) admin(use func(context.Context, *kadm.Client) error) error {
+	kafka, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer kafka.Close()
+	ctx, cancel := limited()
+	defer cancel()
+	return use(ctx, kadm.NewClient(kafka))
+}
+
+func (c client) OffsetAt(topic string, timestampMs int64) (offset int64, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		listed, err := admin.ListOffsetsAfterMilli(ctx, timestampMs, topic)
+		if err != nil {
+			return err
+		}
+		row, _ := listed.Lookup(topic, 0)
+		offset = row.Offset
+		return row.Err
+	})
+	return offset, err
+}
+
+func (c client) Create(topic string, partitions int32) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		_, err := admin.CreateTopic(ctx, partitions, 1, nil, topic)
+		return err
+	})
+}
+
+func (c client) PartitionCount(topic string) (count int, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		details, err := admin.ListTopics(ctx)
+		count = len(details[topic].Partitions)
+		return err
+	})
+	return count, err
+}
+
+func (c client) Delete(topic string) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		_, err := admin.DeleteTopic(ctx, topic)
+		return err
+	})
+}

@@ -1,0 +1,200 @@
+// Sarama: arguments are bootstrap, scenario, topic.
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"compat/flows"
+)
+
+type client struct{ bootstrap string }
+
+func main() {
+	flows.Main(func(bootstrap string) flows.Client { return client{bootstrap} })
+}
+
+func settings() *sarama.Config {
+	config := sarama.NewConfig()
+	config.Version = sarama.V3_6_0_0
+	config.Producer.Return.Successes = true
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	config.Producer.Partitioner = sarama.NewManualPartitioner
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Group.Heartbeat.Interval = time.Second
+	return config
+}
+
+func (c client) brokers() []string { return []string{c.bootstrap} }
+
+func (c client) Codecs() []string { return []string{"none", "gzip", "snappy", "lz4", "zstd"} }
+
+func (c client) Produce(topic string, rows []flows.Row, codec string, partition int32) error {
+	config := settings()
+	if err := config.Producer.Compression.UnmarshalText([]byte(codec)); err != nil {
+		return err
+	}
+	config.Producer.Idempotent = true
+	config.Net.MaxOpenRequests = 1
+	producer, err := sarama.NewSyncProducer(c.brokers(), config)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	var messages []*sarama.ProducerMessage
+	for _, row := range rows {
+		messages = append(messages, &sarama.ProducerMessage{Topic: topic, Partition: partition,
+			Key: sarama.ByteEncoder(row.Key), Value: sarama.ByteEncoder(row.Value),
+			Timestamp: time.UnixMilli(row.TimestampMs)})
+	}
+	return producer.SendMessages(messages)
+}
+
+func rowOf(message *sarama.ConsumerMessage) flows.Row {
+	return flows.Row{Key: message.Key, Value: message.Value, Offset: message.Offset,
+		TimestampMs: message.Timestamp.UnixMilli()}
+}
+
+func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) {
+	consumer, err := sarama.NewConsumer(c.brokers(), settings())
+	if err != nil {
+		return nil, err
+	}
+	defer consumer.Close()
+	reader, err := consumer.ConsumePartition(topic, 0, start)
+	if err != nil {
+		return nil, err
+	}
+	defer reader.Close()
+	var rows []flows.Row
+	late := time.After(30 * time.Second)
+	for len(rows) < count {
+		select {
+		case message := <-reader.Messages():
+			rows = append(rows, rowOf(message))
+		case <-late:
+			return nil, fmt.Errorf("%d of %d records in 30 s", len(rows), count)
+		}
+	}
+	return rows, nil
+}
+
+// handler gives the partitions and the records of each session to its functions.
+type handler struct {
+	assigned func([]int32)
+	saw      func(sarama.ConsumerGroupSession, *sarama.ConsumerMessage)
+	topic    string
+}
+
+func (h handler) Setup(session sarama.ConsumerGroupSession) error {
+	h.assigned(session.Claims()[h.topic])
+	return nil
+}
+
+func (h handler) Cleanup(sarama.ConsumerGroupSession) error {
+	h.assigned(nil)
+	return nil
+}
+
+func (h handler) ConsumeClaim(session sarama.ConsumerGroupSession,
+	claim sarama.ConsumerGroupClaim) error {
+	for {
+		select {
+		case message, open := <-claim.Messages():
+			if !open {
+				return nil
+			}
+			h.saw(session, message)
+		case <-session.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (c client) consume(ctx context.Context, topic, group string, one handler,
+	config *sarama.Config) error {
+	members, err := sarama.NewConsumerGroup(c.brokers(), group, config)
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err := members.Consume(ctx, []string{topic}, one); err != nil {
+			members.Close()
+			return err
+		}
+	}
+	return members.Close()
+}
+
+func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-ending; cancel() }()
+	return c.consume(ctx, topic, group, handler{assigned: member.Assigned, topic: topic,
+		saw: func(session sarama.ConsumerGroupSession, message *sarama.ConsumerMessage) {
+			session.MarkMessage(message, "")
+			member.Saw(message.Key)
+		}}, settings())
+}
+
+func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
+	config := settings()
+	config.Consumer.Offsets.AutoCommit.Enable = false
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var rows []flows.Row
+	err := c.consume(ctx, topic, group, handler{assigned: func([]int32) {}, topic: topic,
+		saw: func(session sarama.ConsumerGroupSession, message *sarama.ConsumerMessage) {
+			if len(rows) == count {
+				return
+			}
+			rows = append(rows, rowOf(message))
+			if len(rows) == count {
+				session.MarkMessage(message, "")
+				session.Commit()
+				cancel()
+			}
+		}}, config)
+	return rows, err
+}
+
+func (c client) OffsetAt(topic string, timestampMs int64) (int64, error) {
+	kafka, err := sarama.NewClient(c.brokers(), settings())
+	if err != nil {
+		return 0, err
+	}
+	defer kafka.Close()
+	return kafka.GetOffset(topic, 0, timestampMs)
+}
+
+func (c client) Create(topic string, partitions int32) error {
+	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	return admin.CreateTopic(topic,
+		&sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+}
+
+// PartitionCount uses the admin's list, which also describes each topic's settings.
+func (c client) PartitionCount(topic string) (int, error) {
+	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
+	if err != nil {
+		return 0, err
+	}
+	defer admin.Close()
+	topics, err := admin.ListTopics()
+	return int(topics[topic].NumPartitions), err
+}
+
+func (c client) Delete(topic string) error {
+	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	return admin.DeleteTopic(topic)
+}

@@ -1,0 +1,308 @@
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import java.util.concurrent.Future;
+import java.util.function.BooleanSupplier;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * The Java client, 2.8 to 4.3: arguments are bootstrap, scenario, topic; the last line is JSON.
+ * Only calls that all those versions have.
+ */
+public final class Compat {
+    private static final long BASE_MS = 1_760_000_000_000L;
+    private static final int PARTITIONS = 4;
+    private final String bootstrap;
+    private final String topic;
+
+    private Compat(String bootstrap, String topic) {
+        this.bootstrap = bootstrap;
+        this.topic = topic;
+    }
+
+    public static void main(String[] arguments) {
+        Compat client = new Compat(arguments[0], arguments[2]);
+        try {
+            String note = client.run(arguments[1]);
+            System.out.println("{\"ok\": true, \"note\": \"" + note + "\"}");
+            System.exit(0);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            String told = failure.toString().replaceAll("[\"\\\\\\p{Cntrl}]", "'");
+            System.out.println("{\"ok\": false, \"note\": \"" + told + "\"}");
+            System.exit(1);
+        }
+    }
+
+    private String run(String scenario) throws Exception {
+        switch (scenario) {
+            case "codecs": return codecs();
+            case "group": return group();
+            case "resume": return resume();
+            case "seek": return seek();
+            case "admin": return admin();
+            default: throw new IllegalArgumentException(scenario);
+        }
+    }
+
+    private static byte[] value(int number) {
+        byte[] bytes = new byte[number * 13];
+        for (int place = 0; place < bytes.length; place++) {
+            bytes[place] = (byte) (number * 7 + place);
+        }
+        return bytes;
+    }
+
+    private static String key(String stem, int number) {
+        return stem + "-" + number;
+    }
+
+    private static void check(boolean holds, String what) {
+        if (!holds) {
+            throw new AssertionError(what);
+        }
+    }
+
+    private static void waitFor(String what, BooleanSupplier condition) throws Exception {
+        long endMs = System.currentTimeMillis() + 45_000;
+        while (!condition.getAsBoolean()) {
+            check(System.currentTimeMillis() < endMs, "waited 45 s for: " + what);
+            Thread.sleep(50);
+        }
+    }
+
+    private void produce(String stem, int count, String codec, int partition) throws Exception {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        settings.put("compression.type", codec);
+        settings.put("enable.idempotence", "true");
+        settings.put("linger.ms", "20");
+        try (KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
+                settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int number = 0; number < count; number++) {
+                sent.add(producer.send(new ProducerRecord<>(
+                    topic, partition, BASE_MS + 1000L * number,
+                    key(stem, number).getBytes(StandardCharsets.UTF_8), value(number))));
+            }
+            for (Future<RecordMetadata> one : sent) {
+                one.get();
+            }
+        }
+    }
+
+    private KafkaConsumer<byte[], byte[]> consumer(String group, String... more) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        settings.put("auto.offset.reset", "earliest");
+        settings.put("enable.auto.commit", "false");
+        settings.put("session.timeout.ms", "10000");
+        settings.put("heartbeat.interval.ms", "1000");
+        if (group != null) {
+            settings.put("group.id", group);
+        }
+        for (int place = 0; place < more.length; place += 2) {
+            settings.put(more[place], more[place + 1]);
+        }
+        return new KafkaConsumer<>(
+            settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private static List<ConsumerRecord<byte[], byte[]>> take(
+            KafkaConsumer<byte[], byte[]> consumer, int count) {
+        long endMs = System.currentTimeMillis() + 30_000;
+        List<ConsumerRecord<byte[], byte[]>> taken = new ArrayList<>();
+        while (taken.size() < count) {
+            check(System.currentTimeMillis() < endMs, taken.size() + " of " + count + " in 30 s");
+            consumer.poll(Duration.ofMillis(500)).forEach(taken::add);
+        }
+        check(taken.size() == count, taken.size() + " records instead of " + count);
+        return taken;
+    }
+
+    private void readBack(String stem, long start, int first, int count) {
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                consumer(null, "max.poll.records", String.valueOf(count))) {
+            TopicPartition where = new TopicPartition(topic, 0);
+            consumer.assign(Collections.singletonList(where));
+            consumer.seek(where, start);
+            int number = first;
+            for (ConsumerRecord<byte[], byte[]> record : take(consumer, count)) {
+                check(record.offset() == start + number - first, "offset " + record.offset());
+                check(key(stem, number).equals(new String(record.key(), StandardCharsets.UTF_8)),
+                    stem + ": another key at " + record.offset());
+                check(Arrays.equals(value(number), record.value()),
+                    stem + ": another value at " + record.offset());
+                check(record.timestamp() == BASE_MS + 1000L * number,
+                    stem + ": another timestamp at " + record.offset());
+                number++;
+            }
+        }
+    }
+
+    private String codecs() throws Exception {
+        String[] names = {"none", "gzip", "snappy", "lz4", "zstd"};
+        for (int place = 0; place < names.length; place++) {
+            produce(names[place], 50, names[place], 0);
+            readBack(names[place], 50L * place, 0, 50);
+        }
+        return String.join(" ", names);
+    }
+
+    private final class Member extends Thread {
+        final Set<String> keys = Collections.synchronizedSet(new HashSet<>());
+        volatile Set<TopicPartition> share = Collections.emptySet();
+        volatile boolean ending;
+        volatile Throwable failure;
+
+        @Override
+        public void run() {
+            try (KafkaConsumer<byte[], byte[]> consumer = consumer(topic + "-group",
+                    "partition.assignment.strategy",
+                    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor")) {
+                consumer.subscribe(Collections.singletonList(topic));
+                while (!ending) {
+                    consumer.poll(Duration.ofMillis(200)).forEach(record ->
+                        keys.add(new String(record.key(), StandardCharsets.UTF_8)));
+                    share = new HashSet<>(consumer.assignment());
+                    commit(consumer);
+                }
+            } catch (Throwable thrown) {
+                failure = thrown;
+            }
+        }
+
+        /** A cooperative member keeps polling when a rebalance comes between it and its commit. */
+        private void commit(KafkaConsumer<byte[], byte[]> consumer) {
+            try {
+                consumer.commitSync();
+            } catch (RebalanceInProgressException rebalance) {
+                share = Collections.emptySet();
+            }
+        }
+
+        boolean holds(int count) {
+            if (failure != null) {
+                throw new AssertionError("a member failed: " + failure);
+            }
+            return share.size() == count;
+        }
+
+        void leave() throws Exception {
+            ending = true;
+            join(45_000);
+            check(!isAlive(), "a member did not leave");
+            check(failure == null, "a member failed: " + failure);
+        }
+    }
+
+    private String group() throws Exception {
+        Member first = new Member();
+        first.start();
+        waitFor("one member with all partitions", () -> first.holds(PARTITIONS));
+        Member second = new Member();
+        second.start();
+        waitFor("two members with half each", () -> first.holds(PARTITIONS / 2)
+            && second.holds(PARTITIONS / 2)
+            && Collections.disjoint(first.share, second.share));
+        Set<String> sent = new HashSet<>();
+        for (int partition = 0; partition < PARTITIONS; partition++) {
+            produce("two" + partition, 10, "none", partition);
+            for (int number = 0; number < 10; number++) {
+                sent.add(key("two" + partition, number));
+            }
+        }
+        waitFor("every record at one of two members", () -> {
+            Set<String> seen = new HashSet<>(Arrays.asList(first.keys.toArray(new String[0])));
+            seen.addAll(Arrays.asList(second.keys.toArray(new String[0])));
+            return seen.containsAll(sent);
+        });
+        check(!second.keys.isEmpty(), "the second member got no record");
+        second.leave();
+        waitFor("all partitions back", () -> first.holds(PARTITIONS));
+        produce("one", 10, "none", PARTITIONS - 1);
+        waitFor("the records after the leave", () -> first.keys.contains(key("one", 9)));
+        first.leave();
+        return "1 > 2 > 1 members, cooperative";
+    }
+
+    private String resume() throws Exception {
+        produce("resume", 30, "none", 0);
+        int next = 0;
+        for (int count : new int[] {10, 20}) {
+            try (KafkaConsumer<byte[], byte[]> consumer = consumer(
+                    topic + "-group", "max.poll.records", String.valueOf(count))) {
+                consumer.subscribe(Collections.singletonList(topic));
+                for (ConsumerRecord<byte[], byte[]> record : take(consumer, count)) {
+                    check(record.offset() == next, "offset " + record.offset() + ", not " + next);
+                    next++;
+                }
+                consumer.commitSync();
+            }
+        }
+        return "";
+    }
+
+    private String seek() throws Exception {
+        produce("seek", 20, "none", 0);
+        TopicPartition where = new TopicPartition(topic, 0);
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(null)) {
+            long offset = consumer.offsetsForTimes(
+                Collections.singletonMap(where, BASE_MS + 6_500)).get(where).offset();
+            check(offset == 7, "offset " + offset);
+        }
+        readBack("seek", 7, 7, 13);
+        return "";
+    }
+
+    private String admin() throws Exception {
+        String name = topic + "-made";
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        try (Admin admin = Admin.create(settings)) {
+            admin.createTopics(Collections.singletonList(new NewTopic(name, 3, (short) 1)))
+                .all().get();
+            check(partitionCount(admin, name) == 3, "not three partitions");
+            admin.deleteTopics(Collections.singletonList(name)).all().get();
+            waitFor("the topic to be gone", () -> {
+                try {
+                    return !admin.listTopics().names().get().contains(name);
+                } catch (Exception failure) {
+                    throw new AssertionError(failure);
+                }
+            });
+        }
+        return "";
+    }
+
+    /** The result's accessor was renamed in 3.1 and the old one is gone in 4.0. */
+    private static int partitionCount(Admin admin, String name) throws Exception {
+        Object result = admin.describeTopics(Collections.singletonList(name));
+        Object futures;
+        try {
+            futures = result.getClass().getMethod("topicNameValues").invoke(result);
+        } catch (NoSuchMethodException older) {
+            futures = result.getClass().getMethod("values").invoke(result);
+        }
+        Object described = ((org.apache.kafka.common.KafkaFuture<?>)
+            ((Map<?, ?>) futures).get(name)).get();
+        return ((org.apache.kafka.clients.admin.TopicDescription) described).partitions().size();
+    }
+}

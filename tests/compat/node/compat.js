@@ -1,0 +1,182 @@
+'use strict';
+// KafkaJS: arguments are bootstrap, scenario, topic; the last line is JSON. KafkaJS has gzip of
+// its own; snappy, lz4 and zstd are plugged in the way its documentation says.
+const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require('kafkajs');
+const snappy = require('kafkajs-snappy');
+const lz4 = require('lz4js');
+const zstd = require('@bokuweb/zstd-wasm');
+
+CompressionCodecs[CompressionTypes.Snappy] = snappy;
+CompressionCodecs[CompressionTypes.LZ4] = () => ({
+  compress: async (encoder) => Buffer.from(lz4.compress(encoder.buffer)),
+  decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
+});
+CompressionCodecs[CompressionTypes.ZSTD] = () => ({
+  compress: async (encoder) => Buffer.from(zstd.compress(encoder.buffer, 3)),
+  decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
+});
+
+const [bootstrap, scenario, topic] = process.argv.slice(2);
+const BASE_MS = 1760000000000;
+const PARTITIONS = 4;
+const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 };
+const kafka = new Kafka({ brokers: [bootstrap], clientId: 'compat', logLevel: logLevel.ERROR });
+
+function check(holds, what) {
+  if (!holds) throw new Error(what);
+}
+
+async function waitFor(what, condition) {
+  const endMs = Date.now() + 45000;
+  while (!(await condition())) {
+    check(Date.now() < endMs, `waited 45 s for: ${what}`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}
+
+function value(number) {
+  return Buffer.from(Array.from({ length: number * 13 }, (_, place) => (number * 7 + place) % 256));
+}
+
+async function produce(stem, count, codec, partition) {
+  const producer = kafka.producer({ idempotent: codec === 'none', maxInFlightRequests: 1 });
+  await producer.connect();
+  const messages = Array.from({ length: count }, (_, number) => ({
+    key: `${stem}-${number}`, value: value(number), partition,
+    timestamp: String(BASE_MS + 1000 * number),
+  }));
+  await producer.send({ topic, messages, acks: -1, compression: CODECS[codec] });
+  await producer.disconnect();
+}
+
+/** A running member of `group`; `seen` is called with each message. */
+async function member(group, seen, commit) {
+  const consumer = kafka.consumer({
+    groupId: group, sessionTimeout: 10000, heartbeatInterval: 1000, rebalanceTimeout: 15000,
+  });
+  const state = { consumer, share: [], keys: new Set() };
+  consumer.on(consumer.events.GROUP_JOIN, (event) => {
+    state.share = event.payload.memberAssignment[topic] || [];
+  });
+  consumer.on(consumer.events.REBALANCING, () => { state.share = []; });
+  await consumer.connect();
+  await consumer.subscribe({ topics: [topic], fromBeginning: true });
+  await consumer.run({
+    autoCommit: commit,
+    eachMessage: async ({ partition, message }) => {
+      state.keys.add(message.key.toString());
+      if (seen) await seen(partition, message);
+    },
+  });
+  return state;
+}
+
+/** KafkaJS reads by groups only: a seek within a group of one stands for an assignment. */
+async function readBack(stem, start, first, count) {
+  const rows = [];
+  const reader = await member(`${topic}-reader-${stem}`, (_, message) => {
+    if (Number(message.offset) >= start && rows.length < count) rows.push(message);
+  }, false);
+  reader.consumer.seek({ topic, partition: 0, offset: String(start) });
+  await waitFor(`${count} records`, () => rows.length === count);
+  await reader.consumer.disconnect();
+  rows.forEach((message, place) => {
+    const number = first + place;
+    check(Number(message.offset) === start + place, `${stem}: offset ${message.offset}`);
+    check(message.key.toString() === `${stem}-${number}`, `${stem}: another key`);
+    check(message.value.equals(value(number)), `${stem}: another value at ${message.offset}`);
+    check(Number(message.timestamp) === BASE_MS + 1000 * number, `${stem}: another timestamp`);
+  });
+}
+
+async function codecs() {
+  await zstd.init();
+  let offset = 0;
+  for (const codec of Object.keys(CODECS)) {
+    await produce(codec, 50, codec, 0);
+    await readBack(codec, offset, 0, 50);
+    offset += 50;
+  }
+  return Object.keys(CODECS).join(' ');
+}
+
+async function group() {
+  const first = await member(`${topic}-group`, null, true);
+  await waitFor('one member with all partitions', () => first.share.length === PARTITIONS);
+  const second = await member(`${topic}-group`, null, true);
+  await waitFor('two members with half each', () => first.share.length === PARTITIONS / 2
+    && second.share.length === PARTITIONS / 2
+    && new Set([...first.share, ...second.share]).size === PARTITIONS);
+  const sent = [];
+  for (let partition = 0; partition < PARTITIONS; partition += 1) {
+    await produce(`two${partition}`, 10, 'none', partition);
+    for (let number = 0; number < 10; number += 1) sent.push(`two${partition}-${number}`);
+  }
+  await waitFor('every record at one of two members',
+    () => sent.every((key) => first.keys.has(key) || second.keys.has(key)));
+  check(second.keys.size > 0, 'the second member got no record');
+  await second.consumer.disconnect();
+  await waitFor('all partitions back', () => first.share.length === PARTITIONS);
+  await produce('one', 10, 'none', PARTITIONS - 1);
+  await waitFor('the records after the leave', () => first.keys.has('one-9'));
+  await first.consumer.disconnect();
+  return '1 > 2 > 1 members';
+}
+
+async function resume() {
+  await produce('resume', 30, 'none', 0);
+  let next = 0;
+  for (const end of [10, 30]) {
+    const reader = await member(`${topic}-group`, (_, message) => {
+      if (next < end) {
+        check(Number(message.offset) === next, `offset ${message.offset}, not ${next}`);
+        next += 1;
+      }
+    }, false);
+    await waitFor(`${end} records`, () => next === end);
+    await reader.consumer.commitOffsets([{ topic, partition: 0, offset: String(end) }]);
+    await reader.consumer.disconnect();
+  }
+  return '';
+}
+
+async function withAdmin(use) {
+  const client = kafka.admin();
+  await client.connect();
+  try {
+    return await use(client);
+  } finally {
+    await client.disconnect();
+  }
+}
+
+async function seek() {
+  await produce('seek', 20, 'none', 0);
+  const rows = await withAdmin((client) => client.fetchTopicOffsetsByTimestamp(
+    topic, BASE_MS + 6500));
+  check(rows[0].offset === '7', `offset ${rows[0].offset}`);
+  await readBack('seek', 7, 7, 13);
+  return '';
+}
+
+async function admin() {
+  const name = `${topic}-made`;
+  await withAdmin(async (client) => {
+    await client.createTopics({ topics: [{ topic: name, numPartitions: 3 }] });
+    const { topics } = await client.fetchTopicMetadata({ topics: [name] });
+    check(topics[0].partitions.length === 3, 'not three partitions');
+    await client.deleteTopics({ topics: [name] });
+    await waitFor('the topic to be gone',
+      async () => !(await client.listTopics()).includes(name));
+  });
+  return '';
+}
+
+({ codecs, group, resume, seek, admin })[scenario]().then((note) => {
+  console.log(JSON.stringify({ ok: true, note }));
+  process.exit(0);
+}, (failure) => {
+  console.error(failure);
+  console.log(JSON.stringify({ ok: false, note: String(failure).slice(0, 300) }));
+  process.exit(1);
+});
