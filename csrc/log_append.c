@@ -136,7 +136,7 @@ static void log_append_duplicate(struct log *log, const struct producers_batch *
                                  struct log_appended *out) {
     out->last_offset = seen->last_offset;
     out->base_offset = seen->last_offset - seen->offset_delta;
-    out->append_time_ms = log->config.log_append_time ? seen->timestamp_ms : -1;
+    out->append_time_ms = seen->timestamp_ms; /* Kafka's answer, whoever chose the time */
     out->log_start_offset = atomic_load(&log->start_offset);
     out->duplicate = true;
 }

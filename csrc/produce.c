@@ -27,6 +27,7 @@ struct produce_part {
     int32_t check; /* batch_error of the check */
     int16_t error;
     bool first_of_topic, waiting;
+    bool refused; /* by the producer state: told with the log start, as Kafka does */
 };
 
 struct produce {
@@ -290,6 +291,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     if (error != 0) {
         p->error = log_error_code(error);
+        p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
     }
     p->base_offset = done.base_offset;
@@ -321,12 +323,14 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
     reply_i64(a, p->error == 0 ? p->base_offset : -1);
     reply_i64(a, p->error == 0 ? p->append_time_ms : -1);
     bool named = p->check != 0 && p->summary != NULL && p->summary->bad_record_count > 0;
-    if (version >= 5)
-        reply_i64(a, named ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
+    if (version >= 5) {
+        bool known = named || p->check == BATCH_E_SEQUENCE || p->refused;
+        reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
+    }
     if (version >= 8) {
-        /* A checksum has nothing to add to its error code. */
-        const char *text =
-            p->check != 0 && p->check != BATCH_E_CRC ? batch_error_text(p->check) : NULL;
+        /* A checksum or a sequence has nothing to add to its error code. */
+        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE;
+        const char *text = told ? batch_error_text(p->check) : NULL;
         uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
         for (uint32_t i = 0; i < bad; i++) {
