@@ -169,6 +169,14 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
         if (error != 0) return error;
         if (!merge(f, f->session)) return ERROR_STORAGE;
         fetch_set_clear(&f->own);
+        if (f->session->set.count == 0) {
+            /* As in Kafka, a session that everything was forgotten of is at its end. */
+            sessions_close(sessions, f->session_id, r->principal);
+            sessions_return(sessions, f->session, r->received_ms);
+            f->session = NULL;
+            f->session_id = 0;
+            f->full = true;
+        }
     }
     if (f->session != NULL) {
         f->set = &f->session->set;

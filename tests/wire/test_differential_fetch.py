@@ -202,6 +202,10 @@ def _session_end(side: Side, version: int) -> None:
     fetch(side, "gone", version, rows, session_id=session, session_epoch=1)
     other = fetch(side, "new without partitions", version, [], session_epoch=0)["session_id"]
     fetch(side, "its next", version, rows, session_id=other, session_epoch=1)
+    last = fetch(side, "one more", version, rows, session_epoch=0)["session_id"]
+    fetch(side, "everything forgotten", version, [], session_id=last, session_epoch=1,
+          forgotten=[(one, [0])])
+    fetch(side, "ended with it", version, rows, session_id=last, session_epoch=2)
     if version == 13:
         named = fetch(side, "named", 12, rows, session_epoch=0)["session_id"]
         fetch(side, "ids in a session of names", 13, rows, session_id=named, session_epoch=1)
