@@ -94,7 +94,8 @@ def kcat_version() -> str:
         return "-"
     told = subprocess.run(["kcat", "-V"], capture_output=True, text=True).stdout
     words = told.replace(",", " ").split()
-    return f"{words[words.index('Version') + 1]} (librdkafka {words[words.index('librdkafka') + 1]})"
+    own, library = (words[words.index(name) + 1] for name in ("Version", "librdkafka"))
+    return f"{own} (librdkafka {library})"
 
 
 def _java(version: str, main: str):

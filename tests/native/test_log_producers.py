@@ -14,7 +14,8 @@ def one(tmp_path):
 
 
 def send(one, sequence, count=1, *, epoch=0, producer=7, size=10):
-    made = make(count, size=size, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    made = make(count, size=size, producer_id=producer, producer_epoch=epoch,
+                base_sequence=sequence)
     return one.append(made, NOW)
 
 

@@ -374,7 +374,8 @@ def mutate(chance, file):
             case 1:
                 data[where:where] = chance.randbytes(chance.randint(1, 40))
             case 2:
-                data[where : where + 8] = chance.choice([b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8)])
+                extremes = [b"\xff" * 8, b"\x7f" + b"\xff" * 7, bytes(8)]
+                data[where : where + 8] = chance.choice(extremes)
             case 3 if where < len(data):
                 data[where] ^= 1 << chance.randrange(8)
     file.write_bytes(data)
