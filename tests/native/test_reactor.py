@@ -394,6 +394,7 @@ def test_stop_answers_what_is_in_flight_and_closes():
             fetch.post(FETCH, 1, "D", 60_000)
             produce.post(PRODUCE, 1, "W", 300)
             idle.ask(PRODUCE, "A")
+            time.sleep(0.1)  # What the reactor has not read is not in flight.
             server.process.stdin.close()
             server.process.stdin = None
             assert fetch.take(1) == b"timeout"
