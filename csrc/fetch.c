@@ -168,9 +168,11 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
                                          r->principal, &f->session);
         if (error != 0) return error;
         if (!merge(f, f->session)) return ERROR_STORAGE;
-        fetch_set_clear(&f->own);
-        if (f->session->set.count == 0) {
-            /* As in Kafka, a session that everything was forgotten of is at its end. */
+        if (f->session->set.count != 0) {
+            fetch_set_clear(&f->own);
+        } else {
+            /* As in Kafka, a session that everything was forgotten of is at its end, and what the
+             * same request names is answered without one. */
             sessions_close(sessions, f->session_id, r->principal);
             sessions_return(sessions, f->session, r->received_ms);
             f->session = NULL;

@@ -206,6 +206,9 @@ def _session_end(side: Side, version: int) -> None:
     fetch(side, "everything forgotten", version, [], session_id=last, session_epoch=1,
           forgotten=[(one, [0])])
     fetch(side, "ended with it", version, rows, session_id=last, session_epoch=2)
+    last = fetch(side, "and one more", version, rows, session_epoch=0)["session_id"]
+    fetch(side, "named and forgotten at once", version, rows, session_id=last, session_epoch=1,
+          forgotten=[(one, [0])])
     if version == 13:
         named = fetch(side, "named", 12, rows, session_epoch=0)["session_id"]
         fetch(side, "ids in a session of names", 13, rows, session_id=named, session_epoch=1)
