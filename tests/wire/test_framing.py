@@ -264,7 +264,7 @@ def test_48_a_client_that_never_reads_costs_a_bounded_buffer(target):
                 break
         start_s = time.monotonic()
         assert answers(target.port), "a neighbour is not served"
-        assert time.monotonic() - start_s < 2.0
+        assert time.monotonic() - start_s < 8.0
         if target.name == "pylog":
             assert target.rss_bytes() - before < 64 << 20
     assert target.alive()
@@ -291,7 +291,7 @@ def test_a_fetch_reader_that_stalls_does_not_stall_its_neighbours(target):
                 start_s = time.monotonic()
                 ask(neighbour, raw.METADATA, 1, topics=[])
                 slowest_s = max(slowest_s, time.monotonic() - start_s)
-        assert slowest_s < 2.0
+        assert slowest_s < 8.0
         if target.name == "pylog":
             assert target.rss_bytes() - before < 96 << 20
     finally:

@@ -183,7 +183,7 @@ def test_84_metadata_of_100000_unknown_names_is_answered_in_bounded_time(target)
         answer = decode(raw.METADATA, 9, connection.answer(raw.METADATA, 9, 1))
     assert {row["error_code"] for row in answer["topics"]} == {UNKNOWN_TOPIC}
     if target.name == "pylog":
-        assert busy_s < 1.0 and slowest_s < 3.0, (busy_s, slowest_s)
+        assert busy_s < 3.0 and slowest_s < 6.0, (busy_s, slowest_s)
         assert target.rss_bytes() - before < 256 << 20
 
 
