@@ -73,7 +73,8 @@ class ColumnReader:
         one finish; at most 2**31 - 1, so that Arrow's 32-bit offsets hold."""
 
     def read(self, fetched: Fetched, records_max: int) -> int:
-        """Appends up to records_max records; how many. Fewer: exhausted or `full`.
+        """Appends up to records_max records; how many. Fewer: exhausted, `full`, or a fault that
+        the next call raises.
 
         Raises RecordsError, MemoryError."""
 
@@ -97,7 +98,7 @@ class ColumnBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Columns:
-    """What one finish() took. Buffers as Arrow lays them out, little-endian, 64-byte aligned.
+    """What one finish() took. Buffers as Arrow lays them out, little-endian.
 
     offsets, timestamps: int64[count]. key_/value_: offsets int32[count + 1], data, validity bits
     (None: no nulls). headers: list offsets int32[count + 1] (None: no record had any), then per
@@ -167,9 +168,15 @@ def records(fetched: Fetched, topic: str, partition: int, records_max: int) -> l
     """
 
 def fixed_width(
-    offsets: Buffer, data: Buffer, validity: Buffer | None, count: int, width: int, swap: bool
+    offsets: Buffer,
+    data: Buffer,
+    validity: Buffer | None,
+    count: int,
+    width: int,
+    swap: bool,
+    start: int = 0,
 ) -> ColumnBuffer:
     """A binary column whose values are all `width` (1, 2, 4, 8) bytes as one plain array.
 
-    Nulls become zero. swap: the bytes are big-endian. Raises ValueError on another length.
+    start: the first row of a sliced column. Nulls become zero. swap: the bytes are big-endian. Raises ValueError on another length.
     """
