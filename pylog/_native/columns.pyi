@@ -3,7 +3,7 @@
 The way of a consumer, per partition of a Fetch answer:
 
     fetched = Fetched(answer.records, source=3, next_offset=position,
-                      aborted=[(p.producer_id, p.first_offset) for p in answer.aborted_transactions],
+                      aborted=[(a.producer_id, a.first_offset) for a in answer.aborted],
                       read_committed=True)
     count = reader.read(fetched, records_max=500)     # columns; or
     found = records(fetched, "topic", 0, 500)         # Record objects
@@ -178,5 +178,6 @@ def fixed_width(
 ) -> ColumnBuffer:
     """A binary column whose values are all `width` (1, 2, 4, 8) bytes as one plain array.
 
-    start: the first row of a sliced column. Nulls become zero. swap: the bytes are big-endian. Raises ValueError on another length.
+    start: the first row of a sliced column. Nulls become zero. swap: the bytes are big-endian.
+    Raises ValueError on another length.
     """
