@@ -1,0 +1,107 @@
+"""Contract of the build kernels: records or Arrow columns in, batches of magic 2 out."""
+
+from collections.abc import Sequence
+
+from typing_extensions import Buffer
+
+RANDOM: int  # partitioner codes of BatchWriter
+MURMUR2: int
+CRC32: int
+FNV1A: int
+
+def murmur2(key: Buffer) -> int:
+    """Java's default partitioner: the hash made positive, to be taken modulo."""
+
+def crc32(key: Buffer) -> int:
+    """librdkafka's `consistent`."""
+
+class Batch:
+    """One closed batch, ready to send; buffer protocol (format "B", read-only).
+
+    The producer fields lie in the header and may be stamped anew (a retry under a new epoch,
+    KIP-360); the checksum follows.
+    """
+
+    partition: int
+    record_count: int
+    max_timestamp: int
+    nbytes: int
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def stamp(
+        self, producer_id: int, epoch: int, base_sequence: int, transactional: bool = False
+    ) -> None: ...
+
+class BatchBuilder:
+    """The open batch of one partition. Not for two threads at once."""
+
+    def __init__(self, bytes_max: int, partition: int = 0) -> None: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Of the plain batch, header included."""
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> int:
+        """The record's index in the batch, or -1 when it would pass bytes_max: close() first.
+
+        The first record of a batch always fits. Key and value may be any buffer. Raises TypeError,
+        ValueError over 2 GiB."""
+
+    def close(self, codec: int = 0, level: int | None = None) -> Batch:
+        """The batch so far; the builder is empty again. Raises ValueError without records."""
+
+class Column:
+    """A binary or string column as Arrow lays it out, borrowed. width: of its offsets, 4 or 8."""
+
+    def __init__(
+        self,
+        length: int,
+        offsets: Buffer,
+        data: Buffer | None,
+        validity: Buffer | None,
+        width: int = 4,
+        start: int = 0,
+    ) -> None: ...
+
+class BatchWriter:
+    """Scatters rows of columns into one open batch per partition, in order, without the GIL."""
+
+    def __init__(
+        self,
+        partition_count: int,
+        bytes_max: int,
+        codec: int = 0,
+        level: int | None = None,
+        sticky: Sequence[int] = (),
+    ) -> None:
+        """sticky: the partitions among which null keys rotate, batch by batch."""
+
+    def write(
+        self,
+        start: int,
+        stop: int,
+        *,
+        key: Column | None = None,
+        value: Column | None = None,
+        timestamps: Buffer | None = None,
+        now: int = -1,
+        partitions: Buffer | None = None,
+        headers: tuple[Buffer, Column, Column] | None = None,
+        closed_bytes_max: int = ...,
+    ) -> int:
+        """Rows [start, stop); the row to go on with: less than stop once closed batches pass
+        closed_bytes_max. timestamps: int64 ms; now: for all rows otherwise. partitions: int32,
+        -1 leaves it to the key. headers: int32 list offsets, keys, values."""
+
+    def take(self) -> list[Batch]:
+        """The batches closed so far, in order per partition."""
+
+    def flush(self) -> None:
+        """Closes what is open."""
