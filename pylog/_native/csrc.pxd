@@ -214,6 +214,7 @@ cdef extern from "mailbox.h" nogil:
 
 # ---- iopool.h
 cdef extern from "iopool.h" nogil:
+    enum: IOPOOL_THREADS_MAX
     struct iopool:
         pass
     struct iojob:
@@ -224,6 +225,7 @@ cdef extern from "iopool.h" nogil:
     iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)() noexcept,
                        void (*scratch_free)(void *) noexcept)
     bint iopool_submit(iopool *pool, iojob *job)
+    bint iopool_resize(iopool *pool, int threads)
     void iopool_free(iopool *pool)
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
@@ -430,15 +432,25 @@ cdef extern from "reactor.h" nogil:
     struct reactors_config:
         frames_rules rules
         int threads
-        uint32_t connections_max, connections_per_ip_max, queued_requests_max
+        uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
+    struct reactors_limits:
+        uint32_t connections_max, connections_per_ip_max
     struct reactors:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)
     void reactors_free(reactors *rs)
     int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
+    int reactors_join(reactors *rs, int listener, const char *host, int port, int backlog,
+                      int first)
+    void reactors_unlisten(reactors *rs, int listener)
+    void reactors_set_limits(reactors *rs, const reactors_limits *limits)
+    bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
+                                const uint32_t *counts_max, uint32_t count)
+    int reactors_resize(reactors *rs, int threads)
+    int reactors_threads(const reactors *rs)
     int reactors_start(reactors *rs)
     events *reactors_events(reactors *rs)
     void reactors_taken(reactors *rs)
