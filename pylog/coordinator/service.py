@@ -315,17 +315,20 @@ class GroupCoordinator:
                 self.settle(shard)
 
     async def _expire(self) -> None:
-        """Every offsets.retention.check.interval.ms, what nobody uses goes."""
         while True:
             await asyncio.sleep(self._settings["offsets.retention.check.interval.ms"] / 1000)
-            for shard in self.shards()[0]:
-                machine = shard.groups
-                every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
-                for first in range(0, len(every), EXPIRY_STEP):
-                    for group_id in every[first:first + EXPIRY_STEP]:
-                        _expire_group(machine, group_id)
-                    self.settle(shard)
-                    await asyncio.sleep(0)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """What nobody uses any more goes; every offsets.retention.check.interval.ms."""
+        for shard in self.shards()[0]:
+            machine = shard.groups
+            every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
+            for first in range(0, len(every), EXPIRY_STEP):
+                for group_id in every[first:first + EXPIRY_STEP]:
+                    _expire_group(machine, group_id)
+                self.settle(shard)
+                await asyncio.sleep(0)
 
     async def _keep(self) -> None:
         """Brings state.lmdb up to date now and then, so that a start has little to replay."""
