@@ -83,6 +83,58 @@ cdef extern from "batch.h" nogil:
                          int64_t inflated_bytes_max, inflater *inflater, uint8_t **out,
                          size_t *out_len)
 
+# ---- columns.h
+cdef extern from "columns.h" nogil:
+    enum: COLUMNS_VIEWS_MAX, COLUMNS_NEEDS_INFLATER, COLUMNS_FULL
+    struct columns_view:
+        int64_t offset, timestamp
+        const uint8_t *key
+        const uint8_t *value
+        const uint8_t *headers
+        int32_t key_len, value_len, headers_len, header_count
+    struct columns_aborted:
+        int64_t producer_id, first_offset
+    struct columns_source:
+        const uint8_t *p
+        const uint8_t *end
+        int64_t next_offset
+        uint64_t inflated_bytes_max
+        inflater *inflater
+        bint read_committed, check_crc, exhausted, any_batch, append_time
+        int error
+        int32_t leader_epoch
+        columns_view *views
+        int32_t view_at, view_count
+    int columns_source_begin(columns_source *s, const columns_aborted *aborted, size_t count)
+    void columns_source_end(columns_source *s)
+    int columns_source_look(columns_source *s)
+    void columns_source_took(columns_source *s, int32_t n)
+    struct columns_bytes:
+        int32_t *offsets
+        uint8_t *data
+        uint8_t *validity
+        size_t len, room, null_count
+    struct columns_run:
+        int64_t count
+        int32_t source
+    struct columns:
+        int64_t *offsets
+        int64_t *timestamps
+        size_t rows, rows_room
+        columns_bytes key, value
+        int32_t *header_offsets
+        size_t headers
+        columns_bytes header_key, header_value
+        columns_run *runs
+        size_t run_count, bytes_max
+        bint with_headers
+    int64_t columns_append(columns *c, columns_source *s, int32_t source, int64_t rows_max)
+    void columns_clear(columns *c)
+    bint columns_spread(const columns_run *runs, size_t run_count, const int32_t *values,
+                        size_t value_count, int32_t *out)
+    bint columns_fixed(const int32_t *offsets, const uint8_t *data, const uint8_t *validity,
+                       size_t start, size_t rows, size_t width, bint swap, uint8_t *out)
+
 # ---- mailbox.h
 cdef extern from "mailbox.h" nogil:
     enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
