@@ -25,7 +25,7 @@ class PartitionState:
     """One assigned partition. position None: not known yet, `reset` says how it becomes known."""
 
     __slots__ = (
-        "epoch", "error", "fetch_position", "high_watermark", "last_stable_offset",
+        "checked_epoch", "epoch", "error", "fetch_position", "high_watermark", "last_stable_offset",
         "log_start_offset", "not_before_s", "parked", "partition", "paused", "position",
         "preferred", "preferred_until_s", "record_epoch", "reset", "revoking", "source", "topic",
         "tp", "validate",
@@ -44,6 +44,7 @@ class PartitionState:
         self.reset: str | int | None = None
         self.record_epoch = -1
         self.validate = -1
+        self.checked_epoch = -1
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
