@@ -41,54 +41,47 @@ class Taker:
             if item is None:
                 break
             state, fetched = item.state, item.fetched
+            if fetched is None:
+                if out:
+                    break  # Keeps (2).
+                queue.done(item)
+                self.failed(item)
+                continue
             try:
-                if fetched is None:
-                    if out:
-                        break  # Keeps (2).
-                    queue.done(item)
-                    self.failed(item)
-                    continue
-                found = records(fetched, state.topic, state.partition, records_max - len(out),
-                                self.key, self.value)
+                found = records(fetched, state.topic, state.partition, records_max - len(out))
             except RecordsError as broken:
                 if out:
                     break
                 raise _corrupt(item, broken) from None
-            except KafkaError:
-                raise
-            except Exception as failure:  # Whatever an application's deserializer raises.
-                refused_at = fetched.next_offset
-                found = self._up_to_refused(item, refused_at, records_max - len(out))
-                if not found:
-                    if out:
-                        break
-                    state.position = refused_at
-                    raise _refused(item, failure) from failure
-                fetched = item.fetched
+            if self.key is not None or self.value is not None:
+                good, failure = self._deserialize(found)
+                if failure is not None:
+                    self._go_back(item, found[good].offset)
+                    if not (out or good):
+                        raise _refused(item, failure) from failure
+                    return out + found[:good]
             self._advance(item, fetched)
             out = out + found if out else found
         return out
 
-    def _up_to_refused(self, item: Ready, refused_at: int, records_max: int) -> list[Record]:
-        """Reads the good records before the one that was refused once more. Keeps (3)."""
-        state = item.state
-        item.fetched, item.start = None, state.position if state.position is not None else 0
-        found: list[Record] = []
-        while len(found) < records_max:
-            head = self.queue.head()
-            assert head is item and item.fetched is not None, "the head changes only by taking"
-            one = records(item.fetched, state.topic, state.partition, 1)
-            if not one or one[0].offset >= refused_at:
-                item.fetched, item.start = None, refused_at
-                self.queue.head()
-                break
-            for record in one:
-                if self.key is not None and record.key is not None:
-                    record.key = self.key(record.key)
-                if self.value is not None and record.value is not None:
-                    record.value = self.value(record.value)
-            found += one
-        return found
+    def _deserialize(self, found: list[Record]) -> tuple[int, Exception | None]:
+        """(how many records were read, what the next one's deserializer raised)."""
+        key, value = self.key, self.value
+        for place, record in enumerate(found):
+            try:
+                if key is not None and record.key is not None:
+                    record.key = key(record.key)
+                if value is not None and record.value is not None:
+                    record.value = value(record.value)
+            except Exception as failure:  # Whatever an application's deserializer raises.
+                return place, failure
+        return len(found), None
+
+    def _go_back(self, item: Ready, offset: int) -> None:
+        """The record at `offset` is the next one again. Keeps (1), (3)."""
+        if item.epoch == item.state.epoch:
+            item.state.position = offset
+        item.fetched, item.start = None, offset
 
     def columns(self, records_max: int, headers: bool) -> Columns | None:
         """Up to records_max records as columns; None: nothing is there. Raises KafkaError."""
