@@ -26,6 +26,7 @@ from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
 from pylog.protocol import api, tables
+from pylog.quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -47,6 +48,7 @@ class Broker:
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
         self.groups = GroupCoordinator(self)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns)
         self.reactors = self._make_reactors()
         self.addresses: list[tuple[str, str, int]] = []
 
@@ -82,6 +84,7 @@ class Broker:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
         self.controller.open()
+        self.quotas.take(self.image.client_quotas)
         backlog = self.settings["socket.listen.backlog.size"]
         for index, listener in enumerate(self.settings.listeners):
             try:
@@ -103,6 +106,7 @@ class Broker:
                     for key, (low, high) in api.SERVED.items()]
         return Reactors(
             grants=self.grants, io_pool=self.io_pool, api_versions=versions,
+            quotas=self.quotas.native,
             network_threads=settings["num.network.threads"],
             request_bytes_max=settings["socket.request.max.bytes"],
             connections_max=settings["max.connections"],

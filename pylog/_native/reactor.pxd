@@ -6,3 +6,4 @@ cdef class Reactors:
     cdef csrc.serve_shared *shared
     cdef object grants
     cdef object io_pool
+    cdef object quotas
