@@ -26,7 +26,7 @@ def describe_client_quotas(broker, context, request):
         wanted = _filter(request.components)
     except Refusal as refusal:
         return response(error_code=refusal.error, error_message=refusal.message, entries=None)
-    return response(error_message=None, entries=[
+    return response(entries=[
         response.EntryData(
             entity=[response.EntityData(entity_type=kind, entity_name=name)
                     for kind, name in entity],

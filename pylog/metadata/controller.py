@@ -118,8 +118,7 @@ def create_topics(image: Image, request, settings, random, internal: bool = Fals
 def charge(mutations, partitions: int) -> None:
     """Counts partitions that are made or removed; refuses what the client may not change now."""
     if mutations is not None and not mutations.charge(partitions):
-        raise Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                      "The throttling quota has been exceeded.")
+        raise Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 def _asks_too_much(topics, settings) -> bool:
@@ -289,6 +288,7 @@ def delete_topics(image: Image, topics, settings, mutations=None):
             if topic.id in removed:
                 raise Refusal(ErrorCode.INVALID_REQUEST,
                                "the request names the topic both by name and by id")
+            name, topic_id = topic.name, topic.id
             charge(mutations, len(topic.partitions))
         except Refusal as refusal:
             results.append(TopicResult(name, refusal.error, refusal.message, topic_id))
