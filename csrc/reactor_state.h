@@ -54,8 +54,8 @@ enum {
     X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
-    X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out) X(bytes_sendfile)         \
-    X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)
+    X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
+    X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)
 /* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;

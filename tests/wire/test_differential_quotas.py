@@ -243,9 +243,9 @@ def _bandwidth(side: Side) -> None:
     """A client over its limits is told to wait, gets nothing meanwhile, and others go on."""
     _clear(side)
     topic = side.topic("limited")
-    client_id, name = unique("limited"), {"client_id": None}
-    _alter(side, "set", (_entity(**name), {"producer_byte_rate": 2000, "consumer_byte_rate": 2000}))
-    client = As(side, client_id)
+    _alter(side, "set", (_entity(client_id=None), {
+        "producer_byte_rate": 2000, "consumer_byte_rate": 2000}))
+    client = As(side, unique("limited"))
     records = raw.batch([raw.record(value=bytes(5000))])
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
     noted = []
