@@ -41,11 +41,14 @@ enum {
     LETTER_PRINCIPAL,                 /* token: connection; size: principal */
     LETTER_WATCH,
     LETTER_CLOSE,
-    LETTER_ROOM,   /* the events have room again */
-    LETTER_RETRY,  /* token: connection whose client was asked about */
-    LETTER_LISTEN, /* data: struct listener_socket */
-    LETTER_ADOPT,  /* data: struct listener_accepted */
+    LETTER_ROOM,     /* the events have room again */
+    LETTER_RETRY,    /* token: connection whose client was asked about */
+    LETTER_LISTEN,   /* data: struct listener_socket */
+    LETTER_UNLISTEN, /* size: listener */
+    LETTER_ADOPT,    /* data: struct listener_accepted */
     LETTER_STOP_ACCEPTING,
+    LETTER_RETIRE, /* takes no connections until LETTER_RETURN */
+    LETTER_RETURN,
     LETTER_STOP /* size: drain ms */
 };
 
@@ -144,7 +147,7 @@ struct reactor {
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index, abandoned, listener_count;
     int epoll;
-    bool draining, accepting;
+    bool stopping, draining, accepting; /* stopping: the thread ends when all is drained */
     pthread_t thread;
 };
 
@@ -155,10 +158,10 @@ struct reactors {
     struct peers *peers;
     const atomic_uint *quota_generation;
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
-    atomic_uint connections;
-    int count;
+    atomic_uint connections, connections_max, connections_per_ip_max;
+    atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;
-    struct reactor reactors[];
+    struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
 };
 
 /* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is
@@ -234,6 +237,7 @@ void listener_accept(struct reactor *r, struct listener_socket *l);
 struct listener_socket *listener_at(struct reactor *r, uint32_t index);
 void listener_on_timer(struct reactor *r, struct listener_socket *l);
 void listener_close_all(struct reactor *r);
+void listener_close(struct reactor *r, int listener);
 
 /* ---- control.c */
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties

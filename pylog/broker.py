@@ -12,12 +12,10 @@ import asyncio
 import gc
 import logging
 import signal
-import socket
 import time
 
 from pylog._native.grants import Grants
-from pylog._native.log import IoPool
-from pylog._native.reactor import Reactors
+from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.api import HANDLERS
 from pylog.coordinator.service import GroupCoordinator
 from pylog.dispatch import Dispatcher
@@ -25,7 +23,7 @@ from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
-from pylog.protocol import api, tables
+from pylog.network import Network
 from pylog.quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
@@ -34,7 +32,6 @@ log = logging.getLogger("pylog.broker")
 
 DRAIN_MS_MAX = 5_000
 UPKEEP_SECONDS = 1.0
-NEVER_FLEXIBLE = 1 << 14
 
 
 class Broker:
@@ -44,13 +41,14 @@ class Broker:
         self.settings = settings
         self.node_id: int = settings["node.id"]
         self.grants = Grants()
-        self.io_pool = IoPool(settings["num.io.threads"])
+        self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
         self.groups = GroupCoordinator(self)
         self.quotas = ClientQuotas(settings, time.monotonic_ns)
-        self.reactors = self._make_reactors()
-        self.addresses: list[tuple[str, str, int]] = []
+        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
+        self._io_threads = settings["num.io.threads"]
+        self._changing = asyncio.Lock()
 
     @staticmethod
     def now_ms() -> int:
@@ -85,38 +83,29 @@ class Broker:
         self.logs.open()
         self.controller.open()
         self.quotas.take(self.image.client_quotas)
-        backlog = self.settings["socket.listen.backlog.size"]
-        for index, listener in enumerate(self.settings.listeners):
-            try:
-                port = self.reactors.listen(index, listener.host, listener.port, backlog)
-            except OSError as error:
-                raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
-            self.addresses.append((listener.name, listener.host or socket.gethostname(), port))
-        self.controller.register(self.addresses)
+        self._resize_io()
+        self.network.open()
+        self.controller.register(self.network.addresses)
+
+    async def settings_changed(self) -> None:
+        """Brings dynamic settings of the broker into force in what it composes."""
+        async with self._changing:
+            if await asyncio.get_running_loop().run_in_executor(None, self._apply_settings):
+                await self.controller.register_again(self.network.addresses)
+
+    def _apply_settings(self) -> bool:
+        self._resize_io()
+        return self.network.apply()
+
+    def _resize_io(self) -> None:
+        if self.settings["num.io.threads"] != self._io_threads:
+            self._io_threads = self.settings["num.io.threads"]
+            self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
         self.controller.close()
         self.logs.close()
-
-    def _make_reactors(self) -> Reactors:
-        settings = self.settings
-        flexible = tables.flexible_from()
-        versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
-                    for key, (low, high) in api.SERVED.items()]
-        return Reactors(
-            grants=self.grants, io_pool=self.io_pool, api_versions=versions,
-            quotas=self.quotas.native,
-            network_threads=settings["num.network.threads"],
-            request_bytes_max=settings["socket.request.max.bytes"],
-            connections_max=settings["max.connections"],
-            connections_per_ip_max=settings["max.connections.per.ip"],
-            idle_ms_max=settings["connections.max.idle.ms"],
-            queued_requests_max=settings["queued.max.requests"],
-            send_buffer_bytes=settings["socket.send.buffer.bytes"],
-            receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
-            fetch_bytes_max=settings["fetch.max.bytes"],
-            sessions_max=settings["max.incremental.fetch.session.cache.slots"])
 
 
 def run(settings, ready=None) -> int:
@@ -135,21 +124,22 @@ async def _serve(settings, ready) -> int:
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(settings)
     broker.start()
-    dispatcher = Dispatcher(broker, broker.reactors, HANDLERS)
-    loop.add_reader(broker.reactors.fileno(), dispatcher.drain)
+    reactors = broker.network.reactors
+    dispatcher = Dispatcher(broker, reactors, HANDLERS)
+    loop.add_reader(reactors.fileno(), dispatcher.drain)
     broker.groups.start(broker.controller.store)
-    broker.reactors.start()
+    broker.network.start()
     upkeep = loop.create_task(_upkeep(broker))
     if ready is not None:
-        ready(broker.addresses)
+        ready(broker.network.addresses)
     # What a start made lives as long as the process: the collector need not look at it again.
     gc.freeze()
     await stopping.wait()
     upkeep.cancel()
-    broker.reactors.stop_accepting()
+    reactors.stop_accepting()
     await broker.groups.stop()
-    await loop.run_in_executor(None, broker.reactors.stop, DRAIN_MS_MAX)
-    loop.remove_reader(broker.reactors.fileno())
+    await loop.run_in_executor(None, reactors.stop, DRAIN_MS_MAX)
+    loop.remove_reader(reactors.fileno())
     broker.stop()
     log.info("stopped")
     return 0

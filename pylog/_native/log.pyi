@@ -16,10 +16,6 @@ END: int
 HIGH_WATERMARK: int
 LAST_STABLE: int
 
-class IoPool:
-    def __init__(self, threads: int = 4, jobs_max: int = ...) -> None: ...
-    def stats(self) -> dict[str, int]: ...
-
 class LogDir:
     io_pool: IoPool
     path: str

@@ -7,3 +7,4 @@ cdef class Reactors:
     cdef object grants
     cdef object io_pool
     cdef object quotas
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1

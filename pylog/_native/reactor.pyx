@@ -19,7 +19,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from pylog._native.grants cimport Grants
-from pylog._native.log cimport IoPool
+from pylog._native.iopool cimport IoPool
 from pylog._native.quotas cimport Quotas
 from pylog._native cimport csrc
 
@@ -43,9 +43,8 @@ cdef class Reactors:
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
-                  connections_max, connections_per_ip_max, idle_ms_max, queued_requests_max,
-                  send_buffer_bytes=-1, receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
-                  inline_inflate_bytes=65536, quotas=None):
+                  idle_ms_max, queued_requests_max, send_buffer_bytes=-1, receive_buffer_bytes=-1,
+                  fetch_bytes_max, sessions_max, inline_inflate_bytes=65536, quotas=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         cdef csrc.frames_versions *api
@@ -59,8 +58,6 @@ cdef class Reactors:
             api.min, api.max = first, last
             api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
         config.threads = network_threads
-        config.connections_max = _at_most(connections_max, UINT32_MAX)
-        config.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
         config.input_bytes_max = 0
@@ -93,14 +90,68 @@ cdef class Reactors:
 
         port: 0 takes a free one. `listener` comes back in events. Raises OSError when it cannot.
         """
+        return self._listen(listener, host, port, backlog, 0)
+
+    def join(self, int listener, str host, int port, int backlog, int first):
+        """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
+        self._listen(listener, host, port, backlog, first)
+
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1:
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
         cdef const char *text = name
         cdef int bound
         with nogil:
-            bound = csrc.reactors_listen(self.ptr, listener, text, port, backlog)
+            bound = csrc.reactors_join(self.ptr, listener, text, port, backlog, first)
         if bound < 0:
             raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
         return bound
+
+    def unlisten(self, int listener):
+        """Closes a listener, and its connections once their requests are answered."""
+        csrc.reactors_unlisten(self.ptr, listener)
+
+    def set_limits(self, connections_max, connections_per_ip_max, dict overrides):
+        """Limits of open connections; those beyond a lowered limit stay.
+
+        overrides: 16-byte address (IPv4 as v4-mapped) -> limit in place of connections_per_ip_max.
+        """
+        cdef csrc.reactors_limits limits
+        limits.connections_max = _at_most(connections_max, UINT32_MAX)
+        limits.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
+        cdef uint32_t count = len(overrides)
+        cdef bytes addresses = b"".join(overrides)
+        assert len(addresses) == 16 * count, overrides
+        cdef const char *first = addresses
+        cdef uint32_t *counts_max = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        if counts_max == NULL:
+            raise MemoryError("limits")
+        try:
+            for i, limit in enumerate(overrides.values()):
+                counts_max[i] = _at_most(limit, UINT32_MAX)
+            if not csrc.reactors_set_overrides(self.ptr, <const uint8_t *>first, counts_max, count):
+                raise MemoryError("limits")
+        finally:
+            free(counts_max)
+        csrc.reactors_set_limits(self.ptr, &limits)
+
+    @property
+    def threads(self):
+        """The number of reactors that take connections."""
+        return csrc.reactors_threads(self.ptr)
+
+    def resize(self, int threads):
+        """While they run; one caller at a time. New ones listen after join().
+
+        The connections of those that are too many end once their requests are answered. Raises
+        OSError when the system gives no more threads; some may have been added.
+        """
+        if not 0 < threads <= THREADS_MAX:
+            raise ValueError(f"{threads} is not 1 to {THREADS_MAX}")
+        cdef int error
+        with nogil:
+            error = csrc.reactors_resize(self.ptr, threads)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error), "reactors")
 
     def start(self):
         """Starts the threads, once. Raises OSError when the system gives none."""

@@ -365,7 +365,7 @@ BROKER = (
      "Most open connections."),
     ("max.connections.per.ip", "int", INT_MAX, "0..", "medium", "cluster", "live",
      "Most open connections of one address."),
-    ("max.connections.per.ip.overrides", "string", "", "", "medium", "cluster", "inert",
+    ("max.connections.per.ip.overrides", "string", "", "", "medium", "cluster", "live",
      "Host:count pairs that replace max.connections.per.ip."),
     ("max.incremental.fetch.session.cache.slots", "int", 1000, "0..", "medium", "", "live",
      "Most incremental fetch sessions."),
@@ -705,7 +705,7 @@ BROKER = (
      "First time-out of an outgoing connection's set-up."),
     ("socket.listen.backlog.size", "int", 50, "1..", "medium", "", "live",
      "Connections waiting to be accepted."),
-    ("socket.receive.buffer.bytes", "int", 102400, "", "high", "", "live",
+    ("socket.receive.buffer.bytes", "int", -1, "", "high", "", "live",
      "SO_RCVBUF of client connections; -1 leaves it to the system."),
     ("socket.request.max.bytes", "int", 104857600, "1..", "high", "", "live",
      "Largest request accepted; a longer one closes its connection."),
@@ -805,13 +805,15 @@ OWN = (
 )
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
-# directory that outlives a reboot, and a reactor thread does the work of several of Kafka's.
+# directory that outlives a reboot, a reactor thread does the work of several of Kafka's, and the
+# system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB instead of 0.58).
 KAFKA_DEFAULTS = {
     "controller.listener.names": REQUIRED,
     "log.dir": ("/tmp/kafka-logs",),
     "node.id": REQUIRED,
     "num.network.threads": 3,
     "process.roles": REQUIRED,
+    "socket.receive.buffer.bytes": 102400,
 }
 
 # Settings that Kafka has but shows to nobody.

@@ -340,15 +340,30 @@ class MetadataService(Controller):
 
     def register(self, addresses) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
+        try:
+            super().register(self._endpoints(addresses), self._directories)
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
+
+    async def register_again(self, addresses) -> None:
+        """Makes known that listeners came or went. addresses: as in register."""
+        async with self._deciding:
+            try:
+                await _in_thread(
+                    super().register, self._endpoints(addresses), self._directories)
+            except LogError as error:
+                log.error("listeners cannot be made known", extra={"reason": str(error)})
+
+    @property
+    def _directories(self) -> list:
+        return list(self._identity.directories.values())
+
+    def _endpoints(self, addresses) -> list:
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         told = [(listener.name, listener.host, listener.port)
                 for listener in self._settings.advertised_listeners] or addresses
-        try:
-            super().register([(name, host, port, protocols[name]) for name, host, port in told],
-                             list(self._identity.directories.values()))
-        except LogError as error:
-            raise StartError(f"the metadata log cannot be written: {error}") from error
+        return [(name, host, port, protocols[name]) for name, host, port in told]
 
     def close(self) -> None:
         """The clean stop: everything to disk, then the marks that say so."""

@@ -28,11 +28,17 @@ class Broker:
         self.changed = []
         self.clock_ns = 0
         self.quotas = ClientQuotas(self.settings, lambda: self.clock_ns)
+        self.settings_changes = 0
+        self.network = SimpleNamespace(
+            listener_name=lambda number: self.settings.listeners[number].name)
 
     async def start(self):
         self.controller.take_office(Image(), clean=True)
         self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
         return self
+
+    async def settings_changed(self):
+        self.settings_changes += 1
 
     @staticmethod
     def now_ms():

@@ -86,6 +86,12 @@ class ReactorServer:
             stderr=subprocess.PIPE, text=True, preexec_fn=limit, env=SANITIZED)
         self.port = int(self.process.stdout.readline())
 
+    def command(self, letter: str) -> int:
+        """Has the stand-in do something to its reactors (reactor_server.c); how many there are."""
+        self.process.stdin.write(letter)
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
     def connect(self, wait_s: float = 10.0) -> Connection:
         return Connection(self.port, wait_s)
 

@@ -1,4 +1,4 @@
-"""The same client quotas to Apache Kafka and to brokerd: answers, messages, and what is in force."""
+"""The same client quotas to Apache Kafka and to brokerd: answers, messages, what is in force."""
 
 import time
 
