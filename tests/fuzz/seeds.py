@@ -24,8 +24,8 @@ def main(directory: Path) -> None:
             (directory / "batch" / f"{codec}-{flags}").write_bytes(seed)
             fetched = batch.build(RECORDS, codec=codec) + batch.build(
                 RECORDS, base_offset=4, codec=codec, producer_id=1, attributes=batch.TRANSACTIONAL)
-            seed = directory / "columns" / f"{codec}-{flags}"
-            seed.write_bytes(bytes([flags | 8, 3]) + fetched)
+            seed = bytes([flags | 8, 3]) + fetched
+            (directory / "columns" / f"{codec}-{flags}").write_bytes(seed)
         if codec:
             seed = bytes([codec - 1 | 0x80, codec]) + compress.compress(codec, plain)
             (directory / "inflate" / str(codec)).write_bytes(seed)
