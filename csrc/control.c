@@ -79,6 +79,8 @@ struct reactors *reactors_new(struct serve_shared *shared, const struct reactors
     if (rs == NULL) return NULL;
     rs->config = *config;
     rs->shared = shared;
+    rs->quota_generation =
+        config->quotas == NULL ? &rs->no_quotas : quotas_generation(config->quotas);
     rs->events = events_new();
     rs->peers = peers_new();
     rs->connections_max = rs->connections_per_ip_max = UINT32_MAX;
@@ -215,13 +217,13 @@ static void *copy_of(const void *from, size_t bytes) {
 }
 
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close_after) {
+                    bool close_after, int32_t throttle_ms) {
     void *data = copy_of(frame, frame == NULL ? 0 : len);
     if (data == NULL) return false;
     post(rs, token,
          (struct letter){.kind = LETTER_REPLY,
                          .data = data,
-                         .status = close_after,
+                         .status = close_after ? REPLY_CLOSES : throttle_ms,
                          .size = frame == NULL ? 0 : len});
     return true;
 }
@@ -235,6 +237,10 @@ bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors,
 
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
     post(rs, connection, (struct letter){.kind = LETTER_PRINCIPAL, .size = principal});
+}
+
+void reactors_retry(struct reactors *rs, uint64_t connection) {
+    post(rs, connection, (struct letter){.kind = LETTER_RETRY});
 }
 
 void reactors_watch(struct reactors *rs, uint64_t connection) {

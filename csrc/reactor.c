@@ -69,6 +69,10 @@ static void on_connection_letter(struct reactor *r, const struct letter *l) {
         c->watched = true;
     } else if (l->kind == LETTER_CLOSE) {
         connection_close(r, c);
+    } else if (l->kind == LETTER_RETRY) {
+        c->asking = false;
+        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_enlist(c, &r->ready);
     } else {
         c->principal = (uint32_t)l->size;
     }
@@ -93,6 +97,7 @@ static void on_letter(struct reactor *r, const struct letter *l) {
     case LETTER_VERDICT: on_slot_letter(r, l); break;
     case LETTER_PRINCIPAL:
     case LETTER_WATCH:
+    case LETTER_RETRY:
     case LETTER_CLOSE: on_connection_letter(r, l); break;
     case LETTER_ROOM: connection_run_list(r, &r->room_waiting); break;
     case LETTER_LISTEN: listener_add(r, l->data); break;

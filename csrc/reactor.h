@@ -27,6 +27,7 @@ struct reactors_config {
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
     uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
+    struct quotas *quotas;                       /* borrowed; NULL: none are kept */
 };
 
 /* What may change while they run. */
@@ -67,10 +68,12 @@ struct events *reactors_events(struct reactors *rs);
 /* The control plane took `count` requests or misses out of the events: connections that waited for
  * room go on. */
 void reactors_taken(struct reactors *rs);
-/* A whole frame with its size, copied; frame NULL: nothing is sent. False: out of memory. Stale
- * tokens are ignored. */
+/* A whole frame with its size, copied; frame NULL: nothing is sent. throttle_ms: for how long the
+ * connection is muted after it. False: out of memory. Stale tokens are ignored. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close);
+                    bool close, int32_t throttle_ms);
+/* What an EVENT_QUOTA asked for is installed: the connection goes on. */
+void reactors_retry(struct reactors *rs, uint64_t connection);
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count);
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal);

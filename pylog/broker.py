@@ -24,6 +24,7 @@ from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
 from pylog.network import Network
+from pylog.quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -53,7 +54,8 @@ class Broker:
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
         self.groups = GroupCoordinator(self)
-        self.network = Network(settings, self.grants, self.io_pool)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns)
+        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
         self._io_threads = settings["num.io.threads"]
         self._changing = asyncio.Lock()
         self._upkeep: asyncio.Task | None = None
@@ -85,6 +87,7 @@ class Broker:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
         self.controller.open()
+        self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
         self.controller.register(self.network.addresses)

@@ -382,9 +382,35 @@ cdef extern from "grants.h" nogil:
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
     void grants_void(grants *g)
 
+# ---- quotas.h
+cdef extern from "quotas.h" nogil:
+    enum quota_kind:
+        QUOTA_PRODUCE, QUOTA_FETCH, QUOTA_REQUEST
+    enum: QUOTA_KINDS
+    struct quotas:
+        pass
+    struct quota_client:
+        pass
+    struct quota_limit:
+        const uint8_t *key
+        uint32_t key_len
+        double per_second
+    quotas *quotas_new(uint32_t samples, int64_t window_ms)
+    void quotas_free(quotas *q)
+    void quotas_void(quotas *q, bint enabled)
+    int quotas_install(quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
+                       const quota_limit *limits, int64_t now_ms)
+    void quotas_count(quotas *q, uint32_t *clients, uint32_t *rates)
+    quota_client *quotas_client(quotas *q, uint32_t principal, const uint8_t *client_id,
+                                uint32_t len)
+    void quota_client_release(quota_client *c)
+    int32_t quota_client_charge(quota_client *c, quota_kind kind, double value, int64_t now_ms)
+    int32_t quota_client_charge_fetch(quota_client *c, double value, int64_t now_ms)
+    int32_t quota_client_fetch_max(quota_client *c, int32_t most)
+
 # ---- events.h
 cdef extern from "events.h" nogil:
-    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED
+    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -436,6 +462,7 @@ cdef extern from "reactor.h" nogil:
         int64_t idle_ms_max
         uint64_t input_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
+        quotas *quotas
     struct reactors_limits:
         uint32_t connections_max, connections_per_ip_max
     struct reactors:
@@ -454,7 +481,9 @@ cdef extern from "reactor.h" nogil:
     int reactors_start(reactors *rs)
     events *reactors_events(reactors *rs)
     void reactors_taken(reactors *rs)
-    bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close)
+    bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
+                        int32_t throttle_ms)
+    void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
     void reactors_watch(reactors *rs, uint64_t connection)

@@ -217,12 +217,14 @@ class GroupCoordinator:
         partition_log = self._broker.logs.get(TOPIC, index)
         if partition_log is None or not partition_log.is_leader:
             return None
-        kept = Kept(self._state, self._topic_id, index)
+        kept, settings = Kept(self._state, self._topic_id, index), self._broker.settings
         machine = groups.Groups(
             self._limits, self._clock, lambda: str(uuid.uuid4()),
             lambda group_id: self._cold(machine, kept.find(group_id)), kept.names)
         return Shard(index, machine, store.Journal(
-            partition_log, self._broker.now_ms, self._waits, index), kept)
+            partition_log, self._broker.now_ms, self._waits, index,
+            settings["offsets.topic.compression.codec"],
+            settings["offsets.commit.timeout.ms"] / 1000), kept)
 
     def _cold(self, machine, group):
         """A group from state.lmdb, without the offsets of topics that were deleted meanwhile."""

@@ -274,14 +274,14 @@ static void request(struct reactors *rs, const struct event *e) {
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
     if (what == 'n') {
-        reactors_reply(rs, e->token, NULL, 0, false);
+        reactors_reply(rs, e->token, NULL, 0, false, 0);
         return;
     }
     uint8_t *frame = malloc(8 + len);
     put_i32(frame, (int32_t)(4 + len));
     put_i32(frame + 4, e->correlation_id);
     memcpy(frame + 8, answer, len);
-    reactors_reply(rs, e->token, frame, 8 + len, what == 'q');
+    reactors_reply(rs, e->token, frame, 8 + len, what == 'q', 0);
     free(frame);
 }
 
