@@ -15,7 +15,7 @@ COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs clean
+.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control clean
 
 run: build
 	exec $(VENV)/bin/brokerd $(ARGS)
@@ -73,6 +73,9 @@ bench: build $(VENV)/.tested
 
 bench-vs: build $(VENV)/.tested
 	$(PY) -m bench.vs $(ARGS)
+
+bench-control: build $(VENV)/.tested
+	$(PY) -m bench.control $(ARGS)
 
 clean:
 	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info

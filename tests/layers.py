@@ -20,7 +20,7 @@ ORDER = (
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client"),
+    ("dispatch", "client", "network"),
     ("broker",),
     ("testing",),
     ("cli",),

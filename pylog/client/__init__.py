@@ -1,0 +1,33 @@
+"""A client for Kafka-protocol brokers whose records come as columns, or one by one.
+
+Owns: the public names; each is imported when it is first used.
+Called by: applications: `from pylog.client import Consumer, Producer, Admin`.
+Invariants: (1) importing this package imports neither numpy nor pyarrow; (2) `pylog.client.aio` has
+  the same names for asyncio.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PLACES = {
+    "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
+    "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
+    "KafkaError": "errors",
+}
+_NATIVE = {"Record": "pylog._native.columns"}
+
+__all__ = ["Admin", "Consumer", "KafkaError", "OffsetAndMetadata", "OffsetAndTimestamp",
+           "Producer", "Record", "TopicPartition", "errors"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("pylog.client.errors")
+    if name not in _PLACES and name not in _NATIVE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _NATIVE.get(name) or f"{__name__}.{_PLACES[name]}"
+    found = getattr(importlib.import_module(place), name)
+    globals()[name] = found
+    return found

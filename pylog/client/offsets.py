@@ -1,0 +1,40 @@
+"""Small values that every part of the client passes around: partitions, offsets, times.
+
+Owns: nothing.
+Called by: everything in client/, and applications.
+Invariants: (1) all are tuples: hashable, comparable, unpackable.
+Source: Kafka's Java client, for names and fields.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+EARLIEST = -2  # The offsets that a time query uses for the two ends of a log.
+LATEST = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read, and a note of the committer."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time, with its own timestamp in ms."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int = -1

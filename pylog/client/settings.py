@@ -1,0 +1,221 @@
+"""The client's settings: one table by Kafka's names, and the values of one client object.
+
+Owns: the table.
+Called by: every client class's constructor; client.document for docs.
+Invariants: (1) a name is Kafka's (or librdkafka's where Kafka has none, or begins with `pylog.`);
+  (2) an unknown name is refused with the nearest one that is known; (3) values are checked once,
+  at construction, and do not change afterwards.
+Source: Kafka 4.3's ProducerConfig, ConsumerConfig, AdminClientConfig; librdkafka's CONFIGURATION.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pylog.client.errors import ConfigError
+
+ALL, CONSUMER, PRODUCER, ADMIN = "all", "consumer", "producer", "admin"
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class Setting(NamedTuple):
+    """One row. kind: the type of its value; values: those allowed, or (lowest, highest)."""
+
+    name: str
+    roles: tuple[str, ...]
+    kind: type
+    default: Any
+    values: tuple[Any, ...] = ()
+
+
+def _row(name: str, roles: str, kind: type, default: Any, *values: Any) -> Setting:
+    return Setting(name, tuple(roles.split()), kind, default, values)
+
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+TABLE = (
+    _row("bootstrap.servers", ALL, list, None),
+    _row("client.id", ALL, str, "pylog"),
+    _row("client.dns.lookup", ALL, str, "use_all_dns_ips",
+         "use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
+    _row("client.rack", CONSUMER, str, ""),
+    _row("request.timeout.ms", ALL, int, 30_000, 1, INT32_MAX),
+    _row("default.api.timeout.ms", ALL, int, 60_000, 1, INT32_MAX),
+    _row("metadata.max.age.ms", ALL, int, 300_000, 0, INT64_MAX),
+    _row("reconnect.backoff.ms", ALL, int, 50, 0, INT32_MAX),
+    _row("reconnect.backoff.max.ms", ALL, int, 1000, 0, INT32_MAX),
+    _row("retry.backoff.ms", ALL, int, 100, 0, INT32_MAX),
+    _row("retry.backoff.max.ms", ALL, int, 1000, 0, INT32_MAX),
+    _row("connections.max.idle.ms", ALL, int, 540_000, -1, INT64_MAX),
+    _row("socket.connection.setup.timeout.ms", ALL, int, 10_000, 1, INT32_MAX),
+    _row("send.buffer.bytes", ALL, int, -1, -1, INT32_MAX),
+    _row("receive.buffer.bytes", ALL, int, -1, -1, INT32_MAX),
+    _row("security.protocol", ALL, str, "PLAINTEXT",
+         "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    _row("sasl.mechanism", ALL, str, "PLAIN", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    _row("sasl.username", ALL, str, None),
+    _row("sasl.password", ALL, str, None),
+    _row("ssl.ca.location", ALL, str, None),
+    _row("ssl.certificate.location", ALL, str, None),
+    _row("ssl.key.location", ALL, str, None),
+    _row("ssl.key.password", ALL, str, None),
+    _row("ssl.endpoint.identification.algorithm", ALL, str, "https", "https", ""),
+    _row("ssl.context", ALL, object, None),
+    _row("interceptor.classes", ALL, list, ()),
+    _row("allow.auto.create.topics", CONSUMER, bool, True),
+    _row("group.id", CONSUMER, str, None),
+    _row("group.instance.id", CONSUMER, str, None),
+    _row("group.protocol", CONSUMER, str, "classic", "classic", "consumer"),
+    _row("group.remote.assignor", CONSUMER, str, None),
+    _row("session.timeout.ms", CONSUMER, int, 45_000, 1, INT32_MAX),
+    _row("heartbeat.interval.ms", CONSUMER, int, 3_000, 1, INT32_MAX),
+    _row("max.poll.interval.ms", CONSUMER, int, 300_000, 1, INT32_MAX),
+    _row("max.poll.records", CONSUMER, int, 500, 1, INT32_MAX),
+    _row("partition.assignment.strategy", CONSUMER, list, ("range", "cooperative-sticky")),
+    _row("enable.auto.commit", CONSUMER, bool, True),
+    _row("auto.commit.interval.ms", CONSUMER, int, 5_000, 0, INT32_MAX),
+    _row("auto.offset.reset", CONSUMER, str, "latest", "earliest", "latest", "none"),
+    _row("isolation.level", CONSUMER, str, "read_uncommitted",
+         "read_uncommitted", "read_committed"),
+    _row("check.crcs", CONSUMER, bool, True),
+    _row("exclude.internal.topics", CONSUMER, bool, True),
+    _row("fetch.min.bytes", CONSUMER, int, 1, 0, INT32_MAX),
+    _row("fetch.max.bytes", CONSUMER, int, 52_428_800, 0, INT32_MAX),
+    _row("fetch.max.wait.ms", CONSUMER, int, 500, 0, INT32_MAX),
+    _row("max.partition.fetch.bytes", CONSUMER, int, 1_048_576, 0, INT32_MAX),
+    _row("queued.max.messages.kbytes", CONSUMER, int, 65_536, 1, INT32_MAX),
+    _row("key.deserializer", CONSUMER, object, None),
+    _row("value.deserializer", CONSUMER, object, None),
+    _row("key.serializer", PRODUCER, object, None),
+    _row("value.serializer", PRODUCER, object, None),
+    _row("acks", PRODUCER, str, "all", "all", "-1", "0", "1"),
+    _row("linger.ms", PRODUCER, int, 5, 0, INT32_MAX),
+    _row("batch.size", PRODUCER, int, 16_384, 0, INT32_MAX),
+    _row("buffer.memory", PRODUCER, int, 33_554_432, 0, INT64_MAX),
+    _row("max.block.ms", PRODUCER, int, 60_000, 0, INT64_MAX),
+    _row("max.request.size", PRODUCER, int, 1_048_576, 0, INT32_MAX),
+    _row("compression.type", PRODUCER, str, "none", *CODECS),
+    _row("compression.gzip.level", PRODUCER, int, -1, -1, 9),
+    _row("compression.lz4.level", PRODUCER, int, 9, 1, 17),
+    _row("compression.zstd.level", PRODUCER, int, 3, -131_072, 22),
+    _row("retries", PRODUCER, int, INT32_MAX, 0, INT32_MAX),
+    _row("delivery.timeout.ms", PRODUCER, int, 120_000, 0, INT32_MAX),
+    _row("max.in.flight.requests.per.connection", PRODUCER, int, 5, 1, INT32_MAX),
+    _row("enable.idempotence", PRODUCER, bool, True),
+    _row("transactional.id", PRODUCER, str, None),
+    _row("transaction.timeout.ms", PRODUCER, int, 60_000, 1, INT32_MAX),
+    _row("partitioner.class", PRODUCER, object, None),
+    _row("partitioner.ignore.keys", PRODUCER, bool, False),
+    _row("partitioner.adaptive.partitioning.enable", PRODUCER, bool, True),
+    _row("partitioner.availability.timeout.ms", PRODUCER, int, 0, 0, INT64_MAX),
+)
+ROWS = {row.name: row for row in TABLE}
+assert len(ROWS) == len(TABLE), "a name stands twice"
+# What users of other clients write.
+ALIASES = {"compression.codec": "compression.type", "request.required.acks": "acks"}
+
+
+class Settings:
+    """The values of one client object: `settings["fetch.min.bytes"]`."""
+
+    def __init__(self, role: str, given: Mapping[str, Any] | None = None, **more: Any):
+        """given: names with dots, more: the same with underscores. Raises ConfigError."""
+        self.role = role
+        self.values = {row.name: row.default for row in TABLE
+                       if role in row.roles or ALL in row.roles}
+        self.given: set[str] = set()
+        both = [*(given or {}).items(), *[(_dotted(name), value) for name, value in more.items()]]
+        for name, value in both:
+            row = self._row(ALIASES.get(name, name))
+            if row.name in self.given:
+                raise ConfigError(f"{row.name} is given twice")
+            self.given.add(row.name)
+            self.values[row.name] = _checked(row, value)
+        if not self.values["bootstrap.servers"]:
+            raise ConfigError("bootstrap.servers is missing")
+        servers(self.values["bootstrap.servers"])
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def seconds(self, name: str) -> float:
+        """A setting in milliseconds as seconds."""
+        return self.values[name] / 1000
+
+    def _row(self, name: str) -> Setting:
+        if name in self.values:
+            return ROWS[name]
+        # Keeps (2).
+        near = difflib.get_close_matches(name, self.values, 1, 0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        if name in ROWS:
+            hint = f": it is one of the {' and '.join(ROWS[name].roles)}"
+        raise ConfigError(f"{name!r} is no setting of the {self.role}{hint}")
+
+
+def servers(listed: list[str]) -> list[tuple[str, int]]:
+    """(host, port) of each `host:port` or `[v6]:port`. Raises ConfigError."""
+    found = []
+    for text in listed:
+        host, _, port = text.rpartition("://")[2].rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f"bootstrap.servers: {text!r} is not host:port")
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _checked(row: Setting, value: Any) -> Any:
+    if value is None or row.kind is object:
+        return value
+    convert = _CONVERSIONS[row.kind]
+    made = convert(row, value)
+    if row.kind is int:
+        low, high = row.values
+        if not low <= made <= high:
+            raise ConfigError(f"{row.name}={made}: allowed are {low} to {high}")
+    elif row.values and made not in row.values:
+        raise ConfigError(f"{row.name}={made!r}: allowed are {', '.join(map(str, row.values))}")
+    return made
+
+
+def _integer(row: Setting, value: Any) -> int:
+    try:
+        if isinstance(value, bool) or isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{row.name}={value!r} is not a whole number") from None
+
+
+def _truth(row: Setting, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    found = {"true": True, "false": False}.get(str(value).lower())
+    if found is None:
+        raise ConfigError(f"{row.name}={value!r} is neither true nor false")
+    return found
+
+
+def _text(row: Setting, value: Any) -> str:
+    text = str(value)
+    for allowed in row.values:
+        if text.lower() == str(allowed).lower():
+            return str(allowed)
+    return text
+
+
+def _several(row: Setting, value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+_CONVERSIONS: dict[type, Any] = {int: _integer, bool: _truth, str: _text, list: _several}

@@ -1,0 +1,42 @@
+"""The tree of exceptions."""
+
+import pytest
+
+from pylog.client import errors
+from pylog.protocol.errors import TABLE
+
+
+def test_each_code_has_one_class_named_as_kafkas():
+    for code, row in TABLE.items():
+        if code == 0:
+            continue
+        cls = errors.error_class(code)
+        assert cls is errors.error_class(code) is getattr(errors, cls.__name__)
+        assert cls.code == code == row
+        assert not (cls.retriable and cls.fatal)
+        assert cls.retriable == row.retriable, row
+
+
+def test_names_are_those_of_kafka():
+    assert errors.NotLeaderOrFollowerError.code == 6
+    assert errors.InvalidTopicError.code == 17
+    assert errors.UnknownServerError.code == -1
+    assert issubclass(errors.NotLeaderOrFollowerError, errors.InvalidMetadataError)
+    assert issubclass(errors.TopicAuthorizationFailedError, errors.AuthorizationError)
+
+
+def test_fenced_clients_are_told_to_give_up():
+    assert errors.ProducerFencedError.fatal
+    assert errors.FencedInstanceIdError.fatal
+    assert not errors.OffsetOutOfRangeError.fatal
+
+
+def test_an_unknown_code_is_an_unknown_error():
+    assert isinstance(errors.error(31999), errors.UnknownServerError)
+
+
+def test_a_message_carries_what_was_asked_for():
+    assert str(errors.error(3, context="t-0")).startswith("t-0: ")
+    with pytest.raises(errors.UnknownTopicOrPartitionError, match="own words"):
+        errors.raise_for(3, "own words")
+    errors.raise_for(0)
