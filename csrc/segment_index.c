@@ -26,9 +26,14 @@ static size_t segment_index_entry(bool times) {
 
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
-    segment_path(s, segment_index_extension(times), path);
-    int fd = openat(s->home->dir->fd, path, flags | O_CLOEXEC, 0644);
-    return fd < 0 ? -errno : fd;
+    struct log_dir *dir = s->home->dir;
+    /* A removed segment's names may be another's by now; the lock keeps them until the open. */
+    pthread_mutex_lock(&dir->files_lock);
+    segment_path_locked(s, segment_index_extension(times), path);
+    int fd = s->removed ? -1 : openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
+    pthread_mutex_unlock(&dir->files_lock);
+    return result;
 }
 
 static bool segment_index_unmap(const uint8_t **map, size_t *bytes) {
