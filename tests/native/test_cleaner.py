@@ -233,18 +233,18 @@ def test_aborted_data_go_and_supersede_nothing(directory):
     transaction(one, 1, [(b"a", b"aborted")], 0, commit=False)
     transaction(one, 2, [(b"b", b"new")], 0, commit=True)
     transaction(one, 1, [(b"c", b"later")], 1, commit=True)
-    for number in range(60):
+    for _ in range(60):
         plain(one, [(b"filler", b"x" * 100)])
     first = cleaned(one)
     assert [row[1:] for row in content(one) if row[1] != b"filler"] == [
         (b"a", b"old"), (b"b", b"new"), (b"c", b"later")]
     controls = [header for header, _ in headers(one) if header.attributes & batch.CONTROL]
     assert [header.producer_id for header in controls] == [1, 2, 1]
-    for number in range(60):
+    for _ in range(60):
         plain(one, [(b"filler", b"x" * 100)])
     # The aborted one has no data left: its marker ages, and goes. The others keep theirs.
     second = cleaned(one, first_dirty=first["end_offset"], now_ms=NOW)
-    for number in range(60):
+    for _ in range(60):
         plain(one, [(b"filler", b"x" * 100)])
     cleaned(one, first_dirty=second["end_offset"], now_ms=NOW + RETENTION_MS)
     controls = [header for header, _ in headers(one) if header.attributes & batch.CONTROL
@@ -255,7 +255,7 @@ def test_aborted_data_go_and_supersede_nothing(directory):
 def test_what_an_open_transaction_holds_is_not_cleaned(directory):
     one = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW)
     transaction(one, 1, [(b"a", b"undecided")], 0)
-    for number in range(90):
+    for _ in range(90):
         plain(one, [(b"a", b"x" * 100)])
     assert cleaned(one) is None
 
