@@ -19,6 +19,7 @@ class Reactors:
         request_bytes_max: int,
         idle_ms_max: int,
         queued_requests_max: int,
+        input_bytes_max: int = 0,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         fetch_bytes_max: int,

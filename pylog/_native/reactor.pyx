@@ -38,13 +38,15 @@ cdef class Reactors:
 
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max,
-    inline_inflate_bytes: see csrc/serve.h. quotas: what clients may use, None for no limits.
+    events not yet polled; beyond, connections wait. input_bytes_max: of one reactor's requests; 0
+    is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h. quotas:
+    what clients may use, None for no limits.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
-                  idle_ms_max, queued_requests_max, send_buffer_bytes=-1, receive_buffer_bytes=-1,
-                  fetch_bytes_max, sessions_max, inline_inflate_bytes=65536, quotas=None):
+                  idle_ms_max, queued_requests_max, input_bytes_max=0, send_buffer_bytes=-1,
+                  receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
+                  inline_inflate_bytes=65536, quotas=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         cdef csrc.frames_versions *api
@@ -60,7 +62,7 @@ cdef class Reactors:
         config.threads = network_threads
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
-        config.input_bytes_max = 0
+        config.input_bytes_max = max(input_bytes_max, 0)
         config.send_buffer_bytes = send_buffer_bytes
         config.receive_buffer_bytes = receive_buffer_bytes
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
