@@ -55,6 +55,7 @@ static void unlink_slot(struct connection *c, struct slot *s) {
 void requests_pop(struct reactor *r, struct connection *c) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
+    timing_end(r, c, s);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
     free_slot(r, s);
@@ -108,6 +109,7 @@ static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t
     e->api_version = s->r.api_version;
     e->local = c->local;
     e->peer = c->peer;
+    e->began_ns = s->began_ns;
     return e;
 }
 
@@ -164,6 +166,7 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) {
 static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first) {
     struct connection *c = s->connection;
     timers_cancel(&r->timers, &s->timer);
+    timing_pause(s);
     switch (status) {
     case SERVE_ANSWER:
         s->state = SLOT_ANSWERED;
@@ -171,6 +174,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
         return;
     case SERVE_WAIT:
         s->state = SLOT_WAITING;
+        s->asked = s->r.api_key != API_PRODUCE && s->r.deadline_ms != INT64_MAX;
         keep_body(r, s, first);
         if (s->r.deadline_ms != INT64_MAX) {
             int64_t soonest = r->now_ms + 1;
@@ -191,7 +195,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
             true; /* after the answers before it; those behind it could not be told apart */
         if (s != c->last) c->failed = true;
         break;
-    case SERVE_SILENT: break;
+    case SERVE_SILENT: timing_end(r, c, s); break;
     }
     unlink_slot(c, s);
     free_slot(r, s);
@@ -202,7 +206,10 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
     struct slot *s = new_slot(r, c, h);
     if (s == NULL) {
         c->closing = true;
-    } else if (served) {
+        return;
+    }
+    timing_begin(c, s);
+    if (served) {
         if (h->api_key == API_PRODUCE)
             STAT_ADD(r, requests_produce, 1);
         else
@@ -265,6 +272,7 @@ int requests_start(struct reactor *r, struct connection *c) {
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
     struct connection *c = s->connection;
     s->woken = false;
+    timing_resume(s);
     enter(r, s, serve_resume(r->serve, &s->r, reason), false);
     connection_enlist(c, &r->ready);
 }
@@ -288,6 +296,8 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
         free(l->data); /* answered already */
         return;
     }
+    timing_resume(s);
+    timing_pause(s);
     s->state = SLOT_ANSWERED;
     s->close_after = l->status != 0;
     s->r.reply.bytes = l->data;

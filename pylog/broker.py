@@ -49,6 +49,7 @@ class Broker:
         self.groups = GroupCoordinator(self)
         self.reactors = self._make_reactors()
         self.addresses: list[tuple[str, str, int]] = []
+        self.monitor = None
 
     @staticmethod
     def now_ms() -> int:
@@ -90,6 +91,22 @@ class Broker:
                 raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
             self.addresses.append((listener.name, listener.host or socket.gethostname(), port))
         self.controller.register(self.addresses)
+        if self.settings["metrics.listener"]:
+            self._open_monitor()
+
+    def _open_monitor(self) -> None:
+        # Imported here: it costs a start 5 ms, and not every broker is watched.
+        from pylog.monitor.server import Monitor
+
+        address = self.settings["metrics.listener"]
+        try:
+            self.monitor = Monitor(self, address, time.monotonic)
+            self.monitor.open()
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        except OSError as error:
+            raise StartError(f"cannot listen on metrics.listener {address}: {error.strerror}"
+                             ) from error
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
@@ -134,7 +151,10 @@ async def _serve(settings, ready) -> int:
     dispatcher = Dispatcher(broker, broker.reactors, HANDLERS)
     loop.add_reader(broker.reactors.fileno(), dispatcher.drain)
     broker.groups.start(broker.controller.store)
+    broker.reactors.set_slow(settings["request.log.slow.ms"])
     broker.reactors.start()
+    if broker.monitor is not None:
+        broker.monitor.start(loop)
     upkeep = loop.create_task(_upkeep(broker))
     if ready is not None:
         ready(broker.addresses)
@@ -142,6 +162,8 @@ async def _serve(settings, ready) -> int:
     gc.freeze()
     await stopping.wait()
     upkeep.cancel()
+    if broker.monitor is not None:
+        await loop.run_in_executor(None, broker.monitor.stop)
     broker.reactors.stop_accepting()
     await broker.groups.stop()
     await loop.run_in_executor(None, broker.reactors.stop, DRAIN_MS_MAX)

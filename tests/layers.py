@@ -20,7 +20,7 @@ ORDER = (
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client"),
+    ("dispatch", "client", "monitor"),
     ("broker",),
     ("testing",),
     ("cli",),
