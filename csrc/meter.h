@@ -56,9 +56,9 @@ static inline void meter_collect(const struct meter_histogram *h, struct meter_f
     out->sum += meter_read(&h->sum);
 }
 
-/* The requests of one api key. `queue`: until the control plane took it; `local`: at work; `remote`:
- * parked (for the disk, more records, other members, a grant); `send`: from answer to its last
- * byte. */
+/* The requests of one api key. `queue`: until the control plane took it; `local`: at work;
+ * `remote`: parked (for the disk, more records, other members, a grant); `send`: from answer to its
+ * last byte. */
 enum meter_kind {
     METER_REQUEST_BYTES,
     METER_RESPONSE_BYTES,

@@ -39,7 +39,8 @@ REQUEST_HISTOGRAMS = (
     ("pylog_request_send_seconds", "send"), ("pylog_request_size_bytes", "request_bytes"),
     ("pylog_response_size_bytes", "response_bytes"))
 REACTOR_STATS = (
-    ("pylog_requests_in_flight", "requests_in_flight"), ("pylog_requests_missed", "requests_missed"),
+    ("pylog_requests_in_flight", "requests_in_flight"),
+    ("pylog_requests_missed", "requests_missed"),
     ("pylog_requests_abandoned", "requests_abandoned"), ("pylog_requests_slow", "requests_slow"),
     ("pylog_connections", "connections"), ("pylog_connections_accepted", "connections_accepted"),
     ("pylog_connections_refused", "connections_refused"), ("pylog_network_in_bytes", "bytes_in"),

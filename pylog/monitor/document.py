@@ -32,27 +32,27 @@ for, so a scrape stops neither the reactors nor the event loop. Counters begin a
 broker; those of a topic begin anew with the topic. Histograms have a bucket for each power of two:
 of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB for sizes.
 
-`/explain/groups` lists consumer groups by their lag and `/explain/group/<id>` says, as JSON, why one
-lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold reads,
-open transactions, throttling, and the reasons that follow from them, the first one foremost.
+`/explain/groups` lists consumer groups by their lag and `/explain/group/<id>` says, as JSON, why
+one lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold
+reads, open transactions, throttling, and the reasons that follow from them, the first one foremost.
 
-A request that took longer than `request.log.slow.ms` (1000) is one line of the broker's log, at most
-ten a second from each reactor; the next line says how many were left out:
+A request that took longer than `request.log.slow.ms` (1000) is one line of the broker's log, at
+most ten a second from each reactor; the next line says how many were left out:
 
     time=... level=warning logger=pylog.request msg="slow request" api=Produce version=11
       client=app peer=10.0.0.7:50412 connection=4294967296 correlation=7 total_ms=1204.551
       local_ms=0.412 remote_ms=1204.010 send_ms=0.129 request_bytes=16521 response_bytes=56
       left_out=0
 
-`local` is work, `remote` is waiting (for the disk, for the control plane), `send` the way out. What a
-Fetch waits for new records because its client asked it to does not count.
+`local` is work, `remote` is waiting (for the disk, for the control plane), `send` the way out. What
+a Fetch waits for new records because its client asked it to does not count.
 """
 _SUBJECTS = (
     ("pylog_build", "Which broker"), ("pylog_topic", "Topics"), ("pylog_partition", "Partitions"),
     ("pylog_group", "Consumer groups"), ("pylog_coordinator", "Consumer groups"),
     ("pylog_request", "Requests"), ("pylog_response", "Requests"),
-    ("pylog_connections", "Connections and reactors"), ("pylog_network", "Connections and reactors"),
-    ("pylog_reactor", "Connections and reactors"), ("pylog_fetch", "Connections and reactors"),
+    *[(prefix, "Connections and reactors") for prefix in (
+        "pylog_connections", "pylog_network", "pylog_reactor", "pylog_fetch")],
     ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_lmdb", "state.lmdb"),
     ("process", "The process"), ("pylog_scrape", "The process"))
 
