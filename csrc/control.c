@@ -25,10 +25,10 @@ void control_discard(const struct letter *l) {
     free(l->data);
 }
 
-static bool open_reactor(struct reactors *rs, struct reactor *r, uint32_t index) {
+static bool make_reactor(struct reactors *rs, struct reactor *r) {
     const struct reactors_config *config = &rs->config;
     r->all = rs;
-    r->index = index;
+    r->index = (uint32_t)(r - rs->reactors);
     r->accepting = true;
     r->drain_until_ms = INT64_MAX;
     r->tick.kind = TIMER_TICK;
@@ -61,22 +61,44 @@ static void free_reactor(struct reactor *r) {
     free(r->meters);
 }
 
+static void forget_reactor(struct reactor *r) {
+    free_reactor(r);
+    memset(r, 0, sizeof *r);
+}
+
+/* The next reactor, not counted yet. 0 or a negative errno. */
+static int open_reactor(struct reactors *rs) {
+    struct reactor *r = &rs->reactors[rs->count];
+    errno = ENOMEM;
+    if (make_reactor(rs, r)) return 0;
+    int error = errno;
+    forget_reactor(r);
+    return -error;
+}
+
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config) {
     assert(config->threads > 0 && config->threads <= REACTOR_THREADS_MAX);
-    size_t bytes = sizeof(struct reactors) + (size_t)config->threads * sizeof(struct reactor);
-    struct reactors *rs = calloc(1, bytes);
+    struct reactors *rs = calloc(1, sizeof *rs);
     if (rs == NULL) return NULL;
     rs->config = *config;
     rs->shared = shared;
-    rs->count = config->threads;
-    for (int i = 0; i < rs->count; i++) rs->reactors[i].epoll = -1;
+    rs->quota_generation =
+        config->quotas == NULL ? &rs->no_quotas : quotas_generation(config->quotas);
     rs->events = events_new();
     rs->peers = peers_new();
     rs->control = calloc(FRAMES_API_KEYS_MAX, sizeof *rs->control);
     rs->slow_ns = INT64_MAX;
+    rs->connections_max = rs->connections_per_ip_max = UINT32_MAX;
     bool complete = rs->events != NULL && rs->peers != NULL && rs->control != NULL;
-    for (int i = 0; complete && i < rs->count; i++)
-        complete = open_reactor(rs, &rs->reactors[i], (uint32_t)i);
+    while (complete && rs->count < config->threads) {
+        int error = open_reactor(rs);
+        complete = error == 0;
+        if (complete)
+            rs->count++;
+        else
+            errno = -error;
+    }
+    rs->active = rs->count;
     if (complete) return rs;
     int error = errno;
     reactors_free(rs);
@@ -93,18 +115,22 @@ void reactors_free(struct reactors *rs) {
     free(rs);
 }
 
-/* The threads take no signals: those are for the program. */
-int reactors_start(struct reactors *rs) {
+/* The thread takes no signals: those are for the program. 0 or an errno. */
+static int start_thread(struct reactor *r) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&r->thread, NULL, reactor_main, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+int reactors_start(struct reactors *rs) {
     int error = 0, begun = 0;
     while (error == 0 && begun < rs->count) {
-        struct reactor *r = &rs->reactors[begun];
-        error = pthread_create(&r->thread, NULL, reactor_main, r);
+        error = start_thread(&rs->reactors[begun]);
         if (error == 0) begun++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) {
         rs->started = true;
         return 0;
@@ -114,6 +140,55 @@ int reactors_start(struct reactors *rs) {
         pthread_join(rs->reactors[i].thread, NULL);
     }
     return -error;
+}
+
+/* One more thread, or a negative errno. */
+static int add_thread(struct reactors *rs) {
+    if (rs->count == REACTOR_THREADS_MAX) return -ENOBUFS;
+    int error = open_reactor(rs);
+    if (error < 0) return error;
+    error = start_thread(&rs->reactors[rs->count]);
+    if (error == 0)
+        rs->count++;
+    else
+        forget_reactor(&rs->reactors[rs->count]);
+    return -error;
+}
+
+int reactors_resize(struct reactors *rs, int threads) {
+    assert(rs->started && !rs->stopped);
+    assert(threads > 0 && threads <= REACTOR_THREADS_MAX);
+    int error = 0;
+    while (rs->active > threads) {
+        int last = --rs->active;
+        control_post(&rs->reactors[last], &(struct letter){.kind = LETTER_RETIRE});
+    }
+    while (error == 0 && rs->active < threads) {
+        if (rs->active < rs->count)
+            control_post(&rs->reactors[rs->active], &(struct letter){.kind = LETTER_RETURN});
+        else
+            error = add_thread(rs);
+        if (error == 0) rs->active++;
+    }
+    return error;
+}
+
+int reactors_threads(const struct reactors *rs) { return rs->active; }
+
+void reactors_unlisten(struct reactors *rs, int listener) {
+    for (int i = 0; i < rs->count; i++)
+        control_post(&rs->reactors[i],
+                     &(struct letter){.kind = LETTER_UNLISTEN, .size = (uint64_t)listener});
+}
+
+void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits) {
+    atomic_store(&rs->connections_max, limits->connections_max);
+    atomic_store(&rs->connections_per_ip_max, limits->connections_per_ip_max);
+}
+
+bool reactors_set_overrides(struct reactors *rs, const uint8_t *addresses,
+                            const uint32_t *counts_max, uint32_t count) {
+    return peers_set_overrides(rs->peers, addresses, counts_max, count);
 }
 
 struct events *reactors_events(struct reactors *rs) {
@@ -148,13 +223,13 @@ static void *copy_of(const void *from, size_t bytes) {
 }
 
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close_after) {
+                    bool close_after, int32_t throttle_ms) {
     void *data = copy_of(frame, frame == NULL ? 0 : len);
     if (data == NULL) return false;
     post(rs, token,
          (struct letter){.kind = LETTER_REPLY,
                          .data = data,
-                         .status = close_after,
+                         .status = close_after ? REPLY_CLOSES : throttle_ms,
                          .size = frame == NULL ? 0 : len});
     return true;
 }
@@ -168,6 +243,10 @@ bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors,
 
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
     post(rs, connection, (struct letter){.kind = LETTER_PRINCIPAL, .size = principal});
+}
+
+void reactors_retry(struct reactors *rs, uint64_t connection) {
+    post(rs, connection, (struct letter){.kind = LETTER_RETRY});
 }
 
 void reactors_watch(struct reactors *rs, uint64_t connection) {

@@ -8,7 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum event_kind { EVENT_REQUEST = 1, EVENT_MISS = 2, EVENT_CLOSED = 3, EVENT_SLOW = 4 };
+enum event_kind {
+    EVENT_REQUEST = 1,
+    EVENT_MISS = 2,
+    EVENT_CLOSED = 3,
+    EVENT_QUOTA = 4,
+    EVENT_SLOW = 5
+};
 
 struct event_address {
     uint8_t ip[16]; /* v4-mapped for IPv4 */
@@ -33,9 +39,9 @@ struct event {
     int16_t api_key, api_version;
     struct event_address local, peer;
     uint32_t missing_count;
-    size_t body_at, body_len; /* in data */
-    _Alignas(8) uint8_t
-        data[]; /* client id, then the body; or missing_count event_missing, then their names */
+    size_t body_at, body_len;   /* in data */
+    _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
+                                   their names; or client id */
 };
 
 struct events;

@@ -439,6 +439,12 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     }
     int16_t error = open_context(s, r, f);
     r->body_needed = false; /* all that matters was copied */
+    if (r->quota != NULL) {
+        /* More could only be refused. */
+        int32_t max = quota_client_fetch_max(r->quota, s->shared->limits.fetch_bytes_max);
+        if (f->bytes_max > max) f->bytes_max = max;
+        if (f->bytes_min > f->bytes_max) f->bytes_min = f->bytes_max;
+    }
     if (error != 0) return refuse(s, r, f, error);
     if (look_up(s, r, f, false)) return run(s, r, f, false);
     if (r->missing_count != 0) return SERVE_MISS;

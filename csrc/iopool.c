@@ -8,8 +8,14 @@
 
 #include "mailbox.h"
 
-enum { IOPOOL_THREADS_MAX = 256, IOPOOL_STACK_BYTES = 256 * 1024 };
+enum { IOPOOL_STACK_BYTES = 256 * 1024 };
 
+struct worker {
+    struct iopool *pool;
+    pthread_t thread;
+    bool begun;
+    bool leaves; /* under the pool's lock once it runs */
+};
 struct iopool {
     pthread_mutex_t lock;
     pthread_cond_t more;
@@ -19,14 +25,16 @@ struct iopool {
     _Atomic uint64_t done;
     void *(*scratch_new)(void);
     void (*scratch_free)(void *);
-    int thread_count;
-    pthread_t threads[];
+    struct worker workers[IOPOOL_THREADS_MAX];
 };
 
-static struct iojob *iopool_next(struct iopool *pool) {
+/* NULL: the worker is to end. */
+static struct iojob *iopool_next(struct worker *worker) {
+    struct iopool *pool = worker->pool;
     pthread_mutex_lock(&pool->lock);
-    while (pool->first == NULL && !pool->closing) pthread_cond_wait(&pool->more, &pool->lock);
-    struct iojob *job = pool->first;
+    while (pool->first == NULL && !pool->closing && !worker->leaves)
+        pthread_cond_wait(&pool->more, &pool->lock);
+    struct iojob *job = worker->leaves ? NULL : pool->first;
     if (job != NULL) {
         pool->first = job->next;
         if (pool->first == NULL) pool->last = &pool->first;
@@ -37,10 +45,11 @@ static struct iojob *iopool_next(struct iopool *pool) {
 }
 
 static void *iopool_work(void *argument) {
-    struct iopool *pool = argument;
+    struct worker *worker = argument;
+    struct iopool *pool = worker->pool;
     void *scratch = pool->scratch_new != NULL ? pool->scratch_new() : NULL;
     struct iojob *job;
-    while ((job = iopool_next(pool)) != NULL) {
+    while ((job = iopool_next(worker)) != NULL) {
         /* The job may be freed by run when nobody is told: its fields are read first. */
         struct mailbox *mailbox = job->mailbox;
         struct letter letter = {.kind = LETTER_IO_DONE, .token = job->token, .data = job};
@@ -59,7 +68,7 @@ static void *iopool_work(void *argument) {
 struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(void),
                           void (*scratch_free)(void *)) {
     assert(threads > 0 && threads <= IOPOOL_THREADS_MAX && jobs_max > 0);
-    struct iopool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof(pthread_t));
+    struct iopool *pool = calloc(1, sizeof *pool);
     if (pool == NULL) return NULL;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->more, NULL);
@@ -67,18 +76,35 @@ struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(v
     pool->jobs_max = jobs_max;
     pool->scratch_new = scratch_new;
     pool->scratch_free = scratch_free;
+    if (iopool_resize(pool, threads) || pool->workers[0].begun) return pool;
+    iopool_free(pool);
+    return NULL;
+}
+
+static bool begin(struct iopool *pool, struct worker *worker) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, IOPOOL_STACK_BYTES);
-    while (pool->thread_count < threads &&
-           pthread_create(&pool->threads[pool->thread_count], &attributes, iopool_work, pool) == 0)
-        pool->thread_count++;
+    worker->pool = pool;
+    worker->leaves = false;
+    worker->begun = pthread_create(&worker->thread, &attributes, iopool_work, worker) == 0;
     pthread_attr_destroy(&attributes);
-    if (pool->thread_count == 0) {
-        iopool_free(pool);
-        return NULL;
+    return worker->begun;
+}
+
+bool iopool_resize(struct iopool *pool, int threads) {
+    assert(threads > 0 && threads <= IOPOOL_THREADS_MAX);
+    pthread_mutex_lock(&pool->lock);
+    for (int i = threads; i < IOPOOL_THREADS_MAX; i++) pool->workers[i].leaves = true;
+    pthread_cond_broadcast(&pool->more);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = threads; i < IOPOOL_THREADS_MAX; i++) {
+        if (pool->workers[i].begun) pthread_join(pool->workers[i].thread, NULL);
+        pool->workers[i].begun = false;
     }
-    return pool;
+    for (int i = 0; i < threads; i++)
+        if (!pool->workers[i].begun && !begin(pool, &pool->workers[i])) return false;
+    return true;
 }
 
 bool iopool_submit(struct iopool *pool, struct iojob *job) {
@@ -101,7 +127,8 @@ void iopool_free(struct iopool *pool) {
     pool->closing = true;
     pthread_cond_broadcast(&pool->more);
     pthread_mutex_unlock(&pool->lock);
-    for (int i = 0; i < pool->thread_count; i++) pthread_join(pool->threads[i], NULL);
+    for (int i = 0; i < IOPOOL_THREADS_MAX; i++)
+        if (pool->workers[i].begun) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->more);
     pthread_mutex_destroy(&pool->lock);
     free(pool);

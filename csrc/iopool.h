@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { IOPOOL_THREADS_MAX = 256 };
+
 struct mailbox;
 struct iopool;
 
@@ -22,6 +24,9 @@ struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(v
                           void (*scratch_free)(void *));
 /* False when the queue is full or closing: the caller does the work itself or answers an error. */
 bool iopool_submit(struct iopool *pool, struct iojob *job);
+/* One caller at a time; waits for the jobs of the threads that are too many. False: fewer than
+ * `threads` could be had. */
+bool iopool_resize(struct iopool *pool, int threads);
 /* Runs what is queued, then joins. */
 void iopool_free(struct iopool *pool);
 /* Jobs waiting now, and done since the start. */

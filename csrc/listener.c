@@ -61,15 +61,25 @@ struct listener_socket *listener_at(struct reactor *r, uint32_t index) {
     return l;
 }
 
+static void close_socket(struct reactor *r, struct listener_socket **link) {
+    struct listener_socket *l = *link;
+    *link = l->next;
+    timers_cancel(&r->timers, &l->timer);
+    close(l->fd);
+    free(l);
+}
+
 void listener_close_all(struct reactor *r) {
     r->accepting = false;
-    while (r->listeners != NULL) {
-        struct listener_socket *l = r->listeners;
-        r->listeners = l->next;
-        timers_cancel(&r->timers, &l->timer);
-        close(l->fd);
-        free(l);
-    }
+    while (r->listeners != NULL) close_socket(r, &r->listeners);
+}
+
+void listener_close(struct reactor *r, int listener) {
+    for (struct listener_socket **link = &r->listeners; *link != NULL;)
+        if ((*link)->listener == listener)
+            close_socket(r, link);
+        else
+            link = &(*link)->next;
 }
 
 /* New connections wait in the kernel's queue while there is no room or no descriptor for them. */
@@ -86,7 +96,8 @@ void listener_on_timer(struct reactor *r, struct listener_socket *l) {
 static struct reactor *least_loaded(struct reactor *r) {
     struct reactor *best = r;
     unsigned least = atomic_load_explicit(&r->load, memory_order_relaxed);
-    for (int i = 0; i < r->all->count; i++) {
+    int active = atomic_load(&r->all->active);
+    for (int i = 0; i < active; i++) {
         struct reactor *other = &r->all->reactors[i];
         unsigned load = atomic_load_explicit(&other->load, memory_order_relaxed);
         if (load < least) {
@@ -123,7 +134,7 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) {
     }
     struct listener_accepted a = {.fd = fd, .listener = l->listener};
     listener_address(&from, &a.peer);
-    if (!peers_enter(r->all->peers, a.peer.ip, r->all->config.connections_per_ip_max)) {
+    if (!peers_enter(r->all->peers, a.peer.ip, atomic_load(&r->all->connections_per_ip_max))) {
         STAT_ADD(r, connections_refused, 1);
         close(fd);
         return true;
@@ -135,7 +146,7 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) {
 
 void listener_accept(struct reactor *r, struct listener_socket *l) {
     for (int i = 0; i < ACCEPT_TURN; i++) {
-        if (atomic_load(&r->all->connections) >= r->all->config.connections_max) {
+        if (atomic_load(&r->all->connections) >= atomic_load(&r->all->connections_max)) {
             pause_accepting(r, l);
             return;
         }
@@ -215,14 +226,15 @@ static bool is_repeated(const struct addrinfo *found, const struct addrinfo *at)
     return false;
 }
 
-/* All sockets of all addresses on one port, bound. The port or a negative errno. */
-static int bind_all(const struct reactors *rs, const struct addrinfo *found, int port,
+/* All sockets of all addresses on one port, bound, for the reactors from `first` on. The port or a
+ * negative errno. */
+static int bind_all(struct reactors *rs, const struct addrinfo *found, int port, int first,
                     bool both_families, struct sockets *s) {
-    int absent = -EADDRNOTAVAIL;
+    int absent = -EADDRNOTAVAIL, end = atomic_load(&rs->active);
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
-        for (int i = 0; i < rs->count && !is_repeated(found, at); i++) {
+        for (int i = first; i < end && !is_repeated(found, at); i++) {
             int fd = open_socket(&rs->config, at, port, i > 0, both_families);
-            if (i == 0 && is_absent(fd)) {
+            if (i == first && is_absent(fd)) {
                 absent = fd;
                 break;
             }
@@ -235,7 +247,8 @@ static int bind_all(const struct reactors *rs, const struct addrinfo *found, int
     return s->count == 0 ? absent : port;
 }
 
-static int hand_out(struct reactors *rs, int listener, int backlog, struct sockets *s) {
+static int hand_out(struct reactors *rs, int listener, int backlog, int first, struct sockets *s) {
+    uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
         if (listen(s->fds[i], backlog) != 0) return -errno;
     for (uint32_t i = 0; i < s->count; i++) {
@@ -244,7 +257,7 @@ static int hand_out(struct reactors *rs, int listener, int backlog, struct socke
         l->fd = s->fds[i];
         l->listener = listener;
         s->fds[i] = -1;
-        control_post(&rs->reactors[i % (uint32_t)rs->count],
+        control_post(&rs->reactors[(uint32_t)first + i % reactors],
                      &(struct letter){.kind = LETTER_LISTEN, .data = l});
     }
     s->count = 0;
@@ -252,6 +265,11 @@ static int hand_out(struct reactors *rs, int listener, int backlog, struct socke
 }
 
 int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog) {
+    return reactors_join(rs, listener, host, port, backlog, 0);
+}
+
+int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
+                  int first) {
     struct addrinfo wanted = {.ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -261,14 +279,14 @@ int reactors_listen(struct reactors *rs, int listener, const char *host, int por
     if (failed != 0) return failed == EAI_MEMORY ? -ENOMEM : -EADDRNOTAVAIL;
     uint32_t count = 0;
     for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) count++;
-    struct sockets s = {.fds = malloc(count * (size_t)rs->count * sizeof(int))};
+    struct sockets s = {.fds = malloc(count * (size_t)atomic_load(&rs->active) * sizeof(int))};
     int bound = s.fds == NULL ? -ENOMEM : -EADDRINUSE;
     /* A port that is free for one address may be taken for the next: another try gets another port.
      */
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
-        bound = bind_all(rs, found, port, strcmp(host, "::") == 0, &s);
-        int error = bound < 0 ? bound : hand_out(rs, listener, backlog, &s);
+        bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);
+        int error = bound < 0 ? bound : hand_out(rs, listener, backlog, first, &s);
         if (error < 0) {
             bound = error;
             close_sockets(&s);

@@ -14,6 +14,8 @@ struct peer {
 };
 struct peers {
     pthread_mutex_t lock;
+    struct peer *overrides; /* count: the limit */
+    uint32_t override_count;
     struct peer *buckets[PEERS_BUCKETS];
 };
 
@@ -30,6 +32,7 @@ void peers_free(struct peers *p) {
             free(one);
         }
     pthread_mutex_destroy(&p->lock);
+    free(p->overrides);
     free(p);
 }
 
@@ -44,8 +47,32 @@ static struct peer **find(struct peers *p, const uint8_t address[16]) {
     return link;
 }
 
+static uint32_t limit(const struct peers *p, const uint8_t address[16], uint32_t otherwise) {
+    for (uint32_t i = 0; i < p->override_count; i++)
+        if (memcmp(p->overrides[i].address, address, 16) == 0) return p->overrides[i].count;
+    return otherwise;
+}
+
+bool peers_set_overrides(struct peers *p, const uint8_t *addresses, const uint32_t *counts_max,
+                         uint32_t count) {
+    struct peer *fresh = calloc(count + 1, sizeof *fresh);
+    if (fresh == NULL) return false;
+    for (uint32_t i = 0; i < count; i++) {
+        memcpy(fresh[i].address, addresses + (size_t)i * 16, 16);
+        fresh[i].count = counts_max[i];
+    }
+    pthread_mutex_lock(&p->lock);
+    struct peer *before = p->overrides;
+    p->overrides = fresh;
+    p->override_count = count;
+    pthread_mutex_unlock(&p->lock);
+    free(before);
+    return true;
+}
+
 bool peers_enter(struct peers *p, const uint8_t address[16], uint32_t count_max) {
     pthread_mutex_lock(&p->lock);
+    count_max = limit(p, address, count_max);
     struct peer **link = find(p, address);
     bool fits = count_max > 0 && (*link == NULL || (*link)->count < count_max);
     if (fits && *link == NULL) {

@@ -33,13 +33,28 @@ static void close_connections(struct reactor *r) {
     }
 }
 
-static void begin_drain(struct reactor *r, int64_t drain_ms) {
+static void drain(struct reactor *r) {
     listener_close_all(r);
     r->draining = true;
-    r->drain_until_ms = r->now_ms + drain_ms;
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
         if (c != NULL) connection_drain(r, c);
+    }
+}
+
+static void stop(struct reactor *r, int64_t drain_ms) {
+    r->stopping = true;
+    r->drain_until_ms = r->now_ms + drain_ms;
+    drain(r);
+}
+
+static void unlisten(struct reactor *r, int listener) {
+    listener_close(r, listener);
+    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
+        struct connection *c = slab_at(&r->connections, i);
+        if (c == NULL || c->listener != listener) continue;
+        c->closing = true;
+        connection_drain(r, c);
     }
 }
 
@@ -54,6 +69,10 @@ static void on_connection_letter(struct reactor *r, const struct letter *l) {
         c->watched = true;
     } else if (l->kind == LETTER_CLOSE) {
         connection_close(r, c);
+    } else if (l->kind == LETTER_RETRY) {
+        c->asking = false;
+        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_enlist(c, &r->ready);
     } else {
         c->principal = (uint32_t)l->size;
     }
@@ -78,6 +97,7 @@ static void on_letter(struct reactor *r, const struct letter *l) {
     case LETTER_VERDICT: on_slot_letter(r, l); break;
     case LETTER_PRINCIPAL:
     case LETTER_WATCH:
+    case LETTER_RETRY:
     case LETTER_CLOSE: on_connection_letter(r, l); break;
     case LETTER_ROOM: connection_run_list(r, &r->room_waiting); break;
     case LETTER_LISTEN: listener_add(r, l->data); break;
@@ -86,7 +106,13 @@ static void on_letter(struct reactor *r, const struct letter *l) {
         free(l->data);
         break;
     case LETTER_STOP_ACCEPTING: listener_close_all(r); break;
-    case LETTER_STOP: begin_drain(r, (int64_t)l->size); break;
+    case LETTER_UNLISTEN: unlisten(r, (int)l->size); break;
+    case LETTER_RETIRE: drain(r); break;
+    case LETTER_RETURN:
+        r->accepting = true;
+        r->draining = false;
+        break;
+    case LETTER_STOP: stop(r, (int64_t)l->size); break;
     default: break;
     }
 }
@@ -168,7 +194,7 @@ static int sleep_ms(struct reactor *r, int64_t now_ms) {
 }
 
 static bool is_over(struct reactor *r) {
-    if (!r->draining) return false;
+    if (!r->stopping) return false;
     if (r->now_ms >= r->drain_until_ms) close_connections(r);
     return r->connections.live == 0 && r->abandoned == 0;
 }

@@ -21,14 +21,19 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_LETTERS_MAX = 65536 };
 
 struct reactors_config {
     struct frames_rules rules;
-    int threads;              /* num.network.threads */
-    uint32_t connections_max; /* max.connections */
-    uint32_t connections_per_ip_max;
+    int threads;                  /* num.network.threads */
     uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
                                      taken yet */
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
     uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
+    struct quotas *quotas;                       /* borrowed; NULL: none are kept */
+};
+
+/* What may change while they run. */
+struct reactors_limits {
+    uint32_t connections_max; /* max.connections */
+    uint32_t connections_per_ip_max;
 };
 
 struct meter_api_figures;
@@ -42,16 +47,35 @@ void reactors_free(struct reactors *rs);
  * addresses, chosen when `port` is 0), or a negative errno; *what names the address that failed
  * when it is one. */
 int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog);
+/* As reactors_listen, on a port that is listened on already, for the reactors from `first` on: they
+ * were added by reactors_resize. */
+int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
+                  int first);
+/* Closes a listener's sockets, and its connections once their requests are answered. */
+void reactors_unlisten(struct reactors *rs, int listener);
+/* Connections beyond a lowered limit stay. */
+void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits);
+/* max.connections.per.ip.overrides, in place of those before: `addresses` are 16 bytes each. False:
+ * out of memory, nothing has changed. */
+bool reactors_set_overrides(struct reactors *rs, const uint8_t *addresses,
+                            const uint32_t *counts_max, uint32_t count);
+/* While they run: `threads` reactors take new connections. Those of reactors that are too many end
+ * once their requests are answered. One caller at a time. 0 or a negative errno, with as many as
+ * could be had. */
+int reactors_resize(struct reactors *rs, int threads);
+int reactors_threads(const struct reactors *rs);
 /* 0 or a negative errno. */
 int reactors_start(struct reactors *rs);
 struct events *reactors_events(struct reactors *rs);
 /* The control plane took `count` requests or misses out of the events: connections that waited for
  * room go on. */
 void reactors_taken(struct reactors *rs);
-/* A whole frame with its size, copied; frame NULL: nothing is sent. False: out of memory. Stale
- * tokens are ignored. */
+/* A whole frame with its size, copied; frame NULL: nothing is sent. throttle_ms: for how long the
+ * connection is muted after it. False: out of memory. Stale tokens are ignored. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close);
+                    bool close, int32_t throttle_ms);
+/* What an EVENT_QUOTA asked for is installed: the connection goes on. */
+void reactors_retry(struct reactors *rs, uint64_t connection);
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count);
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal);

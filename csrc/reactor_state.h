@@ -40,15 +40,20 @@ enum {
 
 /* The reactor's letters, after those of mailbox.h. */
 enum {
-    LETTER_REPLY = LETTER_FIRST_FREE, /* data: frame, malloc'ed; status: close after it */
+    LETTER_REPLY = LETTER_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
+                                         it, or REPLY_CLOSES */
     LETTER_VERDICT,                   /* data: int16_t[size], malloc'ed */
     LETTER_PRINCIPAL,                 /* token: connection; size: principal */
     LETTER_WATCH,
     LETTER_CLOSE,
-    LETTER_ROOM,   /* the events have room again */
-    LETTER_LISTEN, /* data: struct listener_socket */
-    LETTER_ADOPT,  /* data: struct listener_accepted */
+    LETTER_ROOM,     /* the events have room again */
+    LETTER_RETRY,    /* token: connection whose client was asked about */
+    LETTER_LISTEN,   /* data: struct listener_socket */
+    LETTER_UNLISTEN, /* size: listener */
+    LETTER_ADOPT,    /* data: struct listener_accepted */
     LETTER_STOP_ACCEPTING,
+    LETTER_RETIRE, /* takes no connections until LETTER_RETURN */
+    LETTER_RETURN,
     LETTER_STOP /* size: drain ms */
 };
 
@@ -57,8 +62,9 @@ enum {
     X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
-    X(requests_abandoned) X(requests_in_flight) X(bytes_in) X(bytes_out) X(bytes_sendfile)         \
-    X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups) X(requests_slow)
+    X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
+    X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
+    X(requests_slow)
 /* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;
@@ -71,6 +77,8 @@ struct reactor_stats {
                           atomic_load_explicit(&(r)->stats.name, memory_order_relaxed) +           \
                               (uint64_t)(n),                                                       \
                           memory_order_relaxed)
+
+enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
     SLOT_WAITING = 1, /* serve waits; resumed by letters or its timer */
@@ -104,12 +112,15 @@ struct connection {
     int fd;
     uint8_t slot_count;
     bool readable, hung_up, failed, blocked, closing, watched;
+    bool asking; /* the control plane was asked about the client; nothing starts before */
+    bool muted;  /* until muted_until_ms nothing is read and nothing starts (KIP-219) */
     struct slot *first, *last;
     struct input_buffer *in;
     size_t in_start, in_end; /* pending bytes */
     size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
     size_t earned;      /* bytes of the frames that came before */
-    int64_t active_ms, frame_ms, progress_ms;
+    int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
+    struct quota_client *quota;   /* of the last request; one reference, or NULL */
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
     int32_t listener;
@@ -150,7 +161,7 @@ struct reactor {
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index, abandoned, listener_count;
     int epoll;
-    bool draining, accepting;
+    bool stopping, draining, accepting; /* stopping: the thread ends when all is drained */
     pthread_t thread;
 };
 
@@ -161,10 +172,12 @@ struct reactors {
     struct peers *peers;
     struct meter_api *control; /* FRAMES_API_KEYS_MAX, the control plane's */
     _Atomic int64_t slow_ns;
-    atomic_uint connections;
-    int count;
+    const atomic_uint *quota_generation;
+    atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
+    atomic_uint connections, connections_max, connections_per_ip_max;
+    atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;
-    struct reactor reactors[];
+    struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
 };
 
 /* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is
@@ -193,6 +206,8 @@ void connection_evict_stalled(struct reactor *r);
 void connection_drain(struct reactor *r, struct connection *c);
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);
+/* Neither reads nor starts anything for so long. */
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms);
 /* Runs those that are in the list now. */
 void connection_run_list(struct reactor *r, struct connection_list *list);
 
@@ -247,6 +262,7 @@ void listener_accept(struct reactor *r, struct listener_socket *l);
 struct listener_socket *listener_at(struct reactor *r, uint32_t index);
 void listener_on_timer(struct reactor *r, struct listener_socket *l);
 void listener_close_all(struct reactor *r);
+void listener_close(struct reactor *r, int listener);
 
 /* ---- control.c */
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties

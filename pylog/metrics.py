@@ -85,6 +85,8 @@ METRICS = (
      "Produce and Fetch requests that had to ask the control plane."),
     ("pylog_requests_abandoned", "counter", (), "", "Requests whose connection ended first."),
     ("pylog_requests_slow", "counter", (), "", "Requests over request.log.slow.ms."),
+    ("pylog_requests_throttled", "counter", (), "", "Requests after which a quota held their "
+     "client back."),
 
     # ---- connections and reactors
     ("pylog_connections", "gauge", (), "", "Open connections of clients."),

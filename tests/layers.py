@@ -20,7 +20,7 @@ ORDER = (
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client", "monitor"),
+    ("dispatch", "client", "network", "monitor"),
     ("broker",),
     ("testing",),
     ("cli",),

@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from pylog.config import Settings
 from pylog.dispatch import Dispatcher
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.quotas import ClientQuotas
 
 TOPIC_ID = bytes(range(16))
 
@@ -17,14 +19,19 @@ class Reactors:
 
     def __init__(self, *events):
         self.events, self.replies, self.resumed, self.counted = list(events), {}, {}, []
+        self.throttled, self.retried = {}, []
 
     def poll(self):
         events, self.events = self.events, []
         return events
 
-    def reply(self, token, frame, close=False):
+    def reply(self, token, frame, close=False, throttle_ms=0):
         assert token not in self.replies, token
         self.replies[token] = (frame, close)
+        self.throttled[token] = throttle_ms
+
+    def retry(self, connection):
+        self.retried.append(connection)
 
     def resume(self, token, errors):
         self.resumed[token] = errors
@@ -49,6 +56,7 @@ class Broker:
         topic = Topic("known", TOPIC_ID, ())
         self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
         self.grants, self.opened = Grants(), opened
+        self.quotas = ClientQuotas(Settings({}), lambda: 0)
 
     def install(self, topic):
         return self.opened

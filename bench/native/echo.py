@@ -9,19 +9,18 @@ import struct
 import sys
 
 from pylog._native.grants import Grants
-from pylog._native.log import IoPool
+from pylog._native.iopool import IoPool
 from pylog._native.reactor import Reactors
 
 THREADS = 2
 API_VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (18, 0, 4, 3)]
-UNLIMITED = (1 << 31) - 1
 
 
 def main() -> None:
     reactors = Reactors(
         grants=Grants(), io_pool=IoPool(), network_threads=THREADS, api_versions=API_VERSIONS,
-        request_bytes_max=1 << 20, connections_max=UNLIMITED, connections_per_ip_max=UNLIMITED,
-        idle_ms_max=-1, queued_requests_max=500, fetch_bytes_max=1 << 20, sessions_max=10)
+        request_bytes_max=1 << 20, idle_ms_max=-1, queued_requests_max=500,
+        fetch_bytes_max=1 << 20, sessions_max=10)
     print(reactors.listen(0, "127.0.0.1", 0, 1024), flush=True)
     reactors.start()
     rest = b"\0" * 92

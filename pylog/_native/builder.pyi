@@ -1,13 +1,17 @@
 """Contract of the build kernels: records or Arrow columns in, batches of magic 2 out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from typing_extensions import Buffer
 
-RANDOM: int  # partitioner codes of BatchWriter
-MURMUR2: int
+MURMUR2: int  # partitioners of BatchWriter
 CRC32: int
-FNV1A: int
+FULL: int
+
+class RowError(ValueError):
+    row: int
+    too_large: bool
+    def __init__(self, error: int, row: int) -> None: ...
 
 def murmur2(key: Buffer) -> int:
     """Java's default partitioner: the hash made positive, to be taken modulo."""
@@ -44,15 +48,14 @@ class BatchBuilder:
 
     def append(
         self,
-        key: bytes | None,
-        value: bytes | None,
+        key: Buffer | None,
+        value: Buffer | None,
         timestamp: int,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        headers: Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None] | None = None,
     ) -> int:
         """The record's index in the batch, or -1 when it would pass bytes_max: close() first.
 
-        The first record of a batch always fits. Key and value may be any buffer. Raises TypeError,
-        ValueError over 2 GiB."""
+        The first record of a batch always fits. Raises TypeError, ValueError over 1 GiB."""
 
     def close(self, codec: int = 0, level: int | None = None) -> Batch:
         """The batch so far; the builder is empty again. Raises ValueError without records."""
@@ -80,8 +83,14 @@ class BatchWriter:
         codec: int = 0,
         level: int | None = None,
         sticky: Sequence[int] = (),
+        partitioner: int = ...,
+        record_bytes_max: int = ...,
     ) -> None:
-        """sticky: the partitions among which null keys rotate, batch by batch."""
+        """sticky: the partitions among which null keys rotate, batch by batch; all by default.
+        record_bytes_max: of key, value and headers together."""
+
+    @property
+    def closed_bytes(self) -> int: ...
 
     def write(
         self,
@@ -98,7 +107,8 @@ class BatchWriter:
     ) -> int:
         """Rows [start, stop); the row to go on with: less than stop once closed batches pass
         closed_bytes_max. timestamps: int64 ms; now: for all rows otherwise. partitions: int32,
-        -1 leaves it to the key. headers: int32 list offsets, keys, values."""
+        -1 leaves it to the key. headers: int32 list offsets, keys, values. Raises RowError; the
+        rows before that one are taken."""
 
     def take(self) -> list[Batch]:
         """The batches closed so far, in order per partition."""

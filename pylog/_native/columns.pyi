@@ -3,7 +3,7 @@
 The way of a consumer, per partition of a Fetch answer:
 
     fetched = Fetched(answer.records, source=3, next_offset=position,
-                      aborted=[(p.producer_id, p.first_offset) for p in answer.aborted_transactions],
+                      aborted=[(a.producer_id, a.first_offset) for a in answer.aborted],
                       read_committed=True)
     count = reader.read(fetched, records_max=500)     # columns; or
     found = records(fetched, "topic", 0, 500)         # Record objects
@@ -73,7 +73,8 @@ class ColumnReader:
         one finish; at most 2**31 - 1, so that Arrow's 32-bit offsets hold."""
 
     def read(self, fetched: Fetched, records_max: int) -> int:
-        """Appends up to records_max records; how many. Fewer: exhausted or `full`.
+        """Appends up to records_max records; how many. Fewer: exhausted, `full`, or a fault that
+        the next call raises.
 
         Raises RecordsError, MemoryError."""
 
@@ -97,7 +98,7 @@ class ColumnBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Columns:
-    """What one finish() took. Buffers as Arrow lays them out, little-endian, 64-byte aligned.
+    """What one finish() took. Buffers as Arrow lays them out, little-endian.
 
     offsets, timestamps: int64[count]. key_/value_: offsets int32[count + 1], data, validity bits
     (None: no nulls). headers: list offsets int32[count + 1] (None: no record had any), then per
@@ -167,9 +168,16 @@ def records(fetched: Fetched, topic: str, partition: int, records_max: int) -> l
     """
 
 def fixed_width(
-    offsets: Buffer, data: Buffer, validity: Buffer | None, count: int, width: int, swap: bool
+    offsets: Buffer,
+    data: Buffer,
+    validity: Buffer | None,
+    count: int,
+    width: int,
+    swap: bool,
+    start: int = 0,
 ) -> ColumnBuffer:
     """A binary column whose values are all `width` (1, 2, 4, 8) bytes as one plain array.
 
-    Nulls become zero. swap: the bytes are big-endian. Raises ValueError on another length.
+    start: the first row of a sliced column. Nulls become zero. swap: the bytes are big-endian.
+    Raises ValueError on another length.
     """

@@ -83,6 +83,116 @@ cdef extern from "batch.h" nogil:
                          int64_t inflated_bytes_max, inflater *inflater, uint8_t **out,
                          size_t *out_len)
 
+# ---- columns.h
+cdef extern from "columns.h" nogil:
+    enum: COLUMNS_VIEWS_MAX, COLUMNS_NEEDS_INFLATER, COLUMNS_FULL
+    struct columns_view:
+        int64_t offset, timestamp
+        const uint8_t *key
+        const uint8_t *value
+        const uint8_t *headers
+        int32_t key_len, value_len, headers_len, header_count
+    struct columns_aborted:
+        int64_t producer_id, first_offset
+    struct columns_source:
+        const uint8_t *p
+        const uint8_t *end
+        int64_t next_offset
+        uint64_t inflated_bytes_max
+        inflater *inflater
+        bint read_committed, check_crc, exhausted, any_batch, append_time
+        int error
+        int32_t leader_epoch
+        columns_view *views
+        int32_t view_at, view_count
+    int columns_source_begin(columns_source *s, const columns_aborted *aborted, size_t count)
+    void columns_source_end(columns_source *s)
+    int columns_source_look(columns_source *s)
+    void columns_source_took(columns_source *s, int32_t n)
+    struct columns_bytes:
+        int32_t *offsets
+        uint8_t *data
+        uint8_t *validity
+        size_t len, room, null_count
+    struct columns_run:
+        int64_t count
+        int32_t source
+    struct columns:
+        int64_t *offsets
+        int64_t *timestamps
+        size_t rows, rows_room
+        columns_bytes key, value
+        int32_t *header_offsets
+        size_t headers
+        columns_bytes header_key, header_value
+        columns_run *runs
+        size_t run_count, bytes_max
+        bint with_headers
+    int64_t columns_append(columns *c, columns_source *s, int32_t source, int64_t rows_max)
+    void columns_clear(columns *c)
+    bint columns_spread(const columns_run *runs, size_t run_count, const int32_t *values,
+                        size_t value_count, int32_t *out)
+    bint columns_fixed(const int32_t *offsets, const uint8_t *data, const uint8_t *validity,
+                       size_t start, size_t rows, size_t width, bint swap, uint8_t *out)
+
+# ---- builder.h
+cdef extern from "builder.h" nogil:
+    enum: BUILDER_FULL, BUILDER_E_MEMORY, BUILDER_E_SIZE, BUILDER_E_PARTITION, BUILDER_E_COLUMN
+    enum: BUILDER_E_CODEC
+    uint32_t builder_murmur2(const uint8_t *key, size_t len)
+    uint32_t builder_crc32(const uint8_t *key, size_t len)
+    struct builder:
+        uint8_t *bytes
+        size_t len, room, bytes_max
+        int64_t base_timestamp, max_timestamp
+        int32_t count
+    struct builder_batch:
+        uint8_t *bytes
+        size_t len
+        int64_t max_timestamp
+        int32_t count, partition
+    struct builder_record:
+        int64_t timestamp
+        const uint8_t *key
+        const uint8_t *value
+        int64_t key_len, value_len
+        const uint8_t *headers
+        size_t headers_len
+    int builder_append(builder *b, const builder_record *r)
+    int builder_close(builder *b, int codec, int level, builder_batch *out)
+    void builder_free(builder *b)
+    void builder_stamp(uint8_t *batch, int64_t producer_id, int16_t epoch, int32_t base_sequence,
+                       bint transactional)
+    void builder_seal(uint8_t *batch, size_t len)
+    enum builder_partitioner: BUILDER_MURMUR2, BUILDER_CRC32
+    struct builder_column:
+        const void *offsets
+        const uint8_t *data
+        const uint8_t *validity
+        int64_t start, data_len
+        int width
+    struct builder_rows:
+        builder_column key, value
+        const int64_t *timestamps
+        const int32_t *partitions
+        const int32_t *header_offsets
+        builder_column header_key, header_value
+        int64_t header_count, now
+    struct builder_writer:
+        builder *open
+        int32_t partition_count
+        builder_partitioner partitioner
+        size_t bytes_max, record_bytes_max
+        int codec, level
+        builder_batch *closed
+        size_t closed_count, closed_bytes
+    int builder_writer_begin(builder_writer *w, int32_t partition_count, const int32_t *sticky,
+                             int32_t sticky_count)
+    void builder_writer_end(builder_writer *w)
+    int64_t builder_write(builder_writer *w, const builder_rows *rows, int64_t row, int64_t stop,
+                          size_t closed_bytes_max, int *error)
+    int builder_flush(builder_writer *w)
+
 # ---- mailbox.h
 cdef extern from "mailbox.h" nogil:
     enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
@@ -104,6 +214,7 @@ cdef extern from "mailbox.h" nogil:
 
 # ---- iopool.h
 cdef extern from "iopool.h" nogil:
+    enum: IOPOOL_THREADS_MAX
     struct iopool:
         pass
     struct iojob:
@@ -114,6 +225,7 @@ cdef extern from "iopool.h" nogil:
     iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)() noexcept,
                        void (*scratch_free)(void *) noexcept)
     bint iopool_submit(iopool *pool, iojob *job)
+    bint iopool_resize(iopool *pool, int threads)
     void iopool_free(iopool *pool)
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
@@ -302,9 +414,35 @@ cdef extern from "grants.h" nogil:
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
     void grants_void(grants *g)
 
+# ---- quotas.h
+cdef extern from "quotas.h" nogil:
+    enum quota_kind:
+        QUOTA_PRODUCE, QUOTA_FETCH, QUOTA_REQUEST
+    enum: QUOTA_KINDS
+    struct quotas:
+        pass
+    struct quota_client:
+        pass
+    struct quota_limit:
+        const uint8_t *key
+        uint32_t key_len
+        double per_second
+    quotas *quotas_new(uint32_t samples, int64_t window_ms)
+    void quotas_free(quotas *q)
+    void quotas_void(quotas *q, bint enabled)
+    int quotas_install(quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
+                       const quota_limit *limits, int64_t now_ms)
+    void quotas_count(quotas *q, uint32_t *clients, uint32_t *rates)
+    quota_client *quotas_client(quotas *q, uint32_t principal, const uint8_t *client_id,
+                                uint32_t len)
+    void quota_client_release(quota_client *c)
+    int32_t quota_client_charge(quota_client *c, quota_kind kind, double value, int64_t now_ms)
+    int32_t quota_client_charge_fetch(quota_client *c, double value, int64_t now_ms)
+    int32_t quota_client_fetch_max(quota_client *c, int32_t most)
+
 # ---- events.h
 cdef extern from "events.h" nogil:
-    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_SLOW
+    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -357,19 +495,32 @@ cdef extern from "reactor.h" nogil:
     struct reactors_config:
         frames_rules rules
         int threads
-        uint32_t connections_max, connections_per_ip_max, queued_requests_max
+        uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
+        quotas *quotas
+    struct reactors_limits:
+        uint32_t connections_max, connections_per_ip_max
     struct reactors:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)
     void reactors_free(reactors *rs)
     int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
+    int reactors_join(reactors *rs, int listener, const char *host, int port, int backlog,
+                      int first)
+    void reactors_unlisten(reactors *rs, int listener)
+    void reactors_set_limits(reactors *rs, const reactors_limits *limits)
+    bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
+                                const uint32_t *counts_max, uint32_t count)
+    int reactors_resize(reactors *rs, int threads)
+    int reactors_threads(const reactors *rs)
     int reactors_start(reactors *rs)
     events *reactors_events(reactors *rs)
     void reactors_taken(reactors *rs)
-    bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close)
+    bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
+                        int32_t throttle_ms)
+    void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
     void reactors_watch(reactors *rs, uint64_t connection)

@@ -1,8 +1,5 @@
 from pylog._native cimport csrc
-
-
-cdef class IoPool:
-    cdef csrc.iopool *pool
+from pylog._native.iopool cimport IoPool
 
 
 cdef class LogDir:

@@ -3,6 +3,7 @@ from uuid import UUID
 
 from typing_extensions import Buffer
 
+from pylog._native.iopool import IoPool
 from pylog._native.log_errors import BatchRefused as BatchRefused
 from pylog._native.log_errors import CorruptLog as CorruptLog
 from pylog._native.log_errors import LogDeleted as LogDeleted
@@ -15,10 +16,6 @@ from pylog._native.log_errors import StorageError as StorageError
 END: int
 HIGH_WATERMARK: int
 LAST_STABLE: int
-
-class IoPool:
-    def __init__(self, threads: int = 4, jobs_max: int = ...) -> None: ...
-    def stats(self) -> dict[str, int]: ...
 
 class LogDir:
     io_pool: IoPool

@@ -1,6 +1,6 @@
 """The partition log: append, read, look up, flush and keep one partition's segments.
 
-Owns: the io pool's threads, a log directory's descriptors and flusher, one reference to each log.
+Owns: a log directory's descriptors and flusher, one reference to each log.
 Called by: log.manager and metadata.log (any thread); reactors and grants take `Log.ptr`.
 Invariants: csrc/log.h's. The GIL is released around every call that may touch a disk.
 Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a read).
@@ -12,12 +12,14 @@ import os
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from pylog._native cimport csrc
+from pylog._native.iopool cimport IoPool
 
+from pylog._native.iopool import IO_THREADS_DEFAULT
 from pylog._native.log_errors import (
     BatchRefused, CorruptLog, LogDeleted, LogError, NotLeader, OffsetOutOfRange, SequenceError,
     StorageError,
@@ -26,9 +28,6 @@ from pylog._native.log_settings import native_settings
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pread(int fd, void *to, size_t n, long position)
-
-IO_THREADS_DEFAULT = 4
-JOBS_MAX = 16384
 
 END = csrc.LOG_BOUND_END
 HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
@@ -86,27 +85,6 @@ cdef int take_config(dict settings, csrc.log_config *out) except -1:
     out.walk_records = values["records.validate.enable"]
     out.acks_all_flush = values["log.flush.acks.all.enable"]
     return 0
-
-
-@cython.no_gc
-cdef class IoPool:
-    """Worker threads for what may block; jobs_max waiting at most. Freed after every user of it."""
-
-    def __cinit__(self, int threads=IO_THREADS_DEFAULT, uint32_t jobs_max=JOBS_MAX):
-        if not 0 < threads <= 256 or jobs_max == 0:
-            raise ValueError(f"{threads} threads, {jobs_max} jobs")
-        self.pool = csrc.iopool_new(threads, jobs_max, csrc.scratch_new, csrc.scratch_free)
-        if self.pool == NULL:
-            raise MemoryError("no io pool thread could be started")
-
-    def __dealloc__(self):
-        with nogil:
-            csrc.iopool_free(self.pool)
-
-    def stats(self) -> dict:
-        cdef uint64_t waiting, done
-        csrc.iopool_stats(self.pool, &waiting, &done)
-        return {"waiting": waiting, "done": done}
 
 
 # No GC here: clearing a cycle's fields in any order would free a directory before its logs.

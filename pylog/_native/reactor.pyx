@@ -19,7 +19,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from pylog._native.grants cimport Grants
-from pylog._native.log cimport IoPool
+from pylog._native.iopool cimport IoPool
+from pylog._native.quotas cimport Quotas
 from pylog._native cimport csrc
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -37,14 +38,15 @@ cdef class Reactors:
 
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max,
-    inline_inflate_bytes: see csrc/serve.h.
+    events not yet polled; beyond, connections wait. input_bytes_max: of one reactor's requests; 0
+    is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h. quotas:
+    what clients may use, None for no limits.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
-                  connections_max, connections_per_ip_max, idle_ms_max, queued_requests_max,
-                  send_buffer_bytes=-1, receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
-                  inline_inflate_bytes=65536):
+                  idle_ms_max, queued_requests_max, input_bytes_max=0, send_buffer_bytes=-1,
+                  receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
+                  inline_inflate_bytes=65536, quotas=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         cdef csrc.frames_versions *api
@@ -58,18 +60,18 @@ cdef class Reactors:
             api.min, api.max = first, last
             api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
         config.threads = network_threads
-        config.connections_max = _at_most(connections_max, UINT32_MAX)
-        config.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
-        config.input_bytes_max = 0
+        config.input_bytes_max = max(input_bytes_max, 0)
         config.send_buffer_bytes = send_buffer_bytes
         config.receive_buffer_bytes = receive_buffer_bytes
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
         limits.sessions_max = _at_most(sessions_max, INT32_MAX)
         limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
         self.grants = grants
         self.io_pool = io_pool
+        self.quotas = quotas
         self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
         if self.shared == NULL:
             raise MemoryError("reactors")
@@ -90,14 +92,68 @@ cdef class Reactors:
 
         port: 0 takes a free one. `listener` comes back in events. Raises OSError when it cannot.
         """
+        return self._listen(listener, host, port, backlog, 0)
+
+    def join(self, int listener, str host, int port, int backlog, int first):
+        """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
+        self._listen(listener, host, port, backlog, first)
+
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1:
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
         cdef const char *text = name
         cdef int bound
         with nogil:
-            bound = csrc.reactors_listen(self.ptr, listener, text, port, backlog)
+            bound = csrc.reactors_join(self.ptr, listener, text, port, backlog, first)
         if bound < 0:
             raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
         return bound
+
+    def unlisten(self, int listener):
+        """Closes a listener, and its connections once their requests are answered."""
+        csrc.reactors_unlisten(self.ptr, listener)
+
+    def set_limits(self, connections_max, connections_per_ip_max, dict overrides):
+        """Limits of open connections; those beyond a lowered limit stay.
+
+        overrides: 16-byte address (IPv4 as v4-mapped) -> limit in place of connections_per_ip_max.
+        """
+        cdef csrc.reactors_limits limits
+        limits.connections_max = _at_most(connections_max, UINT32_MAX)
+        limits.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
+        cdef uint32_t count = len(overrides)
+        cdef bytes addresses = b"".join(overrides)
+        assert len(addresses) == 16 * count, overrides
+        cdef const char *first = addresses
+        cdef uint32_t *counts_max = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        if counts_max == NULL:
+            raise MemoryError("limits")
+        try:
+            for i, limit in enumerate(overrides.values()):
+                counts_max[i] = _at_most(limit, UINT32_MAX)
+            if not csrc.reactors_set_overrides(self.ptr, <const uint8_t *>first, counts_max, count):
+                raise MemoryError("limits")
+        finally:
+            free(counts_max)
+        csrc.reactors_set_limits(self.ptr, &limits)
+
+    @property
+    def threads(self):
+        """The number of reactors that take connections."""
+        return csrc.reactors_threads(self.ptr)
+
+    def resize(self, int threads):
+        """While they run; one caller at a time. New ones listen after join().
+
+        The connections of those that are too many end once their requests are answered. Raises
+        OSError when the system gives no more threads; some may have been added.
+        """
+        if not 0 < threads <= THREADS_MAX:
+            raise ValueError(f"{threads} is not 1 to {THREADS_MAX}")
+        cdef int error
+        with nogil:
+            error = csrc.reactors_resize(self.ptr, threads)
+        if error < 0:
+            raise OSError(-error, os.strerror(-error), "reactors")
 
     def start(self):
         """Starts the threads, once. Raises OSError when the system gives none."""
@@ -117,7 +173,9 @@ cdef class Reactors:
           to be answered by reply();
         ("miss", token, connection, listener, api_key, api_version, principal,
           [(name | None, id | None), ...]): to be answered by resume();
-        ("closed", connection): of a connection named in set_interest();
+        ("quota", connection, principal, client_id): a client that Quotas does not know; its
+          connection waits for retry();
+        ("closed", connection): of a connection named in set_interest().
         ("slow", {field: value}): a request that took longer than set_slow() said.
         A request's last member is when its last byte was here, on the clock of now_ns().
         """
@@ -139,17 +197,17 @@ cdef class Reactors:
         csrc.reactors_taken(self.ptr)
         return taken
 
-    def reply(self, uint64_t token, bytes frame, bint close=False):
+    def reply(self, uint64_t token, bytes frame, bint close=False, int throttle_ms=0):
         """Answers a request with a whole frame, its size included; None sends nothing.
 
-        close: hangs up after that.
+        close: hangs up after that. throttle_ms: for so long nothing is read from the connection.
         """
         cdef const uint8_t *data = NULL
         cdef size_t size = 0
         if frame is not None:
             data = frame
             size = len(frame)
-        if not csrc.reactors_reply(self.ptr, token, data, size, close):
+        if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
     def resume(self, uint64_t token, list errors):
@@ -165,6 +223,10 @@ cdef class Reactors:
                 raise MemoryError("resume")
         finally:
             free(codes)
+
+    def retry(self, uint64_t connection):
+        """The client of a "quota" event is installed: its connection goes on."""
+        csrc.reactors_retry(self.ptr, connection)
 
     def set_principal(self, uint64_t connection, uint32_t principal):
         """Whose requests those of this connection are from its next one on."""
@@ -260,6 +322,8 @@ cdef dict _slow(const csrc.event *e):
 cdef tuple _event(const csrc.event *e):
     if e.kind == csrc.EVENT_CLOSED:
         return ("closed", e.connection)
+    if e.kind == csrc.EVENT_QUOTA:
+        return ("quota", e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
         return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
                 _missing(e))

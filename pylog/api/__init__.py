@@ -21,12 +21,13 @@ def _fill() -> None:
         partitions,
         producers,
         quorum,
+        quotas,
         records,
         topics,
         versions,
     )
     for module in (versions, metadata, topics, offsets, producers, cluster, groups,
-                   offsets_committed, configs, partitions, records, logdirs, quorum):
+                   offsets_committed, configs, partitions, records, logdirs, quorum, quotas):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -24,7 +24,7 @@ TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 def addresses(broker, context):
     """Yields (node id, host, port, rack, fenced) of each broker, for the client's listener."""
     told = bool(broker.settings.advertised_listeners)
-    listener = broker.settings.listeners[context.listener].name
+    listener = broker.network.listener_name(context.listener)
     for registered in broker.image.brokers.values():
         if registered.id == broker.node_id and not told:
             # Keeps (1).

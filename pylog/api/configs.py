@@ -96,7 +96,7 @@ def _shown(found, request) -> list:
 
 
 async def incremental_alter_configs(broker, context, request):
-    results = await broker.controller.alter_configs(request, incremental=True)
+    results = await _alter(broker, request, incremental=True)
     results = [loggers.alter(broker.node_id, resource, request.validate_only)
                if result is None else result
                for resource, result in zip(request.resources, results, strict=True)]
@@ -104,8 +104,16 @@ async def incremental_alter_configs(broker, context, request):
 
 
 async def alter_configs(broker, context, request):
-    results = await broker.controller.alter_configs(request, incremental=False)
+    results = await _alter(broker, request, incremental=False)
     return _altered(messages.AlterConfigsResponse, request, results)
+
+
+async def _alter(broker, request, incremental: bool) -> list:
+    results = await broker.controller.alter_configs(request, incremental)
+    if not request.validate_only and any(
+            resource.resource_type == RESOURCE_BROKER for resource in request.resources):
+        await broker.settings_changed()
+    return results
 
 
 def _altered(response, request, results):

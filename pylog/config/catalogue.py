@@ -98,9 +98,9 @@ BROKER = (
      "Pause before a request to a controller is sent again."),
     ("controller.quorum.voters", "list", (), "", "high", "", "inert",
      "Fixed set of voting controllers, id@host:port."),
-    ("controller.quota.window.num", "int", 11, "1..", "low", "", "inert",
+    ("controller.quota.window.num", "int", 11, "1..", "low", "", "live",
      "Samples kept for the quota on controller mutations."),
-    ("controller.quota.window.size.seconds", "int", 1, "1..", "low", "", "inert",
+    ("controller.quota.window.size.seconds", "int", 1, "1..", "low", "", "live",
      "Length of one sample of that quota."),
     ("controller.socket.timeout.ms", "int", 30000, "", "medium", "", "inert",
      "Time-out of controller-to-broker connections."),
@@ -365,7 +365,7 @@ BROKER = (
      "Most open connections."),
     ("max.connections.per.ip", "int", INT_MAX, "0..", "medium", "cluster", "live",
      "Most open connections of one address."),
-    ("max.connections.per.ip.overrides", "string", "", "", "medium", "cluster", "inert",
+    ("max.connections.per.ip.overrides", "string", "", "", "medium", "cluster", "live",
      "Host:count pairs that replace max.connections.per.ip."),
     ("max.incremental.fetch.session.cache.slots", "int", 1000, "0..", "medium", "", "live",
      "Most incremental fetch sessions."),
@@ -417,16 +417,16 @@ BROKER = (
      "Fetcher threads per source broker."),
     ("offset.metadata.max.bytes", "int", 4096, "", "high", "", "live",
      "Longest text stored with a committed offset."),
-    ("offsets.commit.timeout.ms", "int", 5000, "1..", "high", "", "inert",
-     "Wait for replicas of an offset commit."),
+    ("offsets.commit.timeout.ms", "int", 5000, "1..", "high", "", "live",
+     "Wait for the flush, and for replicas, of an offset commit; then error 15."),
     ("offsets.load.buffer.size", "int", 5242880, "1..", "high", "", "inert",
      "Read size when offsets are loaded."),
     ("offsets.retention.check.interval.ms", "long", 600000, "1..", "high", "", "live",
      "Pause between looks for expired offsets."),
     ("offsets.retention.minutes", "int", 10080, "1..", "high", "", "live",
      "Life of offsets of an empty group."),
-    ("offsets.topic.compression.codec", "int", 0, "", "high", "", "inert",
-     "Codec of the offsets topic."),
+    ("offsets.topic.compression.codec", "int", 0, "", "high", "", "live",
+     "Codec of the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."),
     ("offsets.topic.num.partitions", "int", 50, "1..", "high", "", "live",
      "Partitions of the offsets topic."),
     ("offsets.topic.replication.factor", "short", 3, "1..", "high", "", "live",
@@ -445,12 +445,12 @@ BROKER = (
      "Silence after which a partition forgets a producer id."),
     ("producer.purgatory.purge.interval.requests", "int", 1000, "", "medium", "", "inert",
      "Requests between sweeps of waiting produces."),
-    ("queued.max.request.bytes", "long", -1, "", "medium", "", "inert",
+    ("queued.max.request.bytes", "long", -1, "", "medium", "", "live",
      "Bytes of requests in hand above which sockets are not read; -1 is no limit."),
     ("queued.max.requests", "int", 500, "1..", "high", "", "live",
      "Requests in hand above which sockets are not read."),
-    ("quota.window.num", "int", 11, "1..", "low", "", "inert", "Samples kept for client quotas."),
-    ("quota.window.size.seconds", "int", 1, "1..", "low", "", "inert",
+    ("quota.window.num", "int", 11, "1..", "low", "", "live", "Samples kept for client quotas."),
+    ("quota.window.size.seconds", "int", 1, "1..", "low", "", "live",
      "Length of one sample of client quotas."),
     ("remote.fetch.max.wait.ms", "int", 500, "1..", "medium", "cluster", "inert",
      "Longest wait of a fetch for tiered data."),
@@ -705,7 +705,7 @@ BROKER = (
      "First time-out of an outgoing connection's set-up."),
     ("socket.listen.backlog.size", "int", 50, "1..", "medium", "", "live",
      "Connections waiting to be accepted."),
-    ("socket.receive.buffer.bytes", "int", 102400, "", "high", "", "live",
+    ("socket.receive.buffer.bytes", "int", -1, "", "high", "", "live",
      "SO_RCVBUF of client connections; -1 leaves it to the system."),
     ("socket.request.max.bytes", "int", 104857600, "1..", "high", "", "live",
      "Largest request accepted; a longer one closes its connection."),
@@ -810,13 +810,15 @@ OWN = (
 )
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
-# directory that outlives a reboot, and a reactor thread does the work of several of Kafka's.
+# directory that outlives a reboot, a reactor thread does the work of several of Kafka's, and the
+# system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB instead of 0.58).
 KAFKA_DEFAULTS = {
     "controller.listener.names": REQUIRED,
     "log.dir": ("/tmp/kafka-logs",),
     "node.id": REQUIRED,
     "num.network.threads": 3,
     "process.roles": REQUIRED,
+    "socket.receive.buffer.bytes": 102400,
 }
 
 # Settings that Kafka has but shows to nobody.

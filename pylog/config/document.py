@@ -7,7 +7,7 @@ Invariants: (1) the same tables give the same bytes.
 
 import sys
 
-from . import catalogue, dynamic, groups, values
+from . import catalogue, groups, values
 
 _INTRODUCTION = """\
 # Settings
@@ -57,13 +57,8 @@ def _table(settings) -> str:
              "|---|---|---|---|---|---|"]
     for setting in settings:
         lines.append(_row(setting.name, _type(setting), _default(setting),
-                          values.allowed(setting), _changes(setting), setting.doc))
+                          values.allowed(setting), _CHANGES[setting.dynamic], setting.doc))
     return "\n".join(lines) + "\n"
-
-
-def _changes(setting) -> str:
-    kafkas = _CHANGES[setting.dynamic]
-    return f"start (Kafka: {kafkas})" if setting.name in dynamic.START_ONLY else kafkas
 
 
 def _group_table() -> str:

@@ -18,13 +18,13 @@ FAMILIES = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
-# pylog acts on these at its start only. A change that would not be in force is refused.
-START_ONLY = frozenset((
-    "listeners", "listener.security.protocol.map", "max.connections", "max.connections.per.ip",
-    "num.io.threads", "num.network.threads"))
+# What must fit together for the broker to be reached.
+LISTENING = ("listeners", "listener.security.protocol.map", "max.connections.per.ip.overrides")
 # Numbers of threads: at most halved or doubled by one change.
 THREADS = frozenset(("background.threads", "log.cleaner.threads",
-                     "num.recovery.threads.per.data.dir", "num.replica.fetchers"))
+                     "num.io.threads",
+                     "num.network.threads", "num.recovery.threads.per.data.dir",
+                     "num.replica.fetchers"))
 # Only for one listener, by the name listener.name.<listener>.<setting>.
 LISTENER_ONLY = frozenset((
     "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
@@ -78,9 +78,6 @@ def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
 def check(texts: dict[str, str], per_broker: bool, settings) -> None:
     """Raises ConfigError when one of these settings cannot be changed while the broker runs."""
     for name, value in check_layer(texts, per_broker).items():
-        if name in START_ONLY and value != settings[name]:
-            raise ConfigError(f"{name} takes effect at the start only in pylog: set it in the "
-                              "properties file")
         if name in THREADS and not settings[name] // 2 <= value <= settings[name] * 2:
             raise ConfigError(f"Invalid value {value} for configuration {name}: expected between "
                               f"half and double the current {settings[name]}")

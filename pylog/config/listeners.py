@@ -49,6 +49,18 @@ def parse_protocol_map(text: str, controller_names: tuple) -> dict[str, str]:
     return protocols
 
 
+def parse_overrides(text: str) -> dict[str, int]:
+    """Host -> most connections, of max.connections.per.ip.overrides; raises ConfigError."""
+    limits = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, colon, count = entry.rpartition(":")
+        if not host or not (count.isascii() and count.isdigit()):
+            raise ConfigError(f"Invalid value {entry} for configuration "
+                              "max.connections.per.ip.overrides: expected host:count")
+        limits[host.strip().strip("[]")] = int(count)
+    return limits
+
+
 def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener, ...]:
     """The listeners of setting `key`; raises ConfigError for a bad address or a shared name."""
     found = [_parse_one(key, entry, protocols) for entry in entries]

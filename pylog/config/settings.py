@@ -25,7 +25,8 @@ class Settings:
     texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
     the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
     `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was
-    set since, as text.
+    set since, as text. `listeners` and `advertised_listeners` are listeners.Listeners,
+    `connection_limits` is host -> most connections.
     """
 
     def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
@@ -44,8 +45,9 @@ class Settings:
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
         self._check_roles()
-        self.listeners, self.advertised_listeners = self._parse_listeners()
         self._check_together()
+        if len(self.listeners) < len(self["listeners"]):
+            self.warnings.append("no controller listener is opened: the controller is in brokerd")
 
     @classmethod
     def load(cls, path: str | None = None, overrides=()) -> "Settings":
@@ -128,6 +130,15 @@ class Settings:
         self.dynamic_cluster, self.dynamic_own = dict(cluster), dict(own)
         self._values = dynamic.layered(self._static, cluster, own)
         self._topic_defaults = None
+        try:
+            self._settle_listening()
+        except ConfigError as error:
+            # The file has changed since: a broker that starts where the file says can be mended.
+            self.warnings.append(f"{', '.join(dynamic.LISTENING)} as set at run time: {error}")
+            self._values = dynamic.layered(self._static, *(
+                {name: text for name, text in layer.items() if name not in dynamic.LISTENING}
+                for layer in (cluster, own)))
+            self._settle_listening()
 
     def explain(self, name: str) -> str:
         """What there is to know of a setting, with the value in force; raises ConfigError."""
@@ -198,6 +209,11 @@ class Settings:
                 f"process.roles={values.format_value(self['process.roles'])}: pylog runs broker "
                 "and controller in one process, so it must be broker,controller or left out")
 
+    def _settle_listening(self) -> None:
+        self.listeners, self.advertised_listeners = self._parse_listeners()
+        self.connection_limits = listeners.parse_overrides(
+            self["max.connections.per.ip.overrides"])
+
     def _parse_listeners(self) -> tuple[tuple, tuple]:
         controllers = tuple(name.upper() for name in self["controller.listener.names"])
         protocols = listeners.parse_protocol_map(
@@ -211,8 +227,6 @@ class Settings:
             if entry.protocol not in listeners.PROTOCOLS_SERVED:
                 raise ConfigError(f"listeners: {entry!r} has security protocol {entry.protocol}; "
                                   f"served: {', '.join(listeners.PROTOCOLS_SERVED)}")
-        if len(bound) < len(every):
-            self.warnings.append("no controller listener is opened: the controller is in brokerd")
         told = listeners.parse(
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
         told = tuple(entry for entry in told if entry.name not in controllers)
@@ -230,6 +244,7 @@ class Settings:
             raise ConfigError(f"inter.broker.listener.name={between}: no listener of that name")
 
     def _check_together(self) -> None:
+        self._settle_listening()
         for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
             if self[name] == 0:
                 raise ConfigError(f"Invalid value 0 for configuration {name}: "
@@ -237,6 +252,14 @@ class Settings:
         if self["log.roll.ms"] is not None and self["log.roll.ms"] < 1:
             raise ConfigError(f"Invalid value {self['log.roll.ms']} for configuration log.roll.ms: "
                               "expected at least 1")
+        queued, longest = self["queued.max.request.bytes"], self["socket.request.max.bytes"]
+        if 0 < queued < longest:
+            raise ConfigError(f"queued.max.request.bytes={queued}: expected at least "
+                              f"socket.request.max.bytes, {longest}")
+        if not 0 <= self["offsets.topic.compression.codec"] <= 4:
+            raise ConfigError("Invalid value "
+                              f"{self['offsets.topic.compression.codec']} for configuration "
+                              "offsets.topic.compression.codec: expected 0 to 4")
         if not self.log_dirs:
             raise ConfigError("log.dirs: at least one directory is needed")
         if len(set(self.log_dirs)) != len(self.log_dirs):
@@ -281,6 +304,5 @@ def _explanation(setting, value, origin: str):
     modes = {"": "at start only", "broker": "while running, per broker",
              "cluster": "while running, per broker or cluster-wide"}
     if not setting.synonyms:
-        late = "; pylog takes it at start only" if setting.name in dynamic.START_ONLY else ""
-        yield f"  changes: {modes[setting.dynamic]}{late}"
+        yield f"  changes: {modes[setting.dynamic]}"
     yield "  effect: " + ("yes" if setting.effect == "live" else "none in pylog yet")

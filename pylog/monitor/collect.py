@@ -42,6 +42,7 @@ REACTOR_STATS = (
     ("pylog_requests_in_flight", "requests_in_flight"),
     ("pylog_requests_missed", "requests_missed"),
     ("pylog_requests_abandoned", "requests_abandoned"), ("pylog_requests_slow", "requests_slow"),
+    ("pylog_requests_throttled", "requests_throttled"),
     ("pylog_connections", "connections"), ("pylog_connections_accepted", "connections_accepted"),
     ("pylog_connections_refused", "connections_refused"), ("pylog_network_in_bytes", "bytes_in"),
     ("pylog_network_out_bytes", "bytes_out"), ("pylog_network_sendfile_bytes", "bytes_sendfile"),
@@ -139,7 +140,7 @@ class Collector:
     # ---- requests and reactors ------------------------------------------------------------------
 
     def _requests(self, page) -> None:
-        found = native.requests(self._broker.reactors)
+        found = native.requests(self._broker.network.reactors)
         names = {key: api_name(key) for key in found}
         for family, kind in REQUEST_HISTOGRAMS:
             page.histograms(family, [((names[key],), histograms[kind])
@@ -150,16 +151,16 @@ class Collector:
             for key, (_, errors) in found.items() for code, count in errors.items()])
 
     def _reactors(self, page) -> None:
-        broker = self._broker
-        stats = broker.reactors.stats()
+        reactors = self._broker.network.reactors
+        stats = reactors.stats()
         for family, name in REACTOR_STATS:
             page.one(family, stats[name])
         causes = [(cause, stats[name]) for cause, name in CLOSED]
         other = max(0, stats["connections_closed"] - sum(count for _, count in causes))
         page.family("pylog_connections_closed", [
             ((cause,), count) for cause, count in [*causes, ("other", other)]])
-        page.one("pylog_reactor_threads", broker.settings["num.network.threads"])
-        page.histograms("pylog_reactor_round_seconds", [((), native.rounds(broker.reactors))])
+        page.one("pylog_reactor_threads", reactors.threads)
+        page.histograms("pylog_reactor_round_seconds", [((), native.rounds(reactors))])
         page.family("pylog_reactor_waits", [((cause,), stats[name]) for cause, name in WAITS])
 
     # ---- disks ----------------------------------------------------------------------------------

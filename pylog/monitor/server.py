@@ -14,6 +14,7 @@ import threading
 from urllib.parse import unquote
 
 from pylog._native import compress
+from pylog.log.errors import StartError
 from pylog.monitor.collect import Collector
 from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
 
@@ -39,12 +40,13 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Monitor:
-    """address: as the setting metrics.listener has it. seconds: a clock that never goes back."""
+    """Listens where the setting metrics.listener says. seconds: a clock that never goes back.
+    `address` is (host, port) as bound."""
 
-    def __init__(self, broker, address: str, seconds):
+    def __init__(self, broker, seconds):
         self._broker = broker
         self._seconds = seconds
-        self._host, self._port = parse_address(address)
+        self.address = None
         self._socket = None
         self._stopping = threading.Event()
         self._room = threading.Semaphore(CONNECTIONS_MAX)
@@ -52,12 +54,19 @@ class Monitor:
         self._threads = []
         self.collector = self.groups = None
 
-    def open(self) -> tuple[str, int]:
-        """Binds. Returns (host, port). Raises OSError."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._socket = socket.create_server((self._host, self._port), family=family, backlog=16)
-        self._port = self._socket.getsockname()[1]
-        return self._host, self._port
+    def open(self) -> None:
+        """Binds. Raises StartError."""
+        text = self._broker.settings["metrics.listener"]
+        try:
+            host, port = parse_address(text)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=16)
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on metrics.listener {text}: {error.strerror}") from error
+        self.address = host or "0.0.0.0", self._socket.getsockname()[1]
 
     def start(self, loop) -> None:
         """Answers from now on. loop: the event loop that owns the broker's state."""
@@ -67,8 +76,9 @@ class Monitor:
             thread = threading.Thread(target=work, name="metrics", daemon=True)
             thread.start()
             self._threads.append(thread)
+        host, port = self.address
         log.info("metrics endpoint", extra={
-            "address": f"{self._host or '0.0.0.0'}:{self._port}"})
+            "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
 
     def stop(self) -> None:
         """Ends the threads; not on the event loop, which they may ask a last time."""

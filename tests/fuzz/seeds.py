@@ -15,13 +15,17 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "inflate", "serve", "frames"):
+    for target in ("batch", "columns", "inflate", "serve", "frames"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
         for flags in (0, 1, 0x1E):
             seed = bytes([flags, 3, codec]) + batch.build(RECORDS, codec=codec)
             (directory / "batch" / f"{codec}-{flags}").write_bytes(seed)
+            fetched = batch.build(RECORDS, codec=codec) + batch.build(
+                RECORDS, base_offset=4, codec=codec, producer_id=1, attributes=batch.TRANSACTIONAL)
+            seed = bytes([flags | 8, 3]) + fetched
+            (directory / "columns" / f"{codec}-{flags}").write_bytes(seed)
         if codec:
             seed = bytes([codec - 1 | 0x80, codec]) + compress.compress(codec, plain)
             (directory / "inflate" / str(codec)).write_bytes(seed)

@@ -4,7 +4,7 @@ import asyncio
 import time
 from types import SimpleNamespace
 
-from pylog._native.log import IoPool
+from pylog._native.iopool import IoPool
 from pylog.config import Settings
 from pylog.log.manager import LogManager
 from pylog.metadata.service import MetadataService

@@ -14,7 +14,7 @@ from tests.native.plain import ENVIRONMENT
 from tests.wire import raw
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["input", "events", "peers", "slab", "timers", "mailbox"]
+PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox"]
 SOURCES = {
     "reactor_units": PARTS,
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
@@ -85,6 +85,12 @@ class ReactorServer:
             [str(built(sanitizer)), port, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, preexec_fn=limit, env=SANITIZED)
         self.port = int(self.process.stdout.readline())
+
+    def command(self, letter: str) -> int:
+        """Has the stand-in do something to its reactors (reactor_server.c); how many there are."""
+        self.process.stdin.write(letter)
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
     def connect(self, wait_s: float = 10.0) -> Connection:
         return Connection(self.port, wait_s)

@@ -275,14 +275,14 @@ static void request(struct reactors *rs, const struct event *e) {
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
     if (what == 'n') {
-        reactors_reply(rs, e->token, NULL, 0, false);
+        reactors_reply(rs, e->token, NULL, 0, false, 0);
         return;
     }
     uint8_t *frame = malloc(8 + len);
     put_i32(frame, (int32_t)(4 + len));
     put_i32(frame + 4, e->correlation_id);
     memcpy(frame + 8, answer, len);
-    reactors_reply(rs, e->token, frame, 8 + len, what == 'q');
+    reactors_reply(rs, e->token, frame, 8 + len, what == 'q', 0);
     free(frame);
 }
 
@@ -335,11 +335,26 @@ static int make_file(void) {
     return fd;
 }
 
+/* A digit: so many threads; "u": the listener ends; "l": one connection is the most; "o": but for
+ * 127.0.0.1, which may have two. Answered by a line with the number of threads. */
+static void command(struct reactors *rs, char c, int port) {
+    static const uint8_t local[16] = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1};
+    int before = reactors_threads(rs);
+    if (c == 'u') reactors_unlisten(rs, 7);
+    if (c == 'l')
+        reactors_set_limits(rs, &(struct reactors_limits){.connections_max = UINT32_MAX,
+                                                          .connections_per_ip_max = 1});
+    if (c == 'o') assert(reactors_set_overrides(rs, local, &(uint32_t){2}, 1));
+    if (c >= '1' && c <= '9') assert(reactors_resize(rs, c - '0') == 0);
+    if (reactors_threads(rs) > before)
+        assert(reactors_join(rs, 7, "127.0.0.1", port, 1024, before) == port);
+    printf("%d\n", reactors_threads(rs));
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
     struct reactors_config config = {
         .threads = (int)option(argc, argv, "threads", 2),
-        .connections_max = (uint32_t)option(argc, argv, "connections", 100000),
-        .connections_per_ip_max = (uint32_t)option(argc, argv, "per_ip", 100000),
         .queued_requests_max = (uint32_t)option(argc, argv, "queued", 500),
         .idle_ms_max = option(argc, argv, "idle_ms", 600000),
         .input_bytes_max = (uint64_t)option(argc, argv, "input_bytes", 0),
@@ -354,6 +369,10 @@ int main(int argc, char **argv) {
     struct serve_shared shared = {.pool = iopool_new(2, 4096, NULL, NULL), .file = make_file()};
     struct reactors *rs = reactors_new(&shared, &config);
     assert(rs != NULL);
+    reactors_set_limits(
+        rs, &(struct reactors_limits){
+                .connections_max = (uint32_t)option(argc, argv, "connections", 100000),
+                .connections_per_ip_max = (uint32_t)option(argc, argv, "per_ip", 100000)});
     int port = reactors_listen(rs, 7, argv[1][0] == ':' ? "::" : "127.0.0.1",
                                atoi(argv[1] + (argv[1][0] == ':')), 1024);
     printf("%d\n", port);
@@ -364,7 +383,7 @@ int main(int argc, char **argv) {
     assert(reactors_start(rs) == 0);
     pthread_create(&plane, NULL, control, rs);
     char c;
-    while (read(0, &c, 1) > 0) {}
+    while (read(0, &c, 1) > 0) command(rs, c, port);
     reactors_stop_accepting(rs);
     reactors_stop(rs, option(argc, argv, "drain_ms", 200));
     atomic_store(&control_stop, true);

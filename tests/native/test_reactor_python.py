@@ -8,14 +8,13 @@ import time
 import pytest
 
 from pylog._native.grants import Grants
-from pylog._native.log import IoPool
+from pylog._native.iopool import IoPool
 from pylog._native.reactor import POLL_EVENTS_MAX, THREADS_MAX, Reactors
 from tests.wire import raw
 
 VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (3, 0, 13, 9), (18, 0, 4, 3)]
-LIMITS = {"request_bytes_max": 1 << 20, "connections_max": 1000, "connections_per_ip_max": 1000,
-          "idle_ms_max": -1, "queued_requests_max": 500, "fetch_bytes_max": 1 << 20,
-          "sessions_max": 10}
+LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max": 500,
+          "fetch_bytes_max": 1 << 20, "sessions_max": 10}
 
 
 def made(network_threads: int = 2, api_versions=VERSIONS) -> Reactors:

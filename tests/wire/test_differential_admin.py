@@ -61,7 +61,8 @@ def _alter(side: Side, label: str, kind: int, name: str, *rows, version: int = 1
 # Where the two are started differently, and what only one of them has.
 OWN = {"log.dir", "log.dirs", "listeners", "advertised.listeners", "node.id", "broker.id",
        "process.roles", "controller.listener.names", "controller.quorum.voters",
-       "listener.security.protocol.map", "num.network.threads", "decompressed.batch.bytes.max",
+       "listener.security.protocol.map", "num.network.threads", "socket.receive.buffer.bytes",
+       "decompressed.batch.bytes.max",
        "records.validate.enable", "log.flush.acks.all.enable", "min.insync.replicas",
        "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
        "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",

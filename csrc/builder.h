@@ -1,0 +1,113 @@
+/* Batches of magic 2 as a producer makes them: one open batch that takes record by record, and a
+ * writer that scatters rows of Arrow columns over the open batches of a topic's partitions. */
+#ifndef PYLOG_BUILDER_H
+#define PYLOG_BUILDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    BUILDER_FULL = 1,          /* the record would pass bytes_max: close first */
+    BUILDER_E_MEMORY = -1,
+    BUILDER_E_SIZE = -2,       /* a record or batch of 2 GiB, or above record_bytes_max */
+    BUILDER_E_PARTITION = -3,  /* a row names a partition that there is not */
+    BUILDER_E_COLUMN = -4,     /* offsets fall or leave their data */
+    BUILDER_E_CODEC = -5       /* no such codec, or a level that it refuses */
+};
+
+/* Java's default partitioner: murmur2 made positive. */
+uint32_t builder_murmur2(const uint8_t *key, size_t len);
+
+/* librdkafka's `consistent`: zlib's CRC-32. */
+uint32_t builder_crc32(const uint8_t *key, size_t len);
+
+struct builder {
+    uint8_t *bytes; /* the header's room, then records */
+    size_t len, room, bytes_max;
+    int64_t base_timestamp, max_timestamp;
+    int32_t count;
+};
+
+struct builder_batch {
+    uint8_t *bytes; /* malloc'd */
+    size_t len;
+    int64_t max_timestamp;
+    int32_t count, partition;
+};
+
+struct builder_record {
+    int64_t timestamp;
+    const uint8_t *key, *value;
+    int64_t key_len, value_len; /* -1: null */
+    const uint8_t *headers;     /* their count and bytes as in a record; NULL: none */
+    size_t headers_len;
+};
+
+/* 0, BUILDER_FULL (only when the batch has records) or an error. */
+int builder_append(struct builder *b, const struct builder_record *r);
+
+/* The batch so far, without checksum and producer; the builder is empty again. 0 or an error; then
+ * nothing has changed. Never without records. */
+int builder_close(struct builder *b, int codec, int level, struct builder_batch *out);
+void builder_free(struct builder *b);
+
+/* Producer fields and transactional bit; the checksum is to be made anew. */
+void builder_stamp(uint8_t *batch, int64_t producer_id, int16_t epoch, int32_t base_sequence,
+                   bool transactional);
+void builder_seal(uint8_t *batch, size_t len);
+
+/* ---- rows of columns */
+
+enum builder_partitioner {
+    BUILDER_MURMUR2,
+    BUILDER_CRC32
+};
+
+/* Binary or string as Arrow lays it out; `width` 4 or 8: of an offset. offsets NULL: all null. */
+struct builder_column {
+    const void *offsets;
+    const uint8_t *data, *validity; /* validity NULL: no nulls */
+    int64_t start;                  /* the first row's place in the buffers */
+    int64_t data_len;
+    int width;
+};
+
+struct builder_rows {
+    struct builder_column key, value;
+    const int64_t *timestamps; /* NULL: `now` for all */
+    const int32_t *partitions; /* NULL or -1: by key */
+    const int32_t *header_offsets;
+    struct builder_column header_key, header_value;
+    int64_t header_count;
+    int64_t now;
+};
+
+struct builder_writer {
+    struct builder *open;
+    int32_t partition_count;
+    enum builder_partitioner partitioner;
+    size_t bytes_max, record_bytes_max;
+    int codec, level;
+    int32_t *sticky; /* the partitions among which null keys rotate */
+    int32_t sticky_count, sticky_at;
+    struct builder_batch *closed;
+    size_t closed_count, closed_room, closed_bytes;
+    uint8_t *headers; /* of the row at hand */
+    size_t headers_room;
+};
+
+/* Makes room for `partition_count` builders and the sticky list, which is copied. */
+int builder_writer_begin(struct builder_writer *w, int32_t partition_count, const int32_t *sticky,
+                         int32_t sticky_count);
+void builder_writer_end(struct builder_writer *w);
+
+/* Rows [row, stop), in order. The row to go on with: below `stop` once closed batches hold more
+ * than closed_bytes_max bytes. *error is then 0, or what that row is refused for. */
+int64_t builder_write(struct builder_writer *w, const struct builder_rows *rows, int64_t row,
+                      int64_t stop, size_t closed_bytes_max, int *error);
+
+/* Closes what is open. */
+int builder_flush(struct builder_writer *w);
+
+#endif

@@ -1,0 +1,159 @@
+"""What listens: the reactors, their listeners and limits, as the settings in force want them.
+
+Owns: the reactors.
+Called by: broker, on the event loop before the start and on one worker thread at a time after it.
+Invariants: (1) a listener's number is given once, so that a connection that outlives its listener
+  keeps its name; (2) a listener that stays the same is not touched by a change of others.
+Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
+"""
+
+import errno
+import ipaddress
+import logging
+import socket
+import threading
+
+from pylog._native.reactor import THREADS_MAX, Reactors
+from pylog.log.errors import StartError
+from pylog.protocol import api, tables
+
+log = logging.getLogger("pylog.network")
+
+NEVER_FLEXIBLE = 1 << 14
+REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
+
+
+class Network:
+    """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound."""
+
+    def __init__(self, settings, grants, io_pool, quotas):
+        self._settings = settings
+        self.reactors = _reactors(settings, grants, io_pool, quotas)
+        self._names: list[str] = []
+        self._open: dict[int, tuple] = {}
+        self._running = False
+
+    @property
+    def addresses(self) -> list[tuple[str, str, int]]:
+        return [(listener.name, listener.host or socket.gethostname(), port)
+                for listener, port in self._open.values()]
+
+    def listener_name(self, number: int) -> str:
+        """The name of a listener by the number that its connections carry, of ended ones too."""
+        return self._names[number]
+
+    def open(self) -> None:
+        """Binds the listeners. Raises StartError."""
+        self._set_limits()
+        for listener in self._settings.listeners:
+            try:
+                self._listen(listener)
+            except OSError as error:
+                raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
+
+    def start(self) -> None:
+        self.reactors.start()
+        self._running = True
+        self._resize()
+
+    def apply(self) -> bool:
+        """Brings the settings in force into force here. Blocks. True: `addresses` changed.
+
+        What the system refuses is logged, as in Kafka: the change stands, and the next start or
+        change tries again.
+        """
+        self._set_limits()
+        self._resize()
+        added = list(self._settings.listeners)
+        ended = []
+        for number, (listener, port) in self._open.items():
+            same = [one for one in added if (one.name, one.host) == (listener.name, listener.host)
+                    and one.port in (listener.port, port)]
+            added = [one for one in added if one not in same]
+            if not same:
+                ended.append(number)
+        for number in ended:
+            self.reactors.unlisten(number)
+            del self._open[number]
+        for listener in added:
+            self._listen_soon(listener, REBIND_ATTEMPTS if ended else 1)
+        return bool(ended or added)
+
+    def _listen_soon(self, listener, attempts: int) -> None:
+        """A port that an ended listener had is free once every reactor has let go of it."""
+        for attempt in range(attempts):
+            try:
+                self._listen(listener)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or attempt + 1 == attempts:
+                    log.error("cannot listen", extra={"listener": repr(listener),
+                                                      "reason": error.strerror})
+                    return
+            threading.Event().wait(REBIND_PAUSE_S)
+
+    def _listen(self, listener) -> None:
+        number = len(self._names)
+        port = self.reactors.listen(number, listener.host, listener.port, self._backlog)
+        self._names.append(listener.name)
+        self._open[number] = listener, port
+
+    @property
+    def _backlog(self) -> int:
+        return self._settings["socket.listen.backlog.size"]
+
+    def _resize(self) -> None:
+        wanted, before = min(self._settings["num.network.threads"], THREADS_MAX), \
+            self.reactors.threads
+        if wanted == before or not self._running:
+            return
+        try:
+            self.reactors.resize(wanted)
+        except OSError as error:
+            log.error("no more network threads", extra={"reason": error.strerror})
+        if self.reactors.threads > before:
+            for number, (listener, port) in self._open.items():
+                try:
+                    self.reactors.join(number, listener.host, port, self._backlog, before)
+                except OSError as error:
+                    # The other reactors' sockets go on, and they pass connections on.
+                    log.error("a network thread does not listen",
+                              extra={"listener": repr(listener), "reason": error.strerror})
+
+    def _set_limits(self) -> None:
+        limits = {}
+        for host, count in self._settings.connection_limits.items():
+            for address in _addresses(host):
+                limits[address] = count
+        self.reactors.set_limits(self._settings["max.connections"],
+                                 self._settings["max.connections.per.ip"], limits)
+
+
+def _addresses(host: str) -> list[bytes]:
+    """The host's addresses, IPv4 as v4-mapped; none when it has no address, which is logged."""
+    try:
+        found = {entry[4][0].partition("%")[0]
+                 for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError as error:
+        log.error("max.connections.per.ip.overrides: no address",
+                  extra={"host": host, "reason": error.strerror})
+        return []
+    packed = [ipaddress.ip_address(one).packed for one in found]
+    return [bytes(10) + b"\xff\xff" + one if len(one) == 4 else one for one in packed]
+
+
+def _reactors(settings, grants, io_pool, quotas) -> Reactors:
+    flexible = tables.flexible_from()
+    versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
+                for key, (low, high) in api.SERVED.items()]
+    return Reactors(
+        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
+        network_threads=min(settings["num.network.threads"], THREADS_MAX),
+        request_bytes_max=settings["socket.request.max.bytes"],
+        idle_ms_max=settings["connections.max.idle.ms"],
+        queued_requests_max=settings["queued.max.requests"],
+        input_bytes_max=settings["queued.max.request.bytes"] // settings["num.network.threads"],
+        send_buffer_bytes=settings["socket.send.buffer.bytes"],
+        receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
+        fetch_bytes_max=settings["fetch.max.bytes"],
+        sessions_max=settings["max.incremental.fetch.session.cache.slots"])
