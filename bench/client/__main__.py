@@ -38,17 +38,19 @@ BATCHES_DISTINCT = 24
 IN_FLIGHT = 5
 TOPIC_BYTES = 1_000_000_000
 READER_WAIT_S = 120
+COUNTRIES = ("de", "fr", "us", "jp")
+WORDS = ("alpha ", "beta ", "gamma ", "delta ")
 
 
 def values(count: int, size: int, rng: random.Random) -> list[bytes]:
     """Lines as a web shop might log them; about a third of their size once compressed."""
     made = []
     for _ in range(count):
-        text = ('{"user":%d,"item":"%08x","price":%.2f,"country":"%s","ts":%d,"note":"' % (
-            rng.randrange(10**6), rng.getrandbits(32), rng.random() * 500,
-            rng.choice(("de", "fr", "us", "jp")), 1_700_000_000_000 + rng.randrange(10**9)))
+        text = (f'{{"user":{rng.randrange(10**6)},"item":"{rng.getrandbits(32):08x}",'
+                f'"price":{rng.random() * 500:.2f},"country":"{rng.choice(COUNTRIES)}",'
+                f'"ts":{1_700_000_000_000 + rng.randrange(10**9)},"note":"')
         while len(text) < size - 2:
-            text += rng.choice(("alpha ", "beta ", "gamma ", "delta ", "%x " % rng.getrandbits(24)))
+            text += rng.choice((*WORDS, f"{rng.getrandbits(24):x} "))
         made.append((text[:size - 2] + '"}').encode())
     return made
 
@@ -136,7 +138,8 @@ def measure(bootstrap: str, given: argparse.Namespace, core: int) -> list[dict]:
 def report(rows: list[dict]) -> None:
     base = next((row["rate"] for row in rows if row["client"] == "confluent-kafka"), None)
     print(f"\n{rows[0]['bytes']} B, {rows[0]['codec']}", flush=True)
-    print("| client | records/s | MB/s | CPU s per million | × confluent-kafka |\n|---|--:|--:|--:|--:|")
+    print("| client | records/s | MB/s | CPU s per million | × confluent-kafka |")
+    print("|---|--:|--:|--:|--:|")
     for row in rows:
         ratio = f"{row['rate'] / base:.2f}" if base else ""
         print(f"| {row['client']} | {row['rate']:,.0f} | {row['rate'] * row['bytes'] / 1e6:,.0f} | "

@@ -390,7 +390,7 @@ def _final(result: Any) -> bool:
 def _settled(result: Any) -> Any:
     """That a topic is not there is the answer, not a reason to wait for it."""
     if isinstance(result, KafkaError) and result.code in _FINAL:
-        result.retriable = False
+        vars(result)["retriable"] = False
     return result
 
 

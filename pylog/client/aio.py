@@ -1,4 +1,4 @@
-"""The clients for asyncio, under the names of pylog.client: `from pylog.client.aio import Consumer`.
+"""The clients for asyncio, under pylog.client's names: `from pylog.client.aio import Consumer`.
 
 Owns: the names; each is imported when it is first used.
 Called by: applications.
@@ -15,8 +15,8 @@ from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPar
 _PLACES = {"Admin": "pylog.client.administration", "Consumer": "pylog.client.aio_consumer",
            "Producer": "pylog.client.aio_producer", "Record": "pylog._native.columns"}
 
-__all__ = ["Admin", "Consumer", "OffsetAndMetadata", "OffsetAndTimestamp", "Producer", "Record",
-           "TopicPartition"]
+__all__ = ["OffsetAndMetadata", "OffsetAndTimestamp", "TopicPartition"]
+__all__ += list(_PLACES)
 
 
 def __getattr__(name: str) -> Any:
