@@ -152,6 +152,7 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
         request_bytes_max=settings["socket.request.max.bytes"],
         idle_ms_max=settings["connections.max.idle.ms"],
         queued_requests_max=settings["queued.max.requests"],
+        input_bytes_max=settings["queued.max.request.bytes"] // settings["num.network.threads"],
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],
