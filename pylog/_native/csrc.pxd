@@ -334,7 +334,7 @@ cdef extern from "log.h" nogil:
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
     struct log_figures:
-        pass
+        int64_t start_offset, high_watermark
     void log_figures_take(log_t *log, log_figures *out)
     int log_time_of(log_t *log, int64_t offset, inflater *inflater, int64_t *timestamp_ms)
     struct log_appended:
