@@ -77,8 +77,22 @@ def measure(broker, port: int, **headers) -> dict:
             "bytes": len(body), "samples": text.count(b"\n") - text.count(b"\n#")}
 
 
+def produced(port: int) -> list:
+    """The broker's own histogram of Produce, from last byte in to last byte out."""
+    return [(float(bound), int(count)) for bound, count in re.findall(
+        rb'^pylog_request_seconds_bucket\{api="Produce",le="([^"]+)"\} (\d+)', get(port), re.M)]
+
+
+def quantile_us(before: list, after: list, share: float) -> float:
+    """The upper bound of the bucket that the share of requests between two scrapes ended in."""
+    counts = [(bound, count - earlier) for (bound, count), (_, earlier)
+              in zip(after, before or [(0, 0)] * len(after), strict=True)]
+    return next(bound for bound, count in counts if count >= share * counts[-1][1]) * 1e6
+
+
 def latencies(broker, port: int) -> dict:
-    """End-to-end latency with a scrape each second and without, in turns."""
+    """Latency with a scrape each second and without, in turns: end to end as a client sees it (the
+    scraper takes its share of the machine too), and of Produce as the broker does."""
     found = {"alone": [], "scraped": []}
     for turn in range(2 * ROUNDS):
         name = ("alone", "scraped")[turn % 2]
@@ -93,12 +107,17 @@ def latencies(broker, port: int) -> dict:
             scraper.start()
         topic = f"latency-{turn}"
         loads.create_topic(broker, topic, 1)
-        found[name].append(loads.latency(broker, topic, LATENCY_RATE, LATENCY_SECONDS))
+        before = produced(port)
+        figures = loads.latency(broker, topic, LATENCY_RATE, LATENCY_SECONDS)
+        after = produced(port)
+        for key, share in (("p99", 0.99), ("p999", 0.999)):
+            figures[f"produce_{key}_us"] = quantile_us(before, after, share)
+        found[name].append(figures)
         stop.set()
         if name == "scraped":
             scraper.join()
-    return {f"{name}_{key}": median(row[key] for row in rows)
-            for name, rows in found.items() for key in ("p50_us", "p99_us", "p999_us")}
+    return {f"{name}_{key}": median(row[key] for row in rows) for name, rows in found.items()
+            for key in ("p50_us", "p99_us", "p999_us", "produce_p99_us", "produce_p999_us")}
 
 
 def main(argv: list[str]) -> int:

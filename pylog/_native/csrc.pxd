@@ -433,6 +433,7 @@ cdef extern from "quotas.h" nogil:
     int quotas_install(quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                        const quota_limit *limits, int64_t now_ms)
     void quotas_count(quotas *q, uint32_t *clients, uint32_t *rates)
+    uint64_t quotas_throttled(quotas *q, const uint8_t *client_id, uint32_t len, int64_t since_ms)
     quota_client *quotas_client(quotas *q, uint32_t principal, const uint8_t *client_id,
                                 uint32_t len)
     void quota_client_release(quota_client *c)

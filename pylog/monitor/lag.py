@@ -77,7 +77,6 @@ class GroupLags:
         self._left_out = [0, 0]  # in memory, and of those that are kept
         self._parts = {}         # group id -> {(topic, partition): Part}
         self._samples = {}       # group id -> deque of Samples
-        self.throttled_ms = None  # client id -> ms throttled lately; set by whoever throttles
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -235,7 +234,7 @@ class GroupLags:
         return view
 
     def _throttled(self, client_id: str) -> int:
-        return 0 if self.throttled_ms is None else self.throttled_ms(client_id)
+        return self._broker.quotas.throttled_ms(client_id, int(RATE_SECONDS * 1000))
 
     def _described(self, lags: Lags, members, recent, now: float) -> list:
         member_of = {part: member["member_id"]
