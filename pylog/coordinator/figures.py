@@ -1,0 +1,128 @@
+"""What the groups look like at a moment, for whoever watches them.
+
+Owns: nothing.
+Called by: monitor.lag: rows() and members() on the event loop, kept_rows() on any thread.
+Invariants: (1) nothing is changed, nor brought into memory; (2) the event loop is held for a few
+  groups at a time.
+Source: none but coordinator.groups.
+"""
+
+import asyncio
+from collections import namedtuple
+
+from pylog.coordinator import groups
+from pylog.protocol import codec
+from pylog.protocol.errors import ProtocolError
+
+STEP = 200              # Groups looked at in one go,
+STEP_OFFSETS = 2000     # and their committed offsets.
+ASSIGNMENT = "ConsumerProtocolAssignment"
+ASSIGNMENT_VERSION_MAX = 3
+
+Row = namedtuple("Row", ("id", "state", "generation", "members", "offsets"))
+Row.__doc__ = """One group. members: how many. offsets: {(topic, partition): group.Offset}, a
+copy.
+"""
+
+
+class Room:
+    """How much may still be taken: once something finds no place, nothing does, and is counted."""
+
+    def __init__(self, groups: int, offsets: int):
+        self._groups = groups
+        self._offsets = offsets
+        self.left_out = 0
+
+    def is_full(self) -> bool:
+        return self._groups < 1
+
+    def take(self, offsets: int) -> bool:
+        if self._groups < 1 or self._offsets < offsets:
+            self._groups = 0
+            self.left_out += 1
+            return False
+        self._groups -= 1
+        self._offsets -= offsets
+        return True
+
+
+def row(group) -> Row:
+    return Row(group.id, group.state, group.generation, len(group.members), dict(group.offsets))
+
+
+async def rows(coordinator, room: Room) -> tuple:
+    """([Row] of the groups in memory for which there is room, all their ids, the shards, ids of
+    groups that were dropped)."""
+    found, ids, gone = [], set(), set()
+    shards, _ = coordinator.shards()
+    looked = 0
+    for shard in shards:
+        machine = shard.groups
+        gone |= machine.gone
+        for group_id in list(machine.groups):
+            group = machine.groups.get(group_id)
+            if group is None:
+                continue
+            ids.add(group_id)
+            looked += 1
+            if room.take(len(group.offsets)):
+                found.append(row(group))
+                looked += len(group.offsets) * STEP // STEP_OFFSETS
+            if looked >= STEP:
+                looked = 0
+                await asyncio.sleep(0)
+    return found, ids, shards, gone
+
+
+async def members(coordinator, group_id: str) -> list:
+    """[{field: value}] of the members of one group, with the partitions that each was given."""
+    shard, _ = coordinator.shard_of(group_id)
+    group = None if shard is None else shard.groups.groups.get(group_id)
+    if group is None:
+        return []
+    return [{"member_id": member.id, "client_id": member.client_id, "host": member.client_host,
+             "instance_id": member.instance_id, "partitions": assigned(member.assignment)}
+            for member in group.members.values()]
+
+
+async def events(coordinator) -> dict:
+    """Event -> how often, over all groups, since they were loaded."""
+    totals = dict.fromkeys(groups.EVENTS, 0)
+    for shard in coordinator.shards()[0]:
+        for name, count in shard.groups.events.items():
+            totals[name] += count
+    return totals
+
+
+def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
+    """{group id: Row} of the groups that are in state.lmdb only; those in `elsewhere` are not.
+
+    known: what the last call gave: what is there only does not change.
+    """
+    found = {}
+    for shard in shards:
+        for group_id, _ in shard.kept.names():
+            if group_id in elsewhere:
+                continue
+            one = known.get(group_id)
+            if one is None:
+                group = None if room.is_full() else shard.kept.find(group_id)
+                one = None if group is None else row(group)
+            if one is None:
+                room.left_out += room.is_full()
+            elif room.take(len(one.offsets)):
+                found[group_id] = one
+    return found
+
+
+def assigned(assignment: bytes) -> list:
+    """[(topic, partition)] of a member's assignment; [] of what is not a consumer's."""
+    if len(assignment) < 2:
+        return []
+    version = min(int.from_bytes(assignment[:2], "big", signed=True), ASSIGNMENT_VERSION_MAX)
+    try:
+        message = codec.program(ASSIGNMENT, version).decode(bytes(assignment), 2)
+        return [(part.topic, index) for part in message.assigned_partitions
+                for index in part.partitions]
+    except ProtocolError:
+        return []
