@@ -23,6 +23,7 @@ ORDER = (
     ("dispatch", "client", "network"),
     ("broker",),
     ("testing",),
+    ("tools",),
     ("cli",),
     ("__main__",),
 )
