@@ -125,5 +125,5 @@ def confirmed(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} --yes says so where there is nobody to ask")
+        raise click.UsageError(f"{question.rstrip('?')}: --yes is needed where nobody can be asked")
     click.confirm(question, abort=True, err=True)
