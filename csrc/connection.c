@@ -94,6 +94,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     receive_settle(r, c, false);
     close(c->fd);
     left(r, c->peer.ip);
+    if (c->quota != NULL) quota_client_release(c->quota);
     if (c->watched) {
         struct event *e = events_make(EVENT_CLOSED, 0);
         if (e != NULL) {
@@ -115,7 +116,8 @@ static int64_t frame_deadline(const struct connection *c) {
  */
 static int64_t deadline(const struct reactor *r, const struct connection *c) {
     if (c->blocked) return c->progress_ms + STALL_MS_MAX;
-    if (c->first != NULL || c->list != NULL) return INT64_MAX;
+    if (c->muted) return c->muted_until_ms;
+    if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {
         int64_t idle_ms_max = r->all->config.idle_ms_max;
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
@@ -137,6 +139,12 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         arm(r, c);
         return;
     }
+    if (!c->blocked && c->muted) {
+        c->muted = false;
+        c->active_ms = c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_run(r, c);
+        return;
+    }
     if (c->blocked) {
         STAT_ADD(r, connections_stalled, 1);
     } else if (c->in_end == c->in_start) {
@@ -150,6 +158,24 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         return;
     }
     connection_close(r, c);
+}
+
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms) {
+    int64_t until_ms = r->now_ms + throttle_ms;
+    if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
+    c->muted = true;
+    if (r->privileged == c) r->privileged = NULL; /* it would keep the others from going on */
+    STAT_ADD(r, requests_throttled, 1);
+}
+
+/* Sends what is due. What that takes counts on the client's time, as far as it is limited. */
+static enum output_result send_answers(struct reactor *r, struct connection *c) {
+    if (c->quota == NULL || !quota_client_timed(c->quota)) return output_run(r, c);
+    int64_t began_ns = quotas_monotonic_ns();
+    enum output_result sent = output_run(r, c);
+    quota_client_count(c->quota, QUOTA_REQUEST, quotas_percent(quotas_monotonic_ns() - began_ns),
+                       r->now_ms);
+    return sent;
 }
 
 /* Reads once. False: this turn is over. */
@@ -180,7 +206,7 @@ void connection_run(struct reactor *r, struct connection *c) {
     for (;;) {
         int started = requests_start(r, c);
         uint8_t before = c->slot_count;
-        enum output_result sent = output_run(r, c);
+        enum output_result sent = send_answers(r, c);
         bool failed = sent == OUTPUT_FAILED || c->failed;
         bool ended = (c->closing || r->draining) && c->first == NULL;
         if (!failed && !ended) {
@@ -206,6 +232,10 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
     /* After a mere end of input the requests before it still count (acks=0), but a Fetch does
      * nothing that anyone would miss. */
+    if (c->muted && gone) {
+        connection_close(r, c);
+        return;
+    }
     if (c->first != NULL && (gone || (c->hung_up && c->first->state == SLOT_WAITING &&
                                       c->first->r.api_key == API_FETCH))) {
         connection_close(r, c);
@@ -218,7 +248,8 @@ void connection_evict_stalled(struct reactor *r) {
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
         if (c == NULL || c->in == NULL || c->in->room <= INPUT_SMALL_BYTES || c->readable ||
-            c->first != NULL || c->list != NULL || r->now_ms - c->active_ms < EVICT_MS)
+            c->first != NULL || c->list != NULL || c->asking || c->muted ||
+            r->now_ms - c->active_ms < EVICT_MS)
             continue;
         STAT_ADD(r, frames_late, 1);
         connection_close(r, c);

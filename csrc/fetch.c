@@ -374,7 +374,10 @@ static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     if (f->blocked) (void)evaluate(f->serve, f, false);
     for (struct fetch_part *p = f->set->first; p != NULL && worker_scratch != NULL; p = p->next)
-        if (p->range.length > 0) warm(&p->range, worker_scratch);
+        if (p->range.length > 0) {
+            if (!log_range_cached(&p->range)) log_count_cold(p->log);
+            warm(&p->range, worker_scratch);
+        }
     return 0;
 }
 
@@ -436,6 +439,12 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     }
     int16_t error = open_context(s, r, f);
     r->body_needed = false; /* all that matters was copied */
+    if (r->quota != NULL) {
+        /* More could only be refused. */
+        int32_t max = quota_client_fetch_max(r->quota, s->shared->limits.fetch_bytes_max);
+        if (f->bytes_max > max) f->bytes_max = max;
+        if (f->bytes_min > f->bytes_max) f->bytes_min = f->bytes_max;
+    }
     if (error != 0) return refuse(s, r, f, error);
     if (look_up(s, r, f, false)) return run(s, r, f, false);
     if (r->missing_count != 0) return SERVE_MISS;

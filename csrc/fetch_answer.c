@@ -8,6 +8,8 @@
 #include "wire.h"
 
 enum { ABORTED_MAX = 65536 };
+/* What an answer takes around its records (flexible versions; the others differ by few bytes). */
+enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
 
 /* A session's answer names a partition only when it has something to tell. An error is told every
  * time. */
@@ -120,9 +122,19 @@ static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
     return p;
 }
 
-static void answer_topics(struct reply *a, struct fetch *f) {
+/* Before the answer takes the ranges over. */
+static void count(const struct serve *s, const struct fetch_part *p) {
+    if (p->error != 0) serve_count_error(s, API_FETCH, p->error);
+    if (p->topic != NULL && p->log != NULL)
+        log_count_read(p->log, p->range.length, p->error != 0);
+}
+
+static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
     uint32_t topics = 0;
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) p->answer = has_news(f, p);
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        p->answer = has_news(f, p);
+        if (p->answer) count(s, p);
+    }
     for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
          p = skip(p, run_length(f, p)))
         topics++;
@@ -144,15 +156,54 @@ static void rotate(struct fetch *f) {
     }
 }
 
+/* What the answer's body and size field will take, but for what its aborted transactions do. */
+static size_t answer_bytes(struct fetch *f) {
+    size_t bytes = ANSWER_BYTES, topic_bytes = 0;
+    struct fetch_part *before = NULL;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (!has_news(f, p)) continue;
+        if (before == NULL || !same_topic(f, before, p))
+            topic_bytes += f->by_id ? TOPIC_BY_ID_BYTES : TOPIC_BYTES + p->name_len;
+        bytes += PARTITION_BYTES + (size_t)p->range.length;
+        before = p;
+    }
+    return bytes + topic_bytes;
+}
+
+/* The client is over a limit: it is told for how long, and nothing else. Its session is as if it
+ * had not asked; one that this request was to begin does not begin. */
+static enum serve_status answer_throttled(struct serve *s, struct serve_request *r,
+                                          struct fetch *f) {
+    struct reply *a = &r->reply;
+    if (f->full && f->session != NULL) {
+        sessions_close(s->shared->sessions, f->session_id, r->principal);
+        f->session_id = 0;
+    }
+    reply_header(a, r->correlation_id, f->flexible);
+    reply_i32(a, r->throttle_ms);
+    if (f->version >= 7) {
+        reply_i16(a, f->error);
+        reply_i32(a, f->error == 0 ? f->session_id : 0);
+    }
+    reply_count(a, f->flexible, 0);
+    reply_no_tags(a, f->flexible);
+    reply_finish(a);
+    fetch_free(s, r);
+    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+}
+
 enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct reply *a = &r->reply;
+    if (r->quota != NULL && serve_charge_fetch(r, answer_bytes(f)) > 0)
+        return answer_throttled(s, r, f);
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
     if (f->version >= 7) {
         reply_i16(a, f->error);
         reply_i32(a, f->session != NULL ? f->session->id : 0);
     }
-    answer_topics(a, f);
+    if (f->error != 0) serve_count_error(s, API_FETCH, f->error);
+    answer_topics(s, a, f);
     reply_no_tags(a, f->flexible);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);

@@ -36,6 +36,7 @@ struct produce {
     struct produce_part *parts;
     struct serve_missing *missing;
     uint32_t part_count, part_cap, missing_cap;
+    int64_t job_ns; /* how long a worker took */
     int32_t timeout_ms;
     int16_t acks, version;
     bool flexible, by_id, transactional, job_running;
@@ -351,11 +352,14 @@ static uint32_t count_topics(const struct produce *q) {
 
 static enum serve_status answer(struct serve_request *r, struct produce *q) {
     struct reply *a = &r->reply;
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
         /* Nobody would read an error code: the closed connection tells the client to look again. */
         enum serve_status status = SERVE_SILENT;
         for (uint32_t i = 0; i < q->part_count; i++)
             if (q->parts[i].error != 0) status = SERVE_CLOSE;
+        serve_charge_produce(r, false);
         produce_free(r);
         return status;
     }
@@ -375,7 +379,7 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
         answer_part(a, p, q->version, q->flexible);
         if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
     }
-    reply_i32(a, 0);
+    reply_i32(a, serve_charge_produce(r, true));
     reply_no_tags(a, q->flexible);
     reply_finish(a);
     produce_free(r);
@@ -396,8 +400,13 @@ static bool keep_keys(struct produce *q) {
 static enum serve_status append_all(struct serve_request *r, struct produce *q) {
     int64_t now_ms = serve_wall_ms();
     bool pending = false;
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0) append_part(&q->parts[i], now_ms);
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (p->error == 0)
+            append_part(p, now_ms);
+        else if (p->log != NULL)
+            log_count_refused(p->log);
+    }
     for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         p->waiter.mailbox = q->serve->mailbox;
@@ -414,10 +423,11 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
     struct scratch *scratch = worker_scratch;
-    int64_t now_ms = serve_wall_ms();
+    int64_t now_ms = serve_wall_ms(), began_ns = quotas_monotonic_ns();
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error == 0)
             check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
+    q->job_ns = quotas_monotonic_ns() - began_ns;
     return 0;
 }
 
@@ -495,6 +505,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
     }
     if (reason == SERVE_IO_DONE) {
         q->job_running = false;
+        r->busy_ns += q->job_ns;
         return append_all(r, q);
     }
     if (q->job_running) return SERVE_WAIT;

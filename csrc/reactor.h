@@ -27,6 +27,7 @@ struct reactors_config {
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
     uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
+    struct quotas *quotas;                       /* borrowed; NULL: none are kept */
 };
 
 /* What may change while they run. */
@@ -35,6 +36,8 @@ struct reactors_limits {
     uint32_t connections_per_ip_max;
 };
 
+struct meter_api_figures;
+struct meter_figures;
 struct reactors;
 /* Takes nothing over; `shared` outlives it. NULL: out of memory or descriptors (errno). */
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config);
@@ -67,10 +70,12 @@ struct events *reactors_events(struct reactors *rs);
 /* The control plane took `count` requests or misses out of the events: connections that waited for
  * room go on. */
 void reactors_taken(struct reactors *rs);
-/* A whole frame with its size, copied; frame NULL: nothing is sent. False: out of memory. Stale
- * tokens are ignored. */
+/* A whole frame with its size, copied; frame NULL: nothing is sent. throttle_ms: for how long the
+ * connection is muted after it. False: out of memory. Stale tokens are ignored. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close);
+                    bool close, int32_t throttle_ms);
+/* What an EVENT_QUOTA asked for is installed: the connection goes on. */
+void reactors_retry(struct reactors *rs, uint64_t connection);
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count);
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal);
@@ -86,5 +91,17 @@ void reactors_stop(struct reactors *rs, int64_t drain_ms);
  * past the last. */
 const char *reactors_stat_name(int i);
 uint64_t reactors_stat(struct reactors *rs, int i);
+/* The requests of one api key, and the time of the reactors' rounds between two sleeps; added up
+ * over the reactors. */
+void reactors_meter(struct reactors *rs, int api_key, struct meter_api_figures *out);
+void reactors_rounds(struct reactors *rs, struct meter_figures *out);
+/* What only the control plane knows of a request that it answered; by the thread that takes the
+ * events. error_code 0: none. */
+void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
+                            int64_t remote_ns, int error_code);
+/* Requests that take longer come as EVENT_SLOW, a few each second; < 0: none do. What a Fetch
+ * waits for records on its client's wish does not count, nor JoinGroup and SyncGroup. */
+void reactors_set_slow(struct reactors *rs, int64_t slow_ms);
+int64_t reactors_now_ns(void); /* CLOCK_MONOTONIC, as in events */
 
 #endif

@@ -17,7 +17,7 @@ static bool is_exclusive(const struct slot *s) {
 }
 
 static bool may_start(const struct connection *c) {
-    if (c->closing || c->blocked) return false;
+    if (c->closing || c->blocked || c->muted || c->asking) return false;
     return c->last == NULL ||
            (c->slot_count < REQUESTS_PER_CONNECTION_MAX && !is_exclusive(c->last));
 }
@@ -37,6 +37,7 @@ static void free_slot(struct reactor *r, struct slot *s) {
     timers_cancel(&r->timers, &s->timer);
     reply_clear(&s->r.reply);
     drop_body(r, s);
+    if (s->r.quota != NULL) quota_client_release(s->r.quota);
     slab_give(&r->slots, s);
     STAT_ADD(r, requests_in_flight, -1);
 }
@@ -55,6 +56,7 @@ static void unlink_slot(struct connection *c, struct slot *s) {
 void requests_pop(struct reactor *r, struct connection *c) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
+    timing_end(r, c, s);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
     free_slot(r, s);
@@ -83,6 +85,11 @@ static struct slot *new_slot(struct reactor *r, struct connection *c,
     s->r.client_id = h->client_id;
     s->r.client_id_len = h->client_id_len;
     reply_init(&s->r.reply);
+    if (c->quota != NULL && quota_client_limited(c->quota)) {
+        quota_client_retain(c->quota);
+        s->r.quota = c->quota;
+        s->r.frame_bytes = c->frame_bytes - FRAMES_SIZE_BYTES;
+    }
     if (c->last == NULL)
         c->first = s;
     else
@@ -108,6 +115,7 @@ static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t
     e->api_version = s->r.api_version;
     e->local = c->local;
     e->peer = c->peer;
+    e->began_ns = s->began_ns;
     return e;
 }
 
@@ -164,6 +172,8 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) {
 static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first) {
     struct connection *c = s->connection;
     timers_cancel(&r->timers, &s->timer);
+    timing_pause(s);
+    if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
     switch (status) {
     case SERVE_ANSWER:
         s->state = SLOT_ANSWERED;
@@ -171,6 +181,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
         return;
     case SERVE_WAIT:
         s->state = SLOT_WAITING;
+        s->asked = s->r.api_key != API_PRODUCE && s->r.deadline_ms != INT64_MAX;
         keep_body(r, s, first);
         if (s->r.deadline_ms != INT64_MAX) {
             int64_t soonest = r->now_ms + 1;
@@ -191,10 +202,20 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
             true; /* after the answers before it; those behind it could not be told apart */
         if (s != c->last) c->failed = true;
         break;
-    case SERVE_SILENT: break;
+    case SERVE_SILENT: timing_end(r, c, s); break;
     }
     unlink_slot(c, s);
     free_slot(r, s);
+}
+
+/* What serve works on a request counts on its client's time, as far as that is limited. */
+static void begin_work(struct slot *s) {
+    if (s->r.quota != NULL && quota_client_timed(s->r.quota)) s->r.began_ns = quotas_monotonic_ns();
+}
+
+static void end_work(struct slot *s) {
+    if (s->r.quota == NULL || !quota_client_timed(s->r.quota)) return;
+    s->r.busy_ns += quotas_monotonic_ns() - s->r.began_ns;
 }
 
 static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
@@ -202,12 +223,18 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
     struct slot *s = new_slot(r, c, h);
     if (s == NULL) {
         c->closing = true;
-    } else if (served) {
+        return;
+    }
+    timing_begin(c, s);
+    if (served) {
         if (h->api_key == API_PRODUCE)
             STAT_ADD(r, requests_produce, 1);
         else
             STAT_ADD(r, requests_fetch, 1);
-        enter(r, s, serve_start(r->serve, &s->r), true);
+        begin_work(s);
+        enum serve_status status = serve_start(r->serve, &s->r);
+        end_work(s);
+        enter(r, s, status, true);
     } else if (!tell_request(r, s)) {
         c->closing = true;
         unlink_slot(c, s);
@@ -225,6 +252,34 @@ static bool control_has_room(struct reactor *r, struct connection *c) {
     if (events_waiting(r->all->events) < max) return true;
     STAT_ADD(r, queue_waits, 1);
     connection_enlist(c, &r->room_waiting);
+    return false;
+}
+
+/* Finds out whose requests are counted together with this one. False: the control plane is asked
+ * first, or the connection ends. */
+static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h) {
+    uint32_t generation = atomic_load_explicit(r->all->quota_generation, memory_order_acquire);
+    if (generation == 0 && c->quota == NULL) return true;
+    uint32_t len = h->client_id == NULL ? 0 : (uint32_t)h->client_id_len;
+    if (c->quota != NULL) {
+        if (quota_client_is(c->quota, generation, c->principal, h->client_id, len)) return true;
+        quota_client_release(c->quota);
+        c->quota = NULL;
+    }
+    if (generation == 0) return true;
+    c->quota = quotas_client(r->all->config.quotas, c->principal, h->client_id, len);
+    if (c->quota != NULL) return true;
+    struct event *e = events_make(EVENT_QUOTA, len);
+    if (e == NULL) {
+        c->closing = true;
+        return false;
+    }
+    e->connection = reactor_name(r, &c->item);
+    e->principal = c->principal;
+    e->client_id_len = (int32_t)len;
+    if (len != 0) memcpy(e->data, h->client_id, len);
+    c->asking = true;
+    events_post(r->all->events, e);
     return false;
 }
 
@@ -251,6 +306,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
         bool served = serve_knows(h.api_key, h.api_version);
         if (!served && !control_has_room(r, c)) break;
+        if (!knows_client(r, c, &h)) break;
         start_one(r, c, &h, served);
         started++;
         c->in_start += c->frame_bytes;
@@ -265,7 +321,11 @@ int requests_start(struct reactor *r, struct connection *c) {
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
     struct connection *c = s->connection;
     s->woken = false;
-    enter(r, s, serve_resume(r->serve, &s->r, reason), false);
+    timing_resume(s);
+    begin_work(s);
+    enum serve_status status = serve_resume(r->serve, &s->r, reason);
+    end_work(s);
+    enter(r, s, status, false);
     connection_enlist(c, &r->ready);
 }
 
@@ -288,8 +348,11 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
         free(l->data); /* answered already */
         return;
     }
+    timing_resume(s);
+    timing_pause(s);
     s->state = SLOT_ANSWERED;
-    s->close_after = l->status != 0;
+    s->close_after = l->status == REPLY_CLOSES;
+    if (l->status > 0) connection_mute(r, c, l->status);
     s->r.reply.bytes = l->data;
     s->r.reply.len = s->r.reply.cap = (uint32_t)l->size;
     connection_enlist(c, &r->ready);

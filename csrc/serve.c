@@ -5,10 +5,41 @@
 #include <string.h>
 #include <time.h>
 
+enum { NS_PER_MS = 1000000 };
+
 int64_t serve_wall_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Charges the time that the request took so far; what follows is counted when it is over. */
+static int32_t charge_time(struct serve_request *r, int64_t now_ns) {
+    if (!quota_client_timed(r->quota)) return 0;
+    int64_t busy_ns = r->busy_ns + now_ns - r->began_ns;
+    r->busy_ns = 0;
+    r->began_ns = now_ns;
+    return quota_client_charge(r->quota, QUOTA_REQUEST, quotas_percent(busy_ns),
+                               now_ns / NS_PER_MS);
+}
+
+int32_t serve_charge_produce(struct serve_request *r, bool timed) {
+    if (r->quota == NULL) return 0;
+    int64_t now_ns = quotas_monotonic_ns();
+    int32_t bytes_ms =
+        quota_client_charge(r->quota, QUOTA_PRODUCE, (double)r->frame_bytes, now_ns / NS_PER_MS);
+    int32_t time_ms = timed ? charge_time(r, now_ns) : 0;
+    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
+}
+
+int32_t serve_charge_fetch(struct serve_request *r, size_t bytes) {
+    int64_t now_ns = quotas_monotonic_ns();
+    int32_t time_ms = charge_time(r, now_ns);
+    int32_t bytes_ms = quota_client_charge_fetch(r->quota, (double)bytes, now_ns / NS_PER_MS);
+    /* Nothing is sent, so nothing counts. */
+    if (time_ms > 0 && bytes_ms == 0)
+        quota_client_count(r->quota, QUOTA_FETCH, -(double)bytes, now_ns / NS_PER_MS);
+    return r->throttle_ms = bytes_ms > time_ms ? bytes_ms : time_ms;
 }
 
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
@@ -50,6 +81,8 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     }
     return s;
 }
+
+void serve_meter(struct serve *s, struct meter_api *apis) { s->meters = apis; }
 
 void serve_free(struct serve *s) {
     inflater_free(s->inflater);

@@ -14,6 +14,7 @@
 
 #include "iopool.h"
 #include "mailbox.h"
+#include "quotas.h"
 #include "reply.h"
 
 struct grants;   /* grants.h: topics, partitions and rights, installed by the control plane */
@@ -49,7 +50,12 @@ struct serve_request {
     int16_t api_key, api_version;
     const uint8_t *client_id; /* borrowed; NULL when null */
     int32_t client_id_len;
+    struct quota_client *quota; /* one reference; NULL: nothing limits this client */
+    size_t frame_bytes;         /* of the request, without its size field */
+    int64_t began_ns; /* when serve was last entered, CLOCK_MONOTONIC; timed clients only */
+    int64_t busy_ns;  /* how long serve has worked on it before that */
     /* set by serve */
+    int32_t throttle_ms; /* with ANSWER or SILENT: for how long the connection is to be muted */
     struct reply reply;  /* initialised by the reactor */
     void *state;         /* serve's own; freed by serve_abandon or when the request is done */
     int64_t deadline_ms; /* CLOCK_MONOTONIC, with SERVE_WAIT; INT64_MAX: none */
@@ -78,6 +84,10 @@ void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
 struct serve;
 struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox);
+/* Where the errors that are answered to partitions are counted: by api key, FRAMES_API_KEYS_MAX of
+ * them; NULL, as at first: nowhere. */
+struct meter_api;
+void serve_meter(struct serve *s, struct meter_api *apis);
 void serve_free(struct serve *s);
 
 /* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise

@@ -42,9 +42,22 @@ struct serve {
     struct serve_shared *shared;
     struct mailbox *mailbox;
     struct inflater *inflater;
+    struct meter_api *meters; /* by api key; NULL: nobody counts */
 };
 
+/* An error that a partition, or a whole Fetch, is answered with. */
+static inline void serve_count_error(const struct serve *s, int api_key, int16_t error) {
+    if (s->meters != NULL) meter_error(&s->meters[api_key], error);
+}
+
 int64_t serve_wall_ms(void);
+
+/* What the answer costs the client: sets and returns r->throttle_ms, with what the client has used
+ * of its threads. `timed`: that counts too. */
+int32_t serve_charge_produce(struct serve_request *r, bool timed);
+/* The same for a fetch whose answer takes `bytes`; when it is over a limit nothing of it is to be
+ * sent. */
+int32_t serve_charge_fetch(struct serve_request *r, size_t bytes);
 
 /* One topic looked up for a request: fills *out (one reference) and returns 0, an error code, or -1
  * for a miss. */

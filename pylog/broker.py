@@ -24,6 +24,7 @@ from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
 from pylog.network import Network
+from pylog.quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -33,25 +34,32 @@ DRAIN_MS_MAX = 5_000
 UPKEEP_SECONDS = 1.0
 
 
+def system_ms() -> int:
+    """Wall-clock time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
 class Broker:
     """One node: its settings, its state, and what handlers may use."""
 
-    def __init__(self, settings):
+    def __init__(self, settings, now_ms=system_ms):
+        """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
+        loop's time(): who passes both in can move them.
+        """
         self.settings = settings
+        self.now_ms = now_ms
         self.node_id: int = settings["node.id"]
         self.grants = Grants()
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
         self.groups = GroupCoordinator(self)
-        self.network = Network(settings, self.grants, self.io_pool)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns)
+        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
         self._io_threads = settings["num.io.threads"]
         self._changing = asyncio.Lock()
-
-    @staticmethod
-    def now_ms() -> int:
-        """Wall-clock time in milliseconds."""
-        return time.time_ns() // 1_000_000
+        self._upkeep: asyncio.Task | None = None
+        self.monitor = None
 
     @property
     def image(self):
@@ -80,9 +88,16 @@ class Broker:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
         self.controller.open()
+        self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
         self.controller.register(self.network.addresses)
+        if self.settings["metrics.listener"]:
+            # Imported here: it costs a start 5 ms, and not every broker is watched.
+            from pylog.monitor.server import Monitor
+
+            self.monitor = Monitor(self, time.monotonic)
+            self.monitor.open()
 
     async def settings_changed(self) -> None:
         """Brings dynamic settings of the broker into force in what it composes."""
@@ -98,6 +113,43 @@ class Broker:
         if self.settings["num.io.threads"] != self._io_threads:
             self._io_threads = self.settings["num.io.threads"]
             self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
+
+    def begin(self) -> None:
+        """Starts, and answers requests on the running loop until end(). Raises as start()."""
+        loop = asyncio.get_running_loop()
+        self.start()
+        reactors = self.network.reactors
+        loop.add_reader(reactors.fileno(), Dispatcher(self, reactors, HANDLERS).drain)
+        self.groups.start(self.controller.store)
+        reactors.set_slow(self.settings["request.log.slow.ms"])
+        self.network.start()
+        if self.monitor is not None:
+            self.monitor.start(loop)
+        self._upkeep = loop.create_task(self._keep_up())
+
+    async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
+        """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
+        loop = asyncio.get_running_loop()
+        reactors = self.network.reactors
+        self._upkeep.cancel()
+        if self.monitor is not None:
+            await loop.run_in_executor(None, self.monitor.stop)
+        reactors.stop_accepting()
+        await self.groups.stop()
+        await loop.run_in_executor(None, reactors.stop, drain_ms)
+        loop.remove_reader(reactors.fileno())
+        self.stop()
+
+    async def _keep_up(self) -> None:
+        """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            try:
+                await loop.run_in_executor(None, self.logs.upkeep, self.now_ms())
+            except Exception:
+                # What failed is due again in a second; a broker without upkeep would fill its disk.
+                log.exception("upkeep failed")
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
@@ -120,35 +172,12 @@ async def _serve(settings, ready) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(settings)
-    broker.start()
-    reactors = broker.network.reactors
-    dispatcher = Dispatcher(broker, reactors, HANDLERS)
-    loop.add_reader(reactors.fileno(), dispatcher.drain)
-    broker.groups.start(broker.controller.store)
-    broker.network.start()
-    upkeep = loop.create_task(_upkeep(broker))
+    broker.begin()
     if ready is not None:
         ready(broker.network.addresses)
     # What a start made lives as long as the process: the collector need not look at it again.
     gc.freeze()
     await stopping.wait()
-    upkeep.cancel()
-    reactors.stop_accepting()
-    await broker.groups.stop()
-    await loop.run_in_executor(None, reactors.stop, DRAIN_MS_MAX)
-    loop.remove_reader(reactors.fileno())
-    broker.stop()
+    await broker.end()
     log.info("stopped")
     return 0
-
-
-async def _upkeep(broker) -> None:
-    """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
-    loop = asyncio.get_running_loop()
-    while True:
-        await asyncio.sleep(UPKEEP_SECONDS)
-        try:
-            await loop.run_in_executor(None, broker.logs.upkeep, broker.now_ms())
-        except Exception:
-            # What failed is due again in a second; a broker without upkeep would fill its disk.
-            log.exception("upkeep failed")

@@ -3,32 +3,44 @@
 Owns: the tasks of asynchronous handlers while they run.
 Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
 Invariants: (1) every request event is answered, once, or its connection is closed; (2) a miss is
-  decided from the image as it stands, in one step, so that a grant never outlives its topic.
-Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served).
+  decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
+  where some client's time is limited, the time of handlers counts, but not what they wait for.
+Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
+  KIP-219 (quotas).
 """
 
 import asyncio
 import logging
+import types
 
 from pylog._native.grants import READ, WRITE
-from pylog.protocol import api, codec
+from pylog.protocol import api, codec, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
 log = logging.getLogger("pylog.dispatch")
+requests = logging.getLogger("pylog.request")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 
 
 class Context:
-    """What a handler may know of a request besides its message."""
+    """What a handler may know of a request besides its message.
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "listener", "local_host",
-                 "local_port", "peer_host", "peer_port", "principal")
+    throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
+    taken so far.
+    """
+
+    __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
+                 "listener", "local_host", "local_port", "parked_ns", "peer_host", "peer_port",
+                 "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
-         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal) = event
+         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal,
+         self.began_ns) = event
+        self.taken_ns = self.parked_ns = 0
         self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
+        self.throttle_ms = self.busy_ns = 0
 
 
 class Dispatcher:
@@ -40,6 +52,7 @@ class Dispatcher:
         self._broker = broker
         self._reactors = reactors
         self._handlers = handlers
+        self._quotas = broker.quotas
         self._tasks: set[asyncio.Task] = set()
 
     def drain(self) -> None:
@@ -49,10 +62,19 @@ class Dispatcher:
                 self._request(event)
             elif event[0] == "miss":
                 self._miss(event)
+            elif event[0] == "quota":
+                _, connection, principal, client_id = event
+                self._quotas.install(principal, client_id)
+                self._reactors.retry(connection)
+            elif event[0] == "slow":
+                _tell_slow(event[1])
 
     def _request(self, event: tuple) -> None:
         token, correlation_id, body = event[1], event[6], event[8]
         context = Context(event)
+        context.taken_ns = self._reactors.now_ns()
+        timed = self._quotas.timed
+        began_ns = self._quotas.clock_ns() if timed else 0
         try:
             request = self._decode(context, body)
             answer = self._handlers[context.api_key](self._broker, context, request)
@@ -62,9 +84,14 @@ class Dispatcher:
         except Exception:
             self._fail(token, context)
             return
+        if timed:
+            context.busy_ns = self._quotas.clock_ns() - began_ns
+            if asyncio.iscoroutine(answer):
+                answer = _timed(answer, context, self._quotas.clock_ns)
         if isinstance(answer, asyncio.Future):
             self._when_done(token, context, correlation_id, answer)
         elif asyncio.iscoroutine(answer):
+            context.parked_ns = self._reactors.now_ns()
             task = asyncio.get_running_loop().create_task(
                 self._finish(token, context, correlation_id, answer))
             self._tasks.add(task)
@@ -76,6 +103,7 @@ class Dispatcher:
         if future.done():
             self._reply(token, context, correlation_id, future.result())
         else:
+            context.parked_ns = self._reactors.now_ns()
             future.add_done_callback(
                 lambda done: self._reply(token, context, correlation_id, done.result()))
 
@@ -96,15 +124,34 @@ class Dispatcher:
             self._reply(token, context, correlation_id, answer)
 
     def _reply(self, token, context, correlation_id, answer) -> None:
+        begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
             version = ANSWER_UNSUPPORTED_VERSION
+        throttle_ms = self._throttle_ms(context)
+        if throttle_ms and hasattr(answer, "throttle_time_ms"):
+            answer.throttle_time_ms = throttle_ms
         try:
             frame = codec.response_frame(context.api_key, version, correlation_id, answer)
         except Exception:
             self._fail(token, context)
             return
-        self._reactors.reply(token, frame)
+        # Kafka answers at once and leaves the client alone after that, however old its version is.
+        self._reactors.reply(token, frame, throttle_ms=throttle_ms)
+        self._count(context, begun_ns, getattr(answer, "error_code", 0))
+
+    def _throttle_ms(self, context) -> int:
+        if not context.busy_ns:
+            return context.throttle_ms
+        return max(context.throttle_ms, self._quotas.charge_time(
+            context.principal, (context.client_id or "").encode(), context.busy_ns))
+
+    def _count(self, context, begun_ns: int, error_code: int) -> None:
+        """Where the request's time went; what is awaited counts as parked, work in it too."""
+        parked_ns = begun_ns - context.parked_ns if context.parked_ns else 0
+        self._reactors.answered(
+            context.api_key, context.taken_ns - context.began_ns,
+            self._reactors.now_ns() - context.taken_ns - parked_ns, parked_ns, error_code)
 
     def _refuse(self, token, context, error) -> None:
         log.info("request refused", extra={
@@ -138,3 +185,43 @@ class Dispatcher:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         broker.grants.allow(principal, topic.id, READ | WRITE)
         return ErrorCode.NONE
+
+
+def _tell_slow(slow: dict) -> None:
+    """One line of the request log."""
+    try:
+        name = tables.name_of("request", slow["api_key"]).removesuffix("Request")
+    except KeyError:
+        name = slow["api_key"]
+    requests.warning("slow request", extra={
+        "api": name, "version": slow["api_version"],
+        "client": slow["client_id"].decode("utf-8", "replace"), "peer": slow["peer"],
+        "connection": slow["connection"], "correlation": slow["correlation_id"],
+        **{f"{part}_ms": f"{slow[f'{part}_ns'] / 1e6:.3f}"
+           for part in ("total", "local", "remote", "send")},
+        "request_bytes": slow["request_bytes"], "response_bytes": slow["response_bytes"],
+        "left_out": slow["left_out"]})
+
+
+async def _timed(coroutine, context, clock_ns):
+    """The coroutine's result, its steps counted in context.busy_ns (3)."""
+    return await _steps(coroutine, context, clock_ns)
+
+
+@types.coroutine
+def _steps(coroutine, context, clock_ns):
+    resume, value = coroutine.send, None
+    while True:
+        began_ns = clock_ns()
+        try:
+            waited = resume(value)
+        except StopIteration as end:
+            return end.value
+        finally:
+            context.busy_ns += clock_ns() - began_ns
+        resume, value = coroutine.send, None
+        try:
+            yield waited
+        except BaseException as error:
+            # A cancellation too is the coroutine's own affair.
+            resume, value = coroutine.throw, error

@@ -26,9 +26,9 @@ REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
 class Network:
     """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound."""
 
-    def __init__(self, settings, grants, io_pool):
+    def __init__(self, settings, grants, io_pool, quotas):
         self._settings = settings
-        self.reactors = _reactors(settings, grants, io_pool)
+        self.reactors = _reactors(settings, grants, io_pool, quotas)
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
         self._running = False
@@ -142,16 +142,17 @@ def _addresses(host: str) -> list[bytes]:
     return [bytes(10) + b"\xff\xff" + one if len(one) == 4 else one for one in packed]
 
 
-def _reactors(settings, grants, io_pool) -> Reactors:
+def _reactors(settings, grants, io_pool, quotas) -> Reactors:
     flexible = tables.flexible_from()
     versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
                 for key, (low, high) in api.SERVED.items()]
     return Reactors(
-        grants=grants, io_pool=io_pool, api_versions=versions,
+        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=settings["socket.request.max.bytes"],
         idle_ms_max=settings["connections.max.idle.ms"],
         queued_requests_max=settings["queued.max.requests"],
+        input_bytes_max=settings["queued.max.request.bytes"] // settings["num.network.threads"],
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],

@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from pylog.config import Settings
 from pylog.dispatch import Dispatcher
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.quotas import ClientQuotas
 
 TOPIC_ID = bytes(range(16))
 
@@ -16,18 +18,29 @@ class Reactors:
     """Stands for the native ones: gives out events, takes down answers."""
 
     def __init__(self, *events):
-        self.events, self.replies, self.resumed = list(events), {}, {}
+        self.events, self.replies, self.resumed, self.counted = list(events), {}, {}, []
+        self.throttled, self.retried = {}, []
 
     def poll(self):
         events, self.events = self.events, []
         return events
 
-    def reply(self, token, frame, close=False):
+    def reply(self, token, frame, close=False, throttle_ms=0):
         assert token not in self.replies, token
         self.replies[token] = (frame, close)
+        self.throttled[token] = throttle_ms
+
+    def retry(self, connection):
+        self.retried.append(connection)
 
     def resume(self, token, errors):
         self.resumed[token] = errors
+
+    def now_ns(self):
+        return 1000
+
+    def answered(self, api_key, queue_ns, local_ns, remote_ns, error_code):
+        self.counted.append((api_key, queue_ns, error_code))
 
 
 class Grants:
@@ -43,6 +56,7 @@ class Broker:
         topic = Topic("known", TOPIC_ID, ())
         self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
         self.grants, self.opened = Grants(), opened
+        self.quotas = ClientQuotas(Settings({}), lambda: 0)
 
     def install(self, topic):
         return self.opened
@@ -50,7 +64,7 @@ class Broker:
 
 def _request(token, key, version, body=b""):
     return ("request", token, 7, 0, key, version, 42, b"client", body,
-            "127.0.0.1", 9092, "127.0.0.1", 50000, 0)
+            "127.0.0.1", 9092, "127.0.0.1", 50000, 0, 400)
 
 
 def _dispatcher(reactors, broker=None, **handlers):

@@ -3,6 +3,7 @@ from uuid import UUID
 
 from typing_extensions import Buffer
 
+from pylog._native.iopool import IoPool
 from pylog._native.log_errors import BatchRefused as BatchRefused
 from pylog._native.log_errors import CorruptLog as CorruptLog
 from pylog._native.log_errors import LogDeleted as LogDeleted

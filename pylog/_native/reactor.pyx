@@ -13,13 +13,14 @@ import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
 from libc.stdint cimport (
-    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, uint8_t, uint32_t, uint64_t,
+    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
 from pylog._native.grants cimport Grants
 from pylog._native.iopool cimport IoPool
+from pylog._native.quotas cimport Quotas
 from pylog._native cimport csrc
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -37,13 +38,15 @@ cdef class Reactors:
 
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. fetch_bytes_max, sessions_max,
-    inline_inflate_bytes: see csrc/serve.h.
+    events not yet polled; beyond, connections wait. input_bytes_max: of one reactor's requests; 0
+    is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h. quotas:
+    what clients may use, None for no limits.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
-                  idle_ms_max, queued_requests_max, send_buffer_bytes=-1, receive_buffer_bytes=-1,
-                  fetch_bytes_max, sessions_max, inline_inflate_bytes=65536):
+                  idle_ms_max, queued_requests_max, input_bytes_max=0, send_buffer_bytes=-1,
+                  receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
+                  inline_inflate_bytes=65536, quotas=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         cdef csrc.frames_versions *api
@@ -59,14 +62,16 @@ cdef class Reactors:
         config.threads = network_threads
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
-        config.input_bytes_max = 0
+        config.input_bytes_max = max(input_bytes_max, 0)
         config.send_buffer_bytes = send_buffer_bytes
         config.receive_buffer_bytes = receive_buffer_bytes
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
         limits.sessions_max = _at_most(sessions_max, INT32_MAX)
         limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
         self.grants = grants
         self.io_pool = io_pool
+        self.quotas = quotas
         self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
         if self.shared == NULL:
             raise MemoryError("reactors")
@@ -168,7 +173,11 @@ cdef class Reactors:
           to be answered by reply();
         ("miss", token, connection, listener, api_key, api_version, principal,
           [(name | None, id | None), ...]): to be answered by resume();
+        ("quota", connection, principal, client_id): a client that Quotas does not know; its
+          connection waits for retry();
         ("closed", connection): of a connection named in set_interest().
+        ("slow", {field: value}): a request that took longer than set_slow() said.
+        A request's last member is when its last byte was here, on the clock of now_ns().
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -188,17 +197,17 @@ cdef class Reactors:
         csrc.reactors_taken(self.ptr)
         return taken
 
-    def reply(self, uint64_t token, bytes frame, bint close=False):
+    def reply(self, uint64_t token, bytes frame, bint close=False, int throttle_ms=0):
         """Answers a request with a whole frame, its size included; None sends nothing.
 
-        close: hangs up after that.
+        close: hangs up after that. throttle_ms: for so long nothing is read from the connection.
         """
         cdef const uint8_t *data = NULL
         cdef size_t size = 0
         if frame is not None:
             data = frame
             size = len(frame)
-        if not csrc.reactors_reply(self.ptr, token, data, size, close):
+        if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
     def resume(self, uint64_t token, list errors):
@@ -214,6 +223,10 @@ cdef class Reactors:
                 raise MemoryError("resume")
         finally:
             free(codes)
+
+    def retry(self, uint64_t connection):
+        """The client of a "quota" event is installed: its connection goes on."""
+        csrc.reactors_retry(self.ptr, connection)
 
     def set_principal(self, uint64_t connection, uint32_t principal):
         """Whose requests those of this connection are from its next one on."""
@@ -238,6 +251,20 @@ cdef class Reactors:
         """
         with nogil:
             csrc.reactors_stop(self.ptr, drain_ms)
+
+    def now_ns(self):
+        """CLOCK_MONOTONIC, in ns."""
+        return csrc.reactors_now_ns()
+
+    def answered(self, int api_key, int64_t queue_ns, int64_t local_ns, int64_t remote_ns,
+                 int error_code):
+        """Counts what only the control plane knows of a request; on the thread of poll()."""
+        assert 0 <= api_key < csrc.FRAMES_API_KEYS_MAX, api_key
+        csrc.reactors_meter_control(self.ptr, api_key, queue_ns, local_ns, remote_ns, error_code)
+
+    def set_slow(self, int64_t slow_ms):
+        """Requests that take longer come as events, a few each second; -1: none do."""
+        csrc.reactors_set_slow(self.ptr, slow_ms)
 
     def stats(self):
         """Counters since the start and gauges of now, by name."""
@@ -281,13 +308,28 @@ cdef list _missing(const csrc.event *e):
     return out
 
 
+cdef dict _slow(const csrc.event *e):
+    cdef const csrc.event_slow *s = <const csrc.event_slow *><const void *>e.data
+    return {
+        "api_key": e.api_key, "api_version": e.api_version, "correlation_id": e.correlation_id,
+        "client_id": _bytes(e, sizeof(csrc.event_slow), e.client_id_len),
+        "connection": e.connection, "peer": f"{_host(&e.peer)}:{e.peer.port}",
+        "total_ns": s.total_ns, "local_ns": s.local_ns, "remote_ns": s.remote_ns,
+        "send_ns": s.send_ns, "request_bytes": s.request_bytes,
+        "response_bytes": s.response_bytes, "left_out": s.left_out}
+
+
 cdef tuple _event(const csrc.event *e):
     if e.kind == csrc.EVENT_CLOSED:
         return ("closed", e.connection)
+    if e.kind == csrc.EVENT_QUOTA:
+        return ("quota", e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
         return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
                 _missing(e))
+    if e.kind == csrc.EVENT_SLOW:
+        return ("slow", _slow(e))
     client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
     return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version,
             e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local),
-            e.local.port, _host(&e.peer), e.peer.port, e.principal)
+            e.local.port, _host(&e.peer), e.peer.port, e.principal, e.began_ns)

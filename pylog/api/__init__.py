@@ -21,12 +21,15 @@ def _fill() -> None:
         partitions,
         producers,
         quorum,
+        quotas,
         records,
+        security,
         topics,
         versions,
     )
     for module in (versions, metadata, topics, offsets, producers, cluster, groups,
-                   offsets_committed, configs, partitions, records, logdirs, quorum):
+                   offsets_committed, configs, partitions, records, logdirs, quorum, quotas,
+                   security):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

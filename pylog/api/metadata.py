@@ -75,7 +75,7 @@ async def _named(broker, context, request) -> list:
                if name is not None and id_ == NO_ID and name not in image.topics]
     refused = {}
     if missing and _may_create(broker, context, request):
-        refused = await _create(broker, missing)
+        refused = await _create(broker, context, missing)
         image = broker.image
     return [_entry(image, name, id_, refused) for name, id_ in wanted]
 
@@ -107,7 +107,7 @@ def _may_create(broker, context, request) -> bool:
         context.api_version < 4 or request.allow_auto_topic_creation)
 
 
-async def _create(broker, names) -> dict:
+async def _create(broker, context, names) -> dict:
     """Creates what may be created, with the broker's defaults. Returns the errors by name."""
     request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
     new = messages.CreateTopicsRequest.CreatableTopic
@@ -117,9 +117,11 @@ async def _create(broker, names) -> dict:
     ][:_creatable(broker.settings)]
     if not request.topics:
         return {}
-    results = await broker.controller.create_topics(request)
-    # Another request may have been faster.
-    done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    results = await broker.controller.create_topics(
+        request, mutations=broker.quotas.mutations(context.principal, context.client_id, True))
+    # Another request may have been faster. What the client's quota does not allow yet is unknown
+    # until it asks again.
+    done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
     return {result.name: result.error for result in results if result.error not in done}
 
 

@@ -12,9 +12,15 @@ from pylog.metadata import partitions
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
+STRICT_QUOTA_VERSION = 3   # KIP-599
+
 
 async def create_partitions(broker, context, request):
-    results = await broker.controller.create_partitions(request)
+    mutations = broker.quotas.mutations(
+        context.principal, context.client_id, context.api_version >= STRICT_QUOTA_VERSION)
+    results = await broker.controller.create_partitions(request, mutations)
+    if mutations is not None:
+        context.throttle_ms = mutations.throttle_ms()
     new = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
     for name, outcome in results:
         if outcome.error == ErrorCode.NONE and not request.validate_only:

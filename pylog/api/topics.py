@@ -16,10 +16,17 @@ from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
 NO_ID = bytes(16)
+# Since when a used up quota refuses instead of only delaying what follows (KIP-599).
+CREATE_STRICT_QUOTA_VERSION = 6
+DELETE_STRICT_QUOTA_VERSION = 5
 
 
 async def create_topics(broker, context, request):
-    results = await broker.controller.create_topics(request)
+    mutations = broker.quotas.mutations(
+        context.principal, context.client_id, context.api_version >= CREATE_STRICT_QUOTA_VERSION)
+    results = await broker.controller.create_topics(request, mutations=mutations)
+    if mutations is not None:
+        context.throttle_ms = mutations.throttle_ms()
     new = messages.CreateTopicsResponse.CreatableTopicResult
     entries = []
     for result in results:
@@ -79,7 +86,11 @@ async def delete_topics(broker, context, request):
         wanted = [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
     else:
         wanted = [(name, NO_ID) for name in request.topic_names]
-    results = await broker.controller.delete_topics(wanted)
+    mutations = broker.quotas.mutations(
+        context.principal, context.client_id, context.api_version >= DELETE_STRICT_QUOTA_VERSION)
+    results = await broker.controller.delete_topics(wanted, mutations)
+    if mutations is not None:
+        context.throttle_ms = mutations.throttle_ms()
     new = messages.DeleteTopicsResponse.DeletableTopicResult
     entries = []
     for result in results:

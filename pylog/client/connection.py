@@ -78,9 +78,12 @@ class BufferPool:
 
 
 class Frame:
-    """An answer that was not decoded: `view[body:]` is its body. `release` ends its use."""
+    """An answer that was not decoded: `view[body:]` is its body. `release` ends its use.
 
-    __slots__ = ("body", "buffer", "pool", "version", "view")
+    users: how many parts of it are still read; counted by whoever shares it out.
+    """
+
+    __slots__ = ("body", "buffer", "pool", "users", "version", "view")
 
     def __init__(self, buffer: bytearray, size: int, pool: BufferPool):
         self.buffer: bytearray | None = buffer
@@ -88,6 +91,7 @@ class Frame:
         self.pool = pool
         self.version = 0
         self.body = 0
+        self.users = 0
 
     def release(self) -> None:
         """Gives the buffer back; a frame that is just dropped costs its memory, nothing more."""

@@ -100,7 +100,13 @@ class NoOffsetForPartitionError(KafkaError):
 
 
 class SerializationError(KafkaError):
-    """A key or value could not be turned into bytes, or bytes into a key or value."""
+    """A key or value could not be turned into bytes, or bytes into a key or value.
+
+    partition, offset: of the record that could not be read, where it is one.
+    """
+
+    partition: Any = None
+    offset: int | None = None
 
 
 class BufferFullError(RetriableError):

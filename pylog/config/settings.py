@@ -252,6 +252,14 @@ class Settings:
         if self["log.roll.ms"] is not None and self["log.roll.ms"] < 1:
             raise ConfigError(f"Invalid value {self['log.roll.ms']} for configuration log.roll.ms: "
                               "expected at least 1")
+        queued, longest = self["queued.max.request.bytes"], self["socket.request.max.bytes"]
+        if 0 < queued < longest:
+            raise ConfigError(f"queued.max.request.bytes={queued}: expected at least "
+                              f"socket.request.max.bytes, {longest}")
+        if not 0 <= self["offsets.topic.compression.codec"] <= 4:
+            raise ConfigError("Invalid value "
+                              f"{self['offsets.topic.compression.codec']} for configuration "
+                              "offsets.topic.compression.codec: expected 0 to 4")
         if not self.log_dirs:
             raise ConfigError("log.dirs: at least one directory is needed")
         if len(set(self.log_dirs)) != len(self.log_dirs):

@@ -217,12 +217,14 @@ class GroupCoordinator:
         partition_log = self._broker.logs.get(TOPIC, index)
         if partition_log is None or not partition_log.is_leader:
             return None
-        kept = Kept(self._state, self._topic_id, index)
+        kept, settings = Kept(self._state, self._topic_id, index), self._broker.settings
         machine = groups.Groups(
             self._limits, self._clock, lambda: str(uuid.uuid4()),
             lambda group_id: self._cold(machine, kept.find(group_id)), kept.names)
         return Shard(index, machine, store.Journal(
-            partition_log, self._broker.now_ms, self._waits, index), kept)
+            partition_log, self._broker.now_ms, self._waits, index,
+            settings["offsets.topic.compression.codec"],
+            settings["offsets.commit.timeout.ms"] / 1000), kept)
 
     def _cold(self, machine, group):
         """A group from state.lmdb, without the offsets of topics that were deleted meanwhile."""
@@ -283,6 +285,7 @@ class GroupCoordinator:
         """Writes and sends what a step of a shard's machine left. Keeps (3)."""
         machine = shard.groups
         if machine.records:
+            machine.events["record_written"] += len(machine.records)
             shard.journal.write(machine.records)
             machine.records = []
         if machine.replies:
@@ -315,17 +318,20 @@ class GroupCoordinator:
                 self.settle(shard)
 
     async def _expire(self) -> None:
-        """Every offsets.retention.check.interval.ms, what nobody uses goes."""
         while True:
             await asyncio.sleep(self._settings["offsets.retention.check.interval.ms"] / 1000)
-            for shard in self.shards()[0]:
-                machine = shard.groups
-                every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
-                for first in range(0, len(every), EXPIRY_STEP):
-                    for group_id in every[first:first + EXPIRY_STEP]:
-                        _expire_group(machine, group_id)
-                    self.settle(shard)
-                    await asyncio.sleep(0)
+            await self.expire()
+
+    async def expire(self) -> None:
+        """What nobody uses any more goes; every offsets.retention.check.interval.ms."""
+        for shard in self.shards()[0]:
+            machine = shard.groups
+            every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
+            for first in range(0, len(every), EXPIRY_STEP):
+                for group_id in every[first:first + EXPIRY_STEP]:
+                    _expire_group(machine, group_id)
+                self.settle(shard)
+                await asyncio.sleep(0)
 
     async def _keep(self) -> None:
         """Brings state.lmdb up to date now and then, so that a start has little to replay."""

@@ -25,16 +25,21 @@ log = logging.getLogger("pylog.coordinator")
 
 class Journal:
     """The end of one partition. waits: a FlushWaits, of which the slot is ours; None when a reply
-    waits for the append only.
+    waits for the append only. codec: of the batches. late_s: a flush that takes longer leaves its
+    replies refused; the records stand.
     """
 
-    def __init__(self, partition_log, wall_ms, waits, slot: int):
+    def __init__(self, partition_log, wall_ms, waits, slot: int, codec: int = 0,
+                 late_s: float = 5.0):
         self.log = partition_log
         self.failed = False
         self.written = 0         # Records, since somebody set it to 0.
         self._wall_ms = wall_ms
         self._waits = waits
         self._slot = slot
+        self._codec = codec
+        self._late_s = late_s
+        self._late = None        # The timer of the flush under way.
         self._loop = asyncio.get_running_loop()
         self._gathered = []      # records of this turn of the loop
         self._waiting = []       # (token, message) that wait for the next flush
@@ -73,8 +78,8 @@ class Journal:
         try:
             now_ms = self._wall_ms()
             for part in _parts(gathered):
-                self.log.append(batch.build([(key, value, now_ms, ()) for key, value in part]),
-                                now_ms, trusted=True)
+                rows = [(key, value, now_ms, ()) for key, value in part]
+                self.log.append(batch.build(rows, codec=self._codec), now_ms, trusted=True)
         except LogError as error:
             self.fail(error)
             return
@@ -93,6 +98,15 @@ class Journal:
             return
         if not self._flushing:
             self._flushed()
+        else:
+            self._late = self._loop.call_later(self._late_s, self._refuse_held)
+
+    def _refuse_held(self) -> None:
+        """The disk takes too long: a client that asks again is told when it is done."""
+        self._late = None
+        held, self._held = self._held, []
+        for token, _ in held:
+            token.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
         """The slot was told of: the flush is done, or the log is lost."""
@@ -109,6 +123,9 @@ class Journal:
                 self._flushed()
 
     def _flushed(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         held, self._held = self._held, []
         if self._waiting and not self._scheduled:
             self._start_flush()

@@ -80,11 +80,13 @@ def id_from_text(text: str) -> bytes:
 # ---- topics -------------------------------------------------------------------------------------
 
 
-def create_topics(image: Image, request, settings, random, internal: bool = False):
+def create_topics(image: Image, request, settings, random, internal: bool = False,
+                  mutations=None):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
     settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
-    records. internal: the broker asks for a topic of its own.
+    records. internal: the broker asks for a topic of its own. mutations: the client's account
+    (pylog.quotas.Mutations), None without a limit.
     """
     if _asks_too_much(request.topics, settings):
         text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
@@ -104,12 +106,19 @@ def create_topics(image: Image, request, settings, random, internal: bool = Fals
                 raise Refusal(ErrorCode.INVALID_REQUEST,
                                "the topic appears more than once in the request")
             made, result = _create_topic(image, topic, settings, random, taken, internal)
+            charge(mutations, result.partition_count)
         except Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
             continue
         records += made
         results[topic.name] = result
     return ([] if request.validate_only else records), list(results.values())
+
+
+def charge(mutations, partitions: int) -> None:
+    """Counts partitions that are made or removed; refuses what the client may not change now."""
+    if mutations is not None and not mutations.charge(partitions):
+        raise Refusal(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
 def _asks_too_much(topics, settings) -> bool:
@@ -260,7 +269,7 @@ def _directory(broker) -> bytes:
     return broker.directories[0] if len(broker.directories) == 1 else DIRECTORY_UNASSIGNED
 
 
-def delete_topics(image: Image, topics, settings):
+def delete_topics(image: Image, topics, settings, mutations=None):
     """Decides which topics go. topics: [(name or None, 16-byte id)], one of the two given.
 
     Returns (records, [TopicResult in order]); the result of a topic that goes carries name and id.
@@ -279,6 +288,8 @@ def delete_topics(image: Image, topics, settings):
             if topic.id in removed:
                 raise Refusal(ErrorCode.INVALID_REQUEST,
                                "the request names the topic both by name and by id")
+            name, topic_id = topic.name, topic.id
+            charge(mutations, len(topic.partitions))
         except Refusal as refusal:
             results.append(TopicResult(name, refusal.error, refusal.message, topic_id))
             seen[key] = 0

@@ -11,6 +11,8 @@ Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 
 from collections import namedtuple
 
+from pylog import quotas
+
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 NO_LEADER = -1
@@ -45,10 +47,10 @@ class Image:
     """Cluster state after every record up to and including `offset`, which has `epoch`."""
 
     __slots__ = ("topics", "topics_by_id", "configs", "brokers", "features", "next_producer_id",
-                 "offset", "epoch", "states")
+                 "offset", "epoch", "states", "client_quotas")
 
     def __init__(self, topics=None, topics_by_id=None, configs=None, brokers=None, features=None,
-                 next_producer_id=0, offset=-1, epoch=-1, states=None):
+                 next_producer_id=0, offset=-1, epoch=-1, states=None, client_quotas=None):
         self.topics = topics if topics is not None else {}
         self.topics_by_id = topics_by_id if topics_by_id is not None else {}
         self.configs = configs if configs is not None else {}
@@ -59,6 +61,8 @@ class Image:
         self.epoch = epoch
         # A cache of states handed from image to image (4); it carries no meaning of its own.
         self.states = states if states is not None else {}
+        # pylog.quotas.entity -> {quota: value}.
+        self.client_quotas = client_quotas if client_quotas is not None else {}
 
     def topic_config(self, name: str) -> dict:
         """The overrides of a topic: setting name -> text; empty when it has none."""
@@ -111,7 +115,7 @@ class _Fold:
     """Working state of one `apply`: dictionaries are copied when first written."""
 
     __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
-                 "next_producer_id", "states", "partitions")
+                 "next_producer_id", "states", "client_quotas", "partitions")
 
     def __init__(self, image: Image):
         self.image = image
@@ -122,6 +126,7 @@ class _Fold:
         self.features = image.features
         self.next_producer_id = image.next_producer_id
         self.states = image.states
+        self.client_quotas = image.client_quotas
         self.partitions = {}   # topic id -> list of Partition: topics under change
 
     def own(self, field: str) -> dict:
@@ -160,7 +165,7 @@ class _Fold:
                 topic = topics_by_id[topic_id]._replace(partitions=tuple(states))
                 topics[topic.name] = topics_by_id[topic_id] = topic
         return Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
-                     self.next_producer_id, offset, epoch, self.states)
+                     self.next_producer_id, offset, epoch, self.states, self.client_quotas)
 
 
 def _topic(fold: _Fold, record) -> None:
@@ -228,6 +233,19 @@ def _config(fold: _Fold, record) -> None:
         fold.own("configs")[key] = values
     elif key in fold.configs:
         del fold.own("configs")[key]
+
+
+def _client_quota(fold: _Fold, record) -> None:
+    entity = quotas.entity((part.entity_type, part.entity_name) for part in record.entity)
+    values = dict(fold.client_quotas.get(entity, {}))
+    if record.remove:
+        values.pop(record.key, None)
+    else:
+        values[record.key] = record.value
+    if values:
+        fold.own("client_quotas")[entity] = values
+    else:
+        fold.own("client_quotas").pop(entity, None)
 
 
 def _register_broker(fold: _Fold, record) -> None:
@@ -298,6 +316,7 @@ _STEPS = {
     "PartitionChangeRecord": _partition_change,
     "RemoveTopicRecord": _remove_topic,
     "ConfigRecord": _config,
+    "ClientQuotaRecord": _client_quota,
     "RegisterBrokerRecord": _register_broker,
     "UnregisterBrokerRecord": _unregister_broker,
     "BrokerRegistrationChangeRecord": _broker_change,

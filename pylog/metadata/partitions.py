@@ -22,8 +22,11 @@ Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, 
 Outcome.__doc__ = "What became of one part of a request."
 
 
-def create_partitions(image: Image, topics, random):
-    """Decides CreatePartitionsRequest.topics. Returns (records, [(topic name, Outcome)])."""
+def create_partitions(image: Image, topics, random, mutations=None):
+    """Decides CreatePartitionsRequest.topics. Returns (records, [(topic name, Outcome)]).
+
+    mutations: as for controller.create_topics.
+    """
     counts = Counter(topic.name for topic in topics)
     records, results = [], {}
     for topic in topics:
@@ -32,7 +35,7 @@ def create_partitions(image: Image, topics, random):
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once")
-            made = _more(image, topic, random)
+            made = _more(image, topic, random, mutations)
             if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
                 raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
                               f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
@@ -45,7 +48,7 @@ def create_partitions(image: Image, topics, random):
     return records, list(results.items())
 
 
-def _more(image, wanted, random) -> list:
+def _more(image, wanted, random, mutations) -> list:
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -63,6 +66,7 @@ def _more(image, wanted, random) -> list:
     if more > controller.PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION,
                       f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
+    controller.charge(mutations, more)
     if wanted.assignments is None:
         places = _place(image, more, factor, random)
     else:

@@ -15,7 +15,15 @@ import random
 
 from pylog._native.log import LogError
 from pylog.log.errors import StartError
-from pylog.metadata import configs, controller, features, identity, partitions, snapshots
+from pylog.metadata import (
+    configs,
+    controller,
+    features,
+    identity,
+    partitions,
+    quotas,
+    snapshots,
+)
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image, MetadataError, apply
 from pylog.metadata.local import LocalLog
 from pylog.metadata.refusal import Refusal
@@ -77,11 +85,14 @@ class Controller:
         image = _after(self.image, records)
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
-    async def create_topics(self, request, internal: bool = False) -> list:
-        """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults."""
+    async def create_topics(self, request, internal: bool = False, mutations=None) -> list:
+        """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults.
+
+        mutations: as for controller.create_topics.
+        """
         async with self._deciding:
             records, results = controller.create_topics(
-                self.image, request, self._settings, self._random, internal)
+                self.image, request, self._settings, self._random, internal, mutations)
             try:
                 await self._commit(records)
             except LogError as error:
@@ -92,11 +103,12 @@ class Controller:
                 await _in_thread(self._open_topics, made)
         return results
 
-    async def delete_topics(self, topics) -> list:
+    async def delete_topics(self, topics, mutations=None) -> list:
         """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
         async with self._deciding:
             before = self.image
-            records, results = controller.delete_topics(before, topics, self._settings)
+            records, results = controller.delete_topics(
+                before, topics, self._settings, mutations)
             try:
                 await self._commit(records)
             except LogError as error:
@@ -133,14 +145,14 @@ class Controller:
             if kind == RESOURCE_TOPIC:
                 await _in_thread(self._logs.configure, name, self.image.topic_config(name))
 
-    async def create_partitions(self, request) -> list:
+    async def create_partitions(self, request, mutations=None) -> list:
         """Decides a CreatePartitionsRequest and opens the partitions.
 
         Returns [(topic name, partitions.Outcome)].
         """
         async with self._deciding:
             records, results = partitions.create_partitions(
-                self.image, request.topics, self._random)
+                self.image, request.topics, self._random, mutations)
             if request.validate_only:
                 return results
             try:
@@ -162,6 +174,18 @@ class Controller:
             records, results = partitions.alter_reassignments(
                 self.image, request.topics, request.allow_replication_factor_change)
             return await self._moved(records, results)
+
+    async def alter_client_quotas(self, request, hosts) -> list:
+        """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""
+        async with self._deciding:
+            records, results = quotas.alter(self.image, request.entries, hosts)
+            if request.validate_only:
+                return results
+            try:
+                await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
+        return results
 
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""

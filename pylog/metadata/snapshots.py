@@ -50,6 +50,10 @@ def records_of(image: Image) -> list:
     found += [new.ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
               for (kind, resource), values in image.configs.items()
               for name, value in values.items()]
+    found += [new.ClientQuotaRecord(
+        entity=[new.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name)
+                for kind, name in entity], key=key, value=value)
+        for entity, values in image.client_quotas.items() for key, value in values.items()]
     if image.next_producer_id:
         found.append(new.ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id))
     return found

@@ -69,6 +69,16 @@ class Store:
     def close(self) -> None:
         self._env.close()
 
+    def figures(self) -> dict:
+        """Size and use of the map, for metrics; {} once it is closed."""
+        try:
+            told, stat = self._env.info(), self._env.stat()
+        except lmdb.Error:
+            return {}
+        return {"map_bytes": told["map_size"],
+                "used_bytes": (told["last_pgno"] + 1) * stat["psize"],
+                "entries": stat["entries"], "readers": told["num_readers"]}
+
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
         """A transaction for whoever owns a prefix of the keys; no other one beside it."""
@@ -145,6 +155,7 @@ def _blob(image: Image) -> bytes:
         "configs": [[*key, values] for key, values in image.configs.items()],
         "brokers": [_broker_fields(broker) for broker in image.brokers.values()],
         "features": image.features, "next_producer_id": image.next_producer_id,
+        "client_quotas": list(image.client_quotas.items()),
     }, separators=(",", ":")).encode()
 
 
@@ -172,4 +183,6 @@ def _image(fields: dict, offset: int, epoch: int) -> Image:
         topics, {topic.id: topic for topic in topics.values()},
         {(kind, name): values for kind, name, values in fields["configs"]}, brokers,
         fields["features"], fields["next_producer_id"], offset, epoch,
-        {state: state for state in states})
+        {state: state for state in states},
+        {tuple(tuple(part) for part in entity): values
+         for entity, values in fields.get("client_quotas", ())})

@@ -9,6 +9,7 @@ from pylog.config import Settings
 from pylog.metadata.image import Image
 from pylog.metadata.service import Controller
 from pylog.protocol import codec
+from pylog.quotas import ClientQuotas
 from tests.metadata.memory import MemoryLog, NoLogs
 
 ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
@@ -25,6 +26,8 @@ class Broker:
         self.controller = Controller(
             MemoryLog(), self.logs, self.settings, random.Random(3), self.node_id)
         self.changed = []
+        self.clock_ns = 0
+        self.quotas = ClientQuotas(self.settings, lambda: self.clock_ns)
         self.settings_changes = 0
         self.network = SimpleNamespace(
             listener_name=lambda number: self.settings.listeners[number].name)

@@ -190,3 +190,9 @@ def test_explain_knows_the_settings_of_groups_and_what_needs_a_restart():
     assert "broker default: group.consumer.session.timeout.ms" in told
     assert "start only" in settings.explain("queued.max.requests")
     assert "start only" not in settings.explain("num.io.threads")
+
+
+def test_room_for_requests_must_hold_the_longest_request():
+    with pytest.raises(ConfigError, match=r"queued\.max\.request\.bytes=1000.*104857600"):
+        Settings({"queued.max.request.bytes": "1000"})
+    assert Settings({"queued.max.request.bytes": "104857600"})

@@ -14,11 +14,11 @@ from tests.native.plain import ENVIRONMENT
 from tests.wire import raw
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["input", "events", "peers", "slab", "timers", "mailbox"]
+PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox"]
 SOURCES = {
     "reactor_units": PARTS,
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
-                       "receive", "output", "frames", "reply", "iopool"],
+                       "receive", "output", "frames", "reply", "iopool", "timing"],
 }
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 # The options that `make asan` and `make tsan` set are for the interpreter.

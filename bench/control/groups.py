@@ -1,0 +1,89 @@
+"""Loads on groups: heartbeats of many members, one large group that comes together.
+
+Owns: nothing.
+Called by: bench.control.__main__.
+Invariants: (1) an answer with an error ends the load.
+"""
+
+import asyncio
+import time
+
+from bench.control.wire import RETRIABLE, Connection, found, frame, program, replay, run
+from pylog.protocol import messages
+
+CONNECTIONS = 32
+IN_FLIGHT = 10
+MEMBERS = 10_000
+HEARTBEATS = 200_000
+GROUP_MEMBERS = 500
+HEARTBEAT_MS = 100
+GROUP_WAIT_S = 90
+LARGE_TURNS = 3
+SESSION_MS = 1_800_000
+
+
+def heartbeats(broker) -> dict:
+    """Heartbeats of 10,000 members, each the only one of its group."""
+    members = run(_join_all(broker.port, MEMBERS))
+    frames = [frame(12, 3, messages.HeartbeatRequest(
+        group_id=group, generation_id=generation, member_id=member))
+        for group, member, generation in members]
+    done = replay(broker, frames, CONNECTIONS, IN_FLIGHT, requests=HEARTBEATS, error_at=8)
+    return {"per_core": HEARTBEATS / done["cpu_s"], "per_s": done["requests_s"]}
+
+
+async def _join_all(port: int, count: int) -> list:
+    opened = [await Connection.open(port) for _ in range(CONNECTIONS)]
+    await found(opened[0])
+    stem = f"group-{time.monotonic_ns()}"
+
+    async def join(connection, numbers):
+        return [await _alone(connection, f"{stem}-{number}") for number in numbers]
+
+    parts = await asyncio.gather(*[join(one, range(first, count, CONNECTIONS))
+                                   for first, one in enumerate(opened)])
+    for one in opened:
+        one.close()
+    return [row for part in parts for row in part]
+
+
+def _join(group: str):
+    new = messages.JoinGroupRequest
+    return new(group_id=group, session_timeout_ms=SESSION_MS, rebalance_timeout_ms=60_000,
+               protocol_type="consumer", protocols=[
+                   new.JoinGroupRequestProtocol(name="range", metadata=bytes(60))])
+
+
+async def _alone(connection: Connection, group: str) -> tuple:
+    while True:
+        answer = await connection.ask(11, 3, _join(group))
+        if answer.error_code not in RETRIABLE:
+            break
+        await asyncio.sleep(0.01)
+    assert answer.error_code == 0, answer
+    new = messages.SyncGroupRequest
+    done = await connection.ask(14, 3, new(
+        group_id=group, generation_id=answer.generation_id, member_id=answer.member_id,
+        protocol_type="consumer", protocol_name="range", assignments=[
+            new.SyncGroupRequestAssignment(member_id=row.member_id, assignment=bytes(40))
+            for row in answer.members]))
+    assert done.error_code == 0, done
+    return group, answer.member_id, answer.generation_id
+
+
+def large_group(broker) -> dict:
+    """500 members that come at once, until all of them share one generation; the mean of some."""
+    async def ready():
+        connection = await Connection.open(broker.port)
+        await found(connection)
+        connection.close()
+
+    run(ready())
+    turns = [program(broker, "group", GROUP_MEMBERS, HEARTBEAT_MS, GROUP_WAIT_S,
+                     f"large-{time.monotonic_ns()}") for _ in range(LARGE_TURNS)]
+    return {"s": _mean(turns, "seconds"), "cpu_s": _mean(turns, "cpu_s"),
+            "generations": _mean(turns, "generations")}
+
+
+def _mean(turns: list, key: str) -> float:
+    return sum(turn[key] for turn in turns) / len(turns)

@@ -1,0 +1,155 @@
+"""Loads of Metadata requests: all topics, a few topics, unknown ones, and a storm beside producers.
+
+Owns: nothing.
+Called by: bench.control.__main__.
+Invariants: (1) the first answer of each kind is decoded and counted; (2) the storm's requests are
+  due at a fixed rate, whatever the broker does.
+"""
+
+import json
+import subprocess
+import tempfile
+import time
+
+from bench.control.wire import Connection, create_topics, frame, program, replay, run
+from bench.loads import LoadFailed
+from bench.process import die_with_parent
+from bench.programs import load_client
+from pylog.protocol import codec, messages
+
+TOPICS, PARTITIONS = 1000, 10
+FEW = 10
+CLIENTS = 1000
+SECONDS = 5.0
+UNKNOWN = 100_000
+UNKNOWN_TURNS = 3
+STORM_PER_S = 1000
+LATENCY_PER_S = 500
+LATENCY_SECONDS = 8.0
+VERSION = 12
+
+
+def _ask(names: list | None) -> bytes:
+    new = messages.MetadataRequest
+    return frame(3, VERSION, new(allow_auto_topic_creation=False, topics=None if names is None else [
+        new.MetadataRequestTopic(name=name) for name in names]))
+
+
+def _names() -> list:
+    return [f"metadata-{number:04}" for number in range(TOPICS)]
+
+
+def _few() -> list:
+    """One request for each of a hundred kinds of clients, each with ten topics of its own."""
+    names = _names()
+    return [_ask(names[first:first + FEW]) for first in range(0, TOPICS, FEW)]
+
+
+def _decoded(body: bytes):
+    _, at = codec.decode_response_header(3, VERSION, body)
+    return codec.decode_response(3, VERSION, body, at)
+
+
+async def _prepare(port: int) -> int:
+    """Makes the topics. Returns how many bytes tell of all of them."""
+    connection = await Connection.open(port)
+    await create_topics(connection, _names(), PARTITIONS)
+    body = await connection.ask_bytes(_ask(None))
+    counts = [len(topic.partitions) for topic in _decoded(body).topics]
+    connection.close()
+    if counts.count(PARTITIONS) < TOPICS:
+        raise LoadFailed(f"{len(counts)} topics, {sum(counts)} partitions are told of")
+    return len(body)
+
+
+def clients(broker) -> dict:
+    """1,000 clients that ask again as soon as they are answered: for everything, for ten topics.
+
+    Then a storm.
+    """
+    begin_s, before = time.perf_counter(), broker.cpu_seconds()
+    answer_bytes = run(_prepare(broker.port))
+    figures = {"create_s": time.perf_counter() - begin_s,
+               "create_cpu_s": broker.cpu_seconds() - before, "answer_bytes": answer_bytes}
+    for name, frames in (("all", [_ask(None)]), ("few", _few())):
+        # The same untimed load first: code is compiled, buffers are grown.
+        replay(broker, frames, CLIENTS, 1, seconds=SECONDS)
+        done = replay(broker, frames, CLIENTS, 1, seconds=SECONDS)
+        figures[f"{name}_per_s"] = done["requests_s"]
+        figures[f"{name}_cpu_us"] = done["cpu_s"] / done["requests"] * 1e6
+        figures[f"{name}_p99_ms"] = done["p99_us"] / 1000
+    figures["rss_mb"] = broker.peak_rss_bytes() / 1e6
+    figures.update(storm(broker))
+    return figures
+
+
+def unknown(broker) -> dict:
+    """One request that names 100,000 topics that do not exist; the last of three."""
+    async def ask():
+        connection = await Connection.open(broker.port)
+        body = await connection.ask_bytes(_ask([f"no-such-topic-{n}" for n in range(UNKNOWN)]))
+        connection.close()
+        return body
+
+    for _ in range(UNKNOWN_TURNS):
+        begin_s, before = time.perf_counter(), broker.cpu_seconds()
+        body = run(ask())
+        took_s, used = time.perf_counter() - begin_s, broker.cpu_seconds() - before
+    codes = [topic.error_code for topic in _decoded(body).topics]
+    if codes != [3] * UNKNOWN:
+        raise LoadFailed(f"{len(codes)} answers with {set(codes)}")
+    return {"s": took_s, "cpu_s": used}
+
+
+def storm(broker) -> dict:
+    """Produce at a fixed rate alone and beside 1,000 Metadata requests a second."""
+    run(_prepare(broker.port))
+    stem = f"storm-{time.monotonic_ns()}"
+    run(_storm_topics(broker.port, stem))
+    # Untimed: the code of producing and fetching is compiled.
+    program(broker, "latency", f"{stem}-warm", LATENCY_PER_S, LATENCY_SECONDS, 100, -1)
+    figures = {}
+    for name, frames in (("alone", None), ("few", _few()), ("all", [_ask(None)])):
+        beside = None if frames is None else _Storm(broker, frames)
+        done = program(broker, "latency", f"{stem}-{name}", LATENCY_PER_S, LATENCY_SECONDS, 100, -1)
+        figures[f"{name}_p50_us"] = done["p50_us"]
+        figures[f"{name}_p99_us"] = done["p99_us"]
+        if beside is not None:
+            told = beside.end()
+            figures[f"{name}_storm_per_s"] = told["requests_s"]
+            figures[f"{name}_storm_p99_ms"] = told["p99_us"] / 1000
+    return figures
+
+
+async def _storm_topics(port: int, stem: str) -> None:
+    connection = await Connection.open(port)
+    await create_topics(
+        connection, [f"{stem}-{name}" for name in ("warm", "alone", "few", "all")], 1)
+    connection.close()
+
+
+class _Storm:
+    """The storm as a process of its own, for a little longer than the producer runs (2)."""
+
+    def __init__(self, broker, frames: list):
+        self._file = tempfile.NamedTemporaryFile()
+        self._file.writelines(frames)
+        self._file.flush()
+        self._process = subprocess.Popen(
+            [load_client("replay"), *map(str, (
+                broker.port, CLIENTS, 4, 0, LATENCY_SECONDS + 2, STORM_PER_S, "NONE",
+                self._file.name))],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        time.sleep(0.5)
+
+    def end(self) -> dict:
+        try:
+            out, err = self._process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise LoadFailed("the storm's requests are not answered") from None
+        finally:
+            self._file.close()
+        if self._process.returncode:
+            raise LoadFailed(f"storm: {err.strip()[-400:]}")
+        return json.loads(out)

@@ -1,0 +1,79 @@
+"""What bench.control prints: one row a figure, with its goal and whether it is met.
+
+Owns: ROWS, the goals of the capability "groups, administration and every client".
+Called by: bench.control.__main__.
+Invariants: (1) a verdict compares figures of one run only.
+"""
+
+from bench.table import Goal, Row, medians, number, verdict
+
+SIDES = ("kafka", "pylog", "kafka-flush", "pylog-flush")
+QUARTER, HALF = Goal("ratio_max", 0.25), Goal("ratio_max", 0.5)
+
+ROWS = [
+    Row("metadata", "create_s", "1,000 topics × 10 partitions, create", "s"),
+    Row("metadata", "create_cpu_s", "the same, broker CPU", "s"),
+    Row("metadata", "answer_bytes", "Metadata of all of them, answer", "B"),
+    Row("metadata", "all_per_s", "the same, 1,000 clients", "req/s"),
+    Row("metadata", "all_cpu_us", "the same, broker CPU a request", "µs", (QUARTER,)),
+    Row("metadata", "all_p99_ms", "the same, p99", "ms"),
+    Row("metadata", "few_per_s", "Metadata of ten topics, 1,000 clients", "req/s"),
+    Row("metadata", "few_cpu_us", "the same, broker CPU a request", "µs", (QUARTER,)),
+    Row("metadata", "few_p99_ms", "the same, p99", "ms"),
+    Row("metadata", "rss_mb", "peak RSS after that", "MB"),
+    Row("unknown", "s", "Metadata for 100,000 unknown names", "s", (Goal("value_max", 1),)),
+    Row("unknown", "cpu_s", "the same, broker CPU", "s"),
+    Row("metadata", "alone_p50_us", "end to end at 500/s, p50", "µs"),
+    Row("metadata", "few_p50_us", "beside 1,000 Metadata/s of ten topics, p50", "µs"),
+    Row("metadata", "all_p50_us", "beside 1,000 Metadata/s of all topics, p50", "µs"),
+    Row("metadata", "alone_p99_us", "end to end at 500/s, p99", "µs"),
+    Row("metadata", "few_p99_us", "beside 1,000 Metadata/s of ten topics, p99", "µs",
+        (Goal("own_max", 1.2, "alone_p99_us"),)),
+    Row("metadata", "all_p99_us", "beside 1,000 Metadata/s of all topics, p99", "µs",
+        (Goal("own_max", 1.2, "alone_p99_us"),)),
+    Row("metadata", "few_storm_per_s", "Metadata of ten topics answered meanwhile", "req/s"),
+    Row("metadata", "few_storm_p99_ms", "the same, p99", "ms"),
+    Row("metadata", "all_storm_per_s", "Metadata of all topics answered meanwhile", "req/s"),
+    Row("metadata", "all_storm_p99_ms", "the same, p99", "ms"),
+    Row("heartbeats", "per_core", "heartbeats per CPU second, 10,000 members", "1/s"),
+    Row("heartbeats", "per_s", "heartbeats per second", "1/s"),
+    Row("large-group", "s", "500 members stable", "s", (HALF,)),
+    Row("large-group", "cpu_s", "the same, broker CPU", "s", (HALF,)),
+    Row("large-group", "generations", "the same, generations needed", ""),
+    Row("commits", "per_s", "commits per second", "1/s", (Goal("ratio_min", 2),)),
+    Row("commits", "cpu_s_per_million", "broker CPU per million commits", "s"),
+    Row("commits", "p99_ms", "commits, p99", "ms"),
+    Row("restart", "fill_s", "1,000,000 offsets committed, 1,000 a request", "s"),
+    Row("restart", "fill_cpu_s", "the same, broker CPU", "s"),
+    Row("restart", "clean_s", "spawn to correct OffsetFetch, clean", "s",
+        (Goal("value_max", 1),)),
+    Row("restart", "killed_s", "spawn to correct OffsetFetch, kill -9", "s",
+        (Goal("value_max", 1),)),
+    Row("restart", "rss_mb", "RSS after that", "MB"),
+]
+
+
+def _ratio(figures: dict, ours: str, theirs: str, key: str) -> str:
+    a, b = figures.get((ours, key)), figures.get((theirs, key))
+    return f"{a / b:.2f}×" if a is not None and b else "—"
+
+
+def render(samples: dict, kafka_version: str) -> str:
+    """The markdown table of every row that has a figure; the flushed sides in the last columns."""
+    lines = [
+        f"| figure | unit | Kafka {kafka_version} | pylog | ratio | goal | | Kafka, each flushed "
+        "| pylog, flushed | ratio |",
+        "|---|---|--:|--:|--:|---|---|--:|--:|--:|",
+    ]
+    for row in ROWS:
+        figures = medians(samples, row.scenario)
+        cells = {side: figures.get((side, row.key)) for side in SIDES}
+        if all(value is None for value in cells.values()):
+            continue
+        goal = ", ".join(goal.text(row.unit) for goal in row.goals)
+        lines.append(
+            f"| {row.label} | {row.unit} | {number(cells['kafka'])} | {number(cells['pylog'])} | "
+            f"{_ratio(figures, 'pylog', 'kafka', row.key)} | {goal} | {verdict(row, figures)} | "
+            f"{number(cells['kafka-flush'])} | {number(cells['pylog-flush'])} | "
+            f"{_ratio(figures, 'pylog-flush', 'kafka-flush', row.key)} |")
+    return "\n".join(lines)

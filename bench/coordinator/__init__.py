@@ -1,1 +1,0 @@
-"""Groups under load, pylog beside Apache Kafka: `python -m bench.coordinator`."""

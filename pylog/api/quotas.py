@@ -1,0 +1,108 @@
+"""Client quotas over the wire: DescribeClientQuotas (48), AlterClientQuotas (49).
+
+Owns: nothing.
+Called by: dispatch through api.HANDLERS.
+Invariants: (1) one result per entity of the request; (2) when a result says that a quota was
+  changed, its record is on disk and the next request of a client is counted by it.
+Source: KIP-546; answers as Kafka 4.3's.
+"""
+
+import asyncio
+import socket
+
+from pylog import quotas
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+
+EXACT, DEFAULT, SPECIFIED = range(3)
+KINDS = (quotas.USER, quotas.CLIENT_ID, quotas.IP)
+HOST_CHARACTERS_MAX = 253
+
+
+def describe_client_quotas(broker, context, request):
+    response = messages.DescribeClientQuotasResponse
+    try:
+        wanted = _filter(request.components)
+    except Refusal as refusal:
+        return response(error_code=refusal.error, error_message=refusal.message, entries=None)
+    return response(entries=[
+        response.EntryData(
+            entity=[response.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity],
+            values=[response.ValueData(key=key, value=value) for key, value in values.items()])
+        for entity, values in broker.image.client_quotas.items()
+        if _matches(entity, wanted, request.strict)])
+
+
+def _filter(components) -> dict:
+    """Entity type -> (match type, name); raises Refusal."""
+    wanted = {}
+    for component in components:
+        kind, match = component.entity_type, component.match
+        if not kind:
+            raise _bad("Invalid empty entity type.")
+        if kind in wanted:
+            raise _bad(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in KINDS:
+            raise Refusal(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        if component.match_type == EXACT and match is None:
+            raise _bad("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+        if component.match_type == DEFAULT and match is not None:
+            raise _bad("Request specified MATCH_TYPE_DEFAULT, but also specified a match string.")
+        if component.match_type == SPECIFIED and match is not None:
+            raise _bad("Request specified MATCH_TYPE_SPECIFIED, but also specified a match string.")
+        if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
+            raise _bad(f"Unknown match type {component.match_type}")
+        wanted[kind] = component.match_type, match
+    if quotas.IP in wanted and len(wanted) > 1:
+        raise _bad("Invalid entity filter component combination. IP filter component should not "
+                   "be used with user or clientId filter component.")
+    return wanted
+
+
+def _matches(entity, wanted: dict, strict: bool) -> bool:
+    # As Kafka: strictly nothing is what no entity is.
+    if strict and (not wanted or len(entity) != len(wanted)):
+        return False
+    parts = dict(entity)
+    return all(kind in parts and (how == SPECIFIED or parts[kind] == match)
+               for kind, (how, match) in wanted.items())
+
+
+async def alter_client_quotas(broker, context, request):
+    hosts = await _hosts(request.entries)
+    results = await broker.controller.alter_client_quotas(request, hosts)
+    if not request.validate_only:
+        broker.quotas.take(broker.image.client_quotas)
+    response = messages.AlterClientQuotasResponse
+    return response(entries=[
+        response.EntryData(
+            error_code=result.error, error_message=result.message,
+            entity=[response.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in result.entity])
+        for result in results])
+
+
+async def _hosts(entries) -> set:
+    """Names of ip entities that are addresses or resolve to one; a resolver may take its time."""
+    names = {part.entity_name for entry in entries for part in entry.entity
+             if part.entity_type == quotas.IP and part.entity_name}
+    found = set()
+    for name in names:
+        if len(name) > HOST_CHARACTERS_MAX:
+            continue
+        try:
+            await asyncio.get_running_loop().getaddrinfo(name, None)
+        except (socket.gaierror, UnicodeError, ValueError):
+            continue
+        found.add(name)
+    return found
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+HANDLERS = {api.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+            api.ALTER_CLIENT_QUOTAS: alter_client_quotas}

@@ -1,0 +1,195 @@
+"""Client quotas: which limit holds for a client, and who has used up what the control plane counts.
+
+Owns: the quotas in force, the tokens of clients that change topics; through Quotas, what the
+  reactors know of clients.
+Called by: broker (take), dispatch (install, time), api (mutations, matching), metadata (names).
+Invariants: (1) for each kind the most specific entity that has a quota of this kind decides alone;
+  (2) clients that a default limits are counted apart from each other, clients of a named entity
+  together; (3) after take() nothing is decided by the quotas before it.
+Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-599 (mutations).
+"""
+
+from pylog._native import quotas as native
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+PRODUCER_BYTE_RATE = "producer_byte_rate"
+CONSUMER_BYTE_RATE = "consumer_byte_rate"
+REQUEST_PERCENTAGE = "request_percentage"
+CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+CONNECTION_CREATION_RATE = "connection_creation_rate"
+
+# The order of the native kinds.
+COUNTED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+assert (native.PRODUCE, native.FETCH, native.REQUEST) == (0, 1, 2)
+
+# Until clients authenticate there is one principal.
+ANONYMOUS = "ANONYMOUS"
+TOKENS_IDLE_MAX = 10_000
+NS_PER_MS = 1_000_000
+PERCENT_PER_NS = 100 / 1_000_000_000
+
+
+def entity(parts) -> tuple:
+    """An entity as images and answers name it: ((type, name or None for the default), ...).
+
+    parts: pairs in any order.
+    """
+    return tuple(sorted(dict(parts).items()))
+
+
+def limit(quotas: dict, kind: str, user: str, client_id: str):
+    """(the quota, the user and client id that are counted together), None without a quota (1, 2).
+
+    quotas: entity -> {kind: value}. What is "" in the answer does not matter to the entity.
+    """
+    for parts, counted_user, counted_client in (
+            (((CLIENT_ID, client_id), (USER, user)), user, client_id),
+            (((CLIENT_ID, None), (USER, user)), user, client_id),
+            (((USER, user),), user, ""),
+            (((CLIENT_ID, client_id), (USER, None)), user, client_id),
+            (((CLIENT_ID, None), (USER, None)), user, client_id),
+            (((USER, None),), user, ""),
+            (((CLIENT_ID, client_id),), "", client_id),
+            (((CLIENT_ID, None),), "", client_id)):
+        value = quotas.get(parts, {}).get(kind)
+        if value is not None:
+            return value, counted_user, counted_client
+    return None
+
+
+class Tokens:
+    """What one entity may still change: a bucket that fills at its quota (KIP-599)."""
+
+    __slots__ = ("left", "at_ms")
+
+    def __init__(self):
+        self.left = None
+        self.at_ms = 0
+
+    def fill(self, rate: float, window_s: float, now_ms: int) -> float:
+        """The tokens left. rate: per second. window_s: how much of it a burst may take."""
+        burst = rate * window_s
+        if self.left is None:
+            self.left = burst
+        else:
+            self.left = min(burst, self.left + rate * (now_ms - self.at_ms) / 1000)
+        self.at_ms = now_ms
+        return self.left
+
+    def take(self, count: int) -> None:
+        self.left -= count
+
+
+class Mutations:
+    """One request's account: what it changes is taken from its client's tokens.
+
+    strict: with less than none left nothing more is allowed; otherwise the client is only told to
+    wait.
+    """
+
+    def __init__(self, tokens: Tokens, rate: float, window_s: float, strict: bool, clock_ms):
+        self._tokens = tokens
+        self._rate = rate
+        self._window_s = window_s
+        self._strict = strict
+        self._clock_ms = clock_ms
+        self._wait_ms = 0
+        self._wait_from_ms = 0
+
+    def charge(self, partitions: int) -> bool:
+        """Takes a token for each partition; False: refused, nothing was taken."""
+        now_ms = self._clock_ms()
+        left = self._tokens.fill(self._rate, self._window_s, now_ms)
+        if self._strict and left < 0:
+            self._wait(left, now_ms)
+            return False
+        self._tokens.take(partitions)
+        if not self._strict and left - partitions < 0:
+            self._wait(left - partitions, now_ms)
+        return True
+
+    def _wait(self, left: float, now_ms: int) -> None:
+        self._wait_ms = int(-left / self._rate * 1000 + 0.5)
+        self._wait_from_ms = now_ms
+
+    def throttle_ms(self) -> int:
+        """How long the client is to wait from now on."""
+        if not self._wait_ms:
+            return 0
+        return max(0, self._wait_ms - (self._clock_ms() - self._wait_from_ms))
+
+
+class ClientQuotas:
+    """The quotas of one broker. clock_ns: a monotonic clock."""
+
+    def __init__(self, settings, clock_ns):
+        self.native = native.Quotas(
+            settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000)
+        self._mutation_window_s = (settings["controller.quota.window.num"]
+                                   * settings["controller.quota.window.size.seconds"])
+        self.clock_ns = clock_ns
+        self._quotas: dict = {}
+        self._tokens: dict[tuple, Tokens] = {}
+        self.timed = False       # some client's time on the threads is limited
+        self._mutations_limited = False
+
+    def now_ms(self) -> int:
+        return self.clock_ns() // NS_PER_MS
+
+    def take(self, quotas: dict) -> None:
+        """Puts an image's quotas in force (3)."""
+        self._quotas = quotas
+        kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
+        self.timed = REQUEST_PERCENTAGE in kinds
+        self._mutations_limited = CONTROLLER_MUTATION_RATE in kinds
+        self.native.void(not kinds.isdisjoint(COUNTED))
+
+    def install(self, principal: int, client_id: bytes) -> None:
+        """Tells the reactors what limits a client."""
+        user, name = self.principal_name(principal), client_id.decode("utf-8", "replace")
+        limits = []
+        for number, kind in enumerate(COUNTED):
+            found = limit(self._quotas, kind, user, name)
+            limits.append(None if found is None else (
+                b"%d\0%s\0%s" % (number, found[1].encode(), found[2].encode()), found[0]))
+        self.native.install(principal, client_id, tuple(limits), self.now_ms())
+
+    @staticmethod
+    def principal_name(principal: int) -> str:
+        """The user that a connection's requests are counted for."""
+        return ANONYMOUS
+
+    def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
+        """Counts time that the control plane took; for how many ms the client is to be muted."""
+        for _ in range(2):
+            wait_ms = self.native.charge(principal, client_id, native.REQUEST,
+                                         busy_ns * PERCENT_PER_NS, self.now_ms())
+            if wait_ms is not None:
+                return wait_ms
+            self.install(principal, client_id)
+        return 0
+
+    def mutations(self, principal: int, client_id: str | None, strict: bool) -> Mutations | None:
+        """The account of a request that makes or removes partitions; None: it has no limit."""
+        if not self._mutations_limited:
+            return None
+        found = limit(self._quotas, CONTROLLER_MUTATION_RATE, self.principal_name(principal),
+                      client_id or "")
+        if found is None:
+            return None
+        tokens = self._tokens_of(found[1:])
+        return Mutations(tokens, found[0], self._mutation_window_s, strict, self.now_ms)
+
+    def _tokens_of(self, counted: tuple) -> Tokens:
+        tokens = self._tokens.get(counted)
+        if tokens is None:
+            if len(self._tokens) >= TOKENS_IDLE_MAX:
+                self._drop_idle()
+            tokens = self._tokens[counted] = Tokens()
+        return tokens
+
+    def _drop_idle(self) -> None:
+        """A bucket that nobody touched for as long as it takes to fill one is as good as new."""
+        since_ms = self.now_ms() - self._mutation_window_s * 1000
+        self._tokens = {counted: tokens for counted, tokens in self._tokens.items()
+                        if tokens.at_ms > since_ms and tokens.left is not None}
