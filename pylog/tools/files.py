@@ -65,9 +65,12 @@ class Segment:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.view.release()
-        if self._map is not None:
-            self._map.close()
+        try:
+            self.view.release()
+            if self._map is not None:
+                self._map.close()
+        except BufferError:
+            pass  # A walk that was not finished still has a slice: the map goes with it.
 
     # Reading
 

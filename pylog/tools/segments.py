@@ -91,7 +91,9 @@ def verify(session: Session, paths: tuple[str, ...], headers_only: bool, quiet: 
         raise ToolError(f"{len(bad)} of {len(found)} segments are damaged")
     batches, records = (sum(getattr(row, name) for row in found) for name in ("batches", "records"))
     if not quiet:
-        session.out.line(f"{len(found)} segments, {batches} batches, {records} records: no damage")
+        cut = sum(any("cut short" in text for text in row.remarks) for row in found)
+        session.out.line(f"{len(found)} segments, {batches} batches, {records} records: no damage"
+                         + (f"; {cut} end in a batch cut short, as after a kill" if cut else ""))
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def _print(session: Session, row: dict[str, Any]) -> None:
         for key in ("producer_id", "producer_epoch", "base_sequence"):
             shown.pop(key, None)
     session.out.line("  ".join(f"{key}={_text(value)}" for key, value in shown.items()
-                               if value not in (None, False, [])))
+                               if value is not None and value is not False and value != []))
 
 
 def _text(value: Any) -> str:
