@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pylog.client.administration import Admin
     from pylog.client.cluster import Cluster
     from pylog.tools.printer import Printer
 
@@ -96,15 +97,19 @@ class Session:
         """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
         return asyncio.run(self._with_cluster(work))
 
-    async def _with_cluster(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
-        from pylog.client.cluster import Cluster
-        from pylog.client.settings import Settings
+    def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        """What work(admin) gives, likewise."""
+        return asyncio.run(self._with_admin(work))
 
-        settings = Settings("admin", self.settings_of("admin"))
-        async with Cluster(settings) as cluster:
-            cluster.may_create_topics = False
-            await self.reach(cluster)
-            return await work(cluster)
+    async def _with_cluster(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        return await self._with_admin(lambda admin: work(admin.cluster))
+
+    async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        from pylog.client.administration import Admin
+
+        async with Admin(self.settings_of("admin")) as admin:
+            await self.reach(admin.cluster)
+            return await work(admin)
 
     async def reach(self, cluster: Cluster) -> None:
         """Keeps (1)."""
