@@ -32,7 +32,9 @@ cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 
 
+# no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
+@cython.no_gc_clear
 cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 

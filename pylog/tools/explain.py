@@ -74,6 +74,8 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
 def sentence(view: dict[str, Any]) -> str:
     """Lag and first reason."""
     lag = view["lag_records"]
+    if not any(row["committed_offset"] is not None for row in view["partitions"]):
+        return f"{view['group']}: It has committed nothing yet, so there is no lag to tell."
     if not lag:
         return f"{view['group']}: {view['reasons'][0]['text']}"
     behind = f" ({span(view['lag_seconds'])})" if view["lag_seconds"] else ""
