@@ -35,7 +35,7 @@ def cluster(session: Session) -> None:
     async def work(asked: Cluster) -> dict[str, Any]:
         metadata = await inquiry.all_topics(asked)
         parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
-        brokers = [{
+        brokers: list[dict[str, Any]] = [{
             "broker": node.id, "host": node.host, "port": node.port, "rack": node.rack,
             "controller": node.id == metadata.controller,
             "leaders": sum(part.leader == node.id for part in parts),

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pylog.config.errors import nearest
-from pylog.tools.session import Session
+from pylog.tools.session import Session, ToolError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -98,7 +98,7 @@ class _Named(click.ParamType):
         look = inquiry.topic_names if self.name == "topic" else inquiry.group_names
         try:
             names = session.run(look)
-        except (KafkaError, OSError, click.ClickException):
+        except (KafkaError, ToolError, OSError):
             return []  # In a half-typed line there is nowhere to complain.
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 

@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: tools.app.
-Invariants: (1) the name `default` of a broker stands for all brokers; (2) a value that is a secret is
-  not sent by the broker, and shown as such.
+Invariants: (1) the name `default` of a broker stands for all brokers; (2) a value that is a secret
+  is not sent by the broker, and shown as such.
 Source: KIP-226 (dynamic broker settings), KIP-412 (loggers), KIP-848 (groups).
 """
 

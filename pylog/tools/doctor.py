@@ -2,8 +2,8 @@
 
 Owns: nothing.
 Called by: tools.app.
-Invariants: (1) every finding that is not ok says what to do; (2) a check that cannot be made here is
-  `skip`, never ok; (3) the exit code is 1 when something fails.
+Invariants: (1) every finding that is not ok says what to do; (2) a check that cannot be made here
+  is `skip`, never ok; (3) the exit code is 1 when something fails.
 Source: tools.machine and tools.reach for the checks themselves.
 """
 

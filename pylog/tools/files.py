@@ -142,7 +142,8 @@ class Segment:
 
     # Verifying
 
-    def verify(self, is_deep: bool, done: Callable[[float], None], next_base: int | None) -> Verdict:
+    def verify(self, is_deep: bool, done: Callable[[float], None],
+               next_base: int | None) -> Verdict:
         """Everything that can be checked from this segment. next_base: of the one behind it."""
         found = Verdict(self.path, self.size)
         starts: dict[int, int] = {}

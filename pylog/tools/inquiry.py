@@ -123,7 +123,7 @@ def _offset(value: Any) -> Any:
 
 async def times(cluster: Cluster, wanted: Mapping[TopicPartition, int]
                 ) -> dict[TopicPartition, int]:
-    """{partition: timestamp in ms of the first record at or after an offset}, where there is one."""
+    """{partition: time in ms of the first record at or after an offset}, where there is one."""
     found = await _times(cluster, wanted, FIRST_BATCH_BYTES)
     left = {part: offset for part, offset in wanted.items() if part not in found}
     # A first batch that is longer than asked for is sent whole only to one who asks for it alone.

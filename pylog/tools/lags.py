@@ -71,9 +71,11 @@ async def partitions(admin: Admin, parts: list[TopicPartition],
     for part in parts:
         low, high, at = first.get(part), last.get(part), committed.get(part)
         is_known = isinstance(low, int) and isinstance(high, int)
-        lag = max(0, high - max(at, low)) if is_known and at is not None and at >= 0 else None
-        if lag:
-            wanted[part] = max(at, low)
+        lag = None
+        if isinstance(low, int) and isinstance(high, int) and at is not None and at >= 0:
+            lag = max(0, high - max(at, low))
+            if lag:
+                wanted[part] = max(at, low)
         edge = stable.get(part)
         found.append({
             "topic": part.topic, "partition": part.partition, "committed_offset": at,

@@ -3,8 +3,7 @@
 Owns: nothing; the one file it writes has no name and is gone when it is closed.
 Called by: tools.doctor.
 Invariants: (1) what a kernel or container does not show is skipped, with its reason.
-Source: proc(5), adjtimex(2), statfs(2); Kafka's documentation of operating systems for the limits;
-  measured for brokerd where it differs (docs/ARCHITECTURE.md: a partition at rest has no open file).
+Source: proc(5), adjtimex(2), statfs(2); Kafka's documentation of operating systems for the limits.
 """
 
 from __future__ import annotations
@@ -96,7 +95,8 @@ def memory() -> list[Finding]:
     else:
         high = int(swappiness) > SWAPPINESS_MAX
         found.append(Finding(
-            "swappiness", "", WARN if high else OK, f"vm.swappiness={swappiness}, {size(swap)} swap",
+            "swappiness", "", WARN if high else OK,
+            f"vm.swappiness={swappiness}, {size(swap)} of swap",
             "sysctl vm.swappiness=1: the page cache is what a broker reads from" if high else ""))
     pages = _text("/sys/kernel/mm/transparent_hugepage/enabled")
     if pages is None:
@@ -189,7 +189,7 @@ def _file_system(path: str, kind: str, options: list[str]) -> Finding:
         return Finding("file system", path, WARN, f"{kind}, in memory",
                        "use a disk: everything is gone when the machine stops")
     if kind not in PROVEN:
-        return Finding("file system", path, OK, f"{kind} (ext4 and xfs are what brokers are run on)")
+        return Finding("file system", path, OK, f"{kind} (ext4 and xfs are better known)")
     atime = "noatime" in options or "relatime" in options
     return Finding("file system", path, OK if atime else WARN, kind + ("" if atime else ", atime"),
                    "" if atime else "mount it with noatime: each read writes an inode")

@@ -35,7 +35,8 @@ def moment(text: str, now_ms: int) -> int:
         return int(text) if int(text) >= SECONDS_MAX else int(text) * 1000
     try:
         found = datetime.fromisoformat(text)
-        return round(found.timestamp() * 1000)  # Keeps (1): without a zone this takes the local one.
+        # Keeps (1): without a zone this takes the local one.
+        return round(found.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text!r} is no time: 2026-11-01T10:00, -10m, -1h30m, now, or seconds since 1970"

@@ -5,7 +5,7 @@ Called by: all of tools.
 Invariants: (1) colours and bars are for terminals only, and NO_COLOR is heeded; (2) with --json
   standard output is JSON only: one document, or one per line for what has no end; (3) the keys of a
   row are the same in every row of a command.
-Source: no-color.org; rich for terminals. A pipe gets plain text: no import, no folding at 80 columns.
+Source: no-color.org; rich for terminals. A pipe gets plain text: nothing is folded at 80 columns.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Owns: connections of its own for the time of a check.
 Called by: tools.doctor.
-Invariants: (1) an address is tried as a client would: resolved, connected, spoken to, and the broker
-  that answers has to be the one that the address was advertised for.
+Invariants: (1) an address is tried as a client would: resolved, connected, spoken to, and who
+  answers has to be the broker that the address was advertised for.
 Source: what goes wrong with advertised.listeners.
 """
 

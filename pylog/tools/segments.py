@@ -36,8 +36,8 @@ class LogTools(Tools):
 def log() -> None:
     """Verify and print segment files, without a broker.
 
-    PATH is a segment (.log), a partition's directory, or a whole log directory. Files are only read,
-    so that a running broker's may be looked at.
+    PATH is a segment (.log), a partition's directory, or a whole log directory. Files are only
+    read, so that a running broker's may be looked at.
     """
 
 

@@ -9,7 +9,6 @@ Invariants: (1) a cluster that cannot be reached is told of at once, not after r
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -95,14 +94,13 @@ class Session:
 
     def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
-        return asyncio.run(self._with_cluster(work))
+        return self.administer(lambda admin: work(admin.cluster))
 
     def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
         """What work(admin) gives, likewise."""
-        return asyncio.run(self._with_admin(work))
+        import asyncio  # Only here: help and completion of commands do without it.
 
-    async def _with_cluster(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
-        return await self._with_admin(lambda admin: work(admin.cluster))
+        return asyncio.run(self._with_admin(work))
 
     async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
         from pylog.client.administration import Admin
@@ -113,6 +111,8 @@ class Session:
 
     async def reach(self, cluster: Cluster) -> None:
         """Keeps (1)."""
+        import asyncio
+
         from pylog.client.errors import KafkaTimeoutError, NoBrokersError
 
         try:
@@ -123,4 +123,5 @@ class Session:
         except TimeoutError as error:
             if isinstance(error, KafkaTimeoutError):
                 raise
-            raise ToolError(f"{self.bootstrap} did not answer within {self.timeout_s:g} s") from None
+            raise ToolError(
+                f"{self.bootstrap} did not answer within {self.timeout_s:g} s") from None
