@@ -161,6 +161,10 @@ class ClientQuotas:
         """The user that a connection's requests are counted for."""
         return ANONYMOUS
 
+    def throttled_ms(self, client_id: str, within_ms: int) -> int:
+        """For how many ms clients of this id were held back in all, when any was within_ms ago."""
+        return self.native.throttled(client_id.encode(), self.now_ms() - within_ms)
+
     def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
         """Counts time that the control plane took; for how many ms the client is to be muted."""
         for _ in range(2):

@@ -334,7 +334,7 @@ cdef extern from "log.h" nogil:
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
     struct log_figures:
-        pass
+        int64_t start_offset, high_watermark
     void log_figures_take(log_t *log, log_figures *out)
     int log_time_of(log_t *log, int64_t offset, inflater *inflater, int64_t *timestamp_ms)
     struct log_appended:
@@ -433,6 +433,7 @@ cdef extern from "quotas.h" nogil:
     int quotas_install(quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                        const quota_limit *limits, int64_t now_ms)
     void quotas_count(quotas *q, uint32_t *clients, uint32_t *rates)
+    uint64_t quotas_throttled(quotas *q, const uint8_t *client_id, uint32_t len, int64_t since_ms)
     quota_client *quotas_client(quotas *q, uint32_t principal, const uint8_t *client_id,
                                 uint32_t len)
     void quota_client_release(quota_client *c)
