@@ -166,6 +166,7 @@ void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_m
     c->muted = true;
     if (r->privileged == c) r->privileged = NULL; /* it would keep the others from going on */
     STAT_ADD(r, requests_throttled, 1);
+    if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
 }
 
 /* Sends what is due. What that takes counts on the client's time, as far as it is limited. */

@@ -35,6 +35,8 @@ struct quota_client {
     struct quotas *quotas;
     struct quota_rate *rates[QUOTA_KINDS]; /* one reference on each */
     atomic_int references;                 /* the table's included */
+    _Atomic uint64_t throttled_ms;
+    _Atomic int64_t throttled_at_ms;
     uint32_t hash, generation, principal, client_id_len;
     uint8_t client_id[];
 };
@@ -354,6 +356,24 @@ bool quota_client_is(const struct quota_client *c, uint32_t generation, uint32_t
                      const uint8_t *client_id, uint32_t len) {
     return c->generation == generation && c->principal == principal && c->client_id_len == len &&
            (len == 0 || memcmp(c->client_id, client_id, len) == 0);
+}
+
+void quota_client_note(struct quota_client *c, int32_t throttle_ms, int64_t now_ms) {
+    atomic_fetch_add_explicit(&c->throttled_ms, (uint64_t)throttle_ms, memory_order_relaxed);
+    atomic_store_explicit(&c->throttled_at_ms, now_ms, memory_order_relaxed);
+}
+
+uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
+                          int64_t since_ms) {
+    uint64_t sum = 0;
+    pthread_rwlock_rdlock(&q->lock);
+    for (uint32_t i = 0; i < q->client_buckets; i++)
+        for (const struct quota_client *c = q->clients[i]; c != NULL; c = c->next)
+            if (c->client_id_len == len && (len == 0 || memcmp(c->client_id, client_id, len) == 0) &&
+                atomic_load_explicit(&c->throttled_at_ms, memory_order_relaxed) >= since_ms)
+                sum += atomic_load_explicit(&c->throttled_ms, memory_order_relaxed);
+    pthread_rwlock_unlock(&q->lock);
+    return sum;
 }
 
 void quota_client_retain(struct quota_client *c) {

@@ -39,6 +39,10 @@ struct quota_limit {
 /* 0, or -1 when out of memory. */
 int quotas_install(struct quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                    const struct quota_limit limits[QUOTA_KINDS], int64_t now_ms);
+/* For how many ms clients of this id were told to stop since they are known, of those that were
+ * since `since_ms`. */
+uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
+                          int64_t since_ms);
 /* Clients and rates that are known. */
 void quotas_count(struct quotas *q, uint32_t *clients, uint32_t *rates);
 
@@ -52,6 +56,8 @@ struct quota_client *quotas_client(struct quotas *q, uint32_t principal, const u
 /* True: `c` is still what quotas_client would find. */
 bool quota_client_is(const struct quota_client *c, uint32_t generation, uint32_t principal,
                      const uint8_t *client_id, uint32_t len);
+/* Its connection was told to stop for so long; for quotas_throttled. */
+void quota_client_note(struct quota_client *c, int32_t throttle_ms, int64_t now_ms);
 void quota_client_retain(struct quota_client *c);
 void quota_client_release(struct quota_client *c);
 /* Some kind has a limit. */

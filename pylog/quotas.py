@@ -145,7 +145,9 @@ class ClientQuotas:
         self.native.void(not kinds.isdisjoint(COUNTED))
 
     def install(self, principal: int, client_id: bytes) -> None:
-        """Tells the reactors what limits a client."""
+        """Tells the reactors what limits a client, unless they know it already."""
+        if self.native.fetch_max(principal, client_id, 0) is not None:
+            return
         user, name = self.principal_name(principal), client_id.decode("utf-8", "replace")
         limits = []
         for number, kind in enumerate(COUNTED):
@@ -158,6 +160,10 @@ class ClientQuotas:
     def principal_name(principal: int) -> str:
         """The user that a connection's requests are counted for."""
         return ANONYMOUS
+
+    def throttled_ms(self, client_id: str, within_ms: int) -> int:
+        """For how many ms clients of this id were held back in all, when any was within_ms ago."""
+        return self.native.throttled(client_id.encode(), self.now_ms() - within_ms)
 
     def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
         """Counts time that the control plane took; for how many ms the client is to be muted."""
