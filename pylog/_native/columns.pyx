@@ -43,6 +43,7 @@ cdef int raise_error(int rc, int64_t offset) except -1:
 
 
 @cython.final
+@cython.no_gc  # A collector that cleared the buffer below it first would be told that it is in use.
 cdef class Fetched:
     """The record bytes of one fetched partition, read once from front to end."""
 
