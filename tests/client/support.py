@@ -10,7 +10,7 @@ import itertools
 import time
 
 from pylog._native import batch
-from pylog.client import Consumer, TopicPartition
+from pylog.client import Consumer, TopicPartition, errors
 from pylog.client.cluster import Cluster
 from pylog.client.settings import Settings
 from pylog.protocol import messages
@@ -63,12 +63,15 @@ async def _put(bootstrap, topic, given, partition, codec, batch_records) -> None
         leader = await cluster.leader(topic, partition)
         for at in range(0, len(given), batch_records):
             records = batch.build(given[at:at + batch_records], codec=codec)
-            answer = await cluster.send(leader.leader, produce(
-                acks=-1, timeout_ms=30_000, topic_data=[produce.TopicProduceData(
-                    name=topic, topic_id=info.id, partition_data=[produce.PartitionProduceData(
-                        index=partition, records=records)])]))
-            row = answer.responses[0].partition_responses[0]
-            assert row.error_code == 0, row
+            request = produce(acks=-1, timeout_ms=30_000, topic_data=[produce.TopicProduceData(
+                name=topic, topic_id=info.id, partition_data=[produce.PartitionProduceData(
+                    index=partition, records=records)])])
+
+            async def append(node=leader.leader, request=request):
+                answer = await cluster.send(node, request)
+                errors.raise_for(answer.responses[0].partition_responses[0].error_code)
+
+            await cluster.retry(append)  # A new topic's leader may not know that it leads yet.
 
 
 def reader(broker, topic: str | None = None, **settings) -> Consumer:
