@@ -407,7 +407,8 @@ static int end_group(struct log_clean *c) {
     int result = flush_output(c);
     if (result != 0) return result;
     bool changed = o->changed;
-    if (changed && fdatasync(o->fd) != 0) return log_storage_error(c->log, -errno, "fdatasync");
+    if (changed && log_dir_disk(c->log->home->dir)->fdatasync(o->fd) != 0)
+        return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
     if (changed) {
