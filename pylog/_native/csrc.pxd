@@ -430,6 +430,12 @@ cdef extern from "quotas.h" nogil:
         const uint8_t *key
         uint32_t key_len
         double per_second
+    struct quota_address:
+        uint8_t ip[16]
+        double per_second
+    int quotas_set_addresses(quotas *q, const quota_address *addresses, uint32_t count,
+                             double others)
+    int32_t quotas_connection(quotas *q, const uint8_t *ip, int64_t now_ms)
     quotas *quotas_new(uint32_t samples, int64_t window_ms)
     void quotas_free(quotas *q)
     void quotas_void(quotas *q, bint enabled)
