@@ -53,8 +53,9 @@ class Clock:
 class Broker:
     """A real broker for tests; `with Broker() as broker`, or start and stop.
 
-    settings: by Kafka's names, with dots or underscores. directory: its data, by default a new
-    one in memory that goes with it. process: a child process instead of threads of this one; only that can be killed.
+    settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
+    in memory that goes with it. process: a child process instead of threads of this one; only that
+    can be killed.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,

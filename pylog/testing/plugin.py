@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pylog-broker", choices=[THREAD, PROCESS], default=None,
                     help="brokers on threads of this process (default), or as child processes")
     parser.addini("pylog_broker", "thread or process; --pylog-broker is stronger", default=THREAD)
-    parser.addini("pylog_broker_directory", "where brokers keep their data: memory, tmp_path (which "
-                  "pytest keeps for a while), or a directory", default=MEMORY)
+    parser.addini("pylog_broker_directory", "where brokers keep their data: memory, tmp_path "
+                  "(which pytest keeps for a while), or a directory", default=MEMORY)
     parser.addini("pylog_broker_settings", "settings of every broker, key=value a line",
                   type="linelist", default=[])
 
