@@ -65,7 +65,7 @@ def run(coroutine, seconds_max: float = PROGRAM_WAIT_S):
     async def limited():
         try:
             return await asyncio.wait_for(coroutine, seconds_max)
-        except (TimeoutError, asyncio.TimeoutError) as late:
+        except TimeoutError as late:
             raise LoadFailed("no answer in time") from late
     return asyncio.run(limited())
 
