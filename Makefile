@@ -11,13 +11,14 @@ BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
+COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
 .PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control clean
 
 run: build
-	exec $(VENV)/bin/brokerd $(ARGS)
+	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
 
 build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace
@@ -26,6 +27,7 @@ test: build $(VENV)/.tested
 	$(PY) -m pytest $(TESTS)
 
 compat: build $(VENV)/.tested
+	@.ci/packages $(COMPAT_NEEDS)
 	$(PY) -m tests.compat $(ARGS)
 
 # The sanitizers get a copy of the tree with build products of its own. LD_PRELOAD, because the
@@ -65,6 +67,7 @@ tidy: build $(VENV)/.tested
 docs: build
 	$(PY) -m pylog.config.document docs/settings.md
 	$(PY) -m pylog.protocol.document docs/protocol.md
+	$(PY) -m pylog.monitor.document docs/metrics.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

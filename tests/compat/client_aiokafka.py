@@ -8,7 +8,8 @@ Invariants: (1) each call runs an event loop of its own, members one in their ow
 import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.compat import flows
 
@@ -20,7 +21,7 @@ class Member(flows.Member):
     async def _work(self) -> None:
         consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
                                     group_id=self.group, auto_offset_reset="earliest",
-                                    session_timeout_ms=10000, heartbeat_interval_ms=1000)
+                                    session_timeout_ms=6000, heartbeat_interval_ms=1000)
         await consumer.start()
         try:
             while not self.ending.is_set():
@@ -52,14 +53,14 @@ class Client:
 
         asyncio.run(work())
 
-    def _with_consumer(self, use, *topics, group=None):
+    def _with_consumer(self, use, *topics, group=None, policy="earliest"):
         async def work():
             consumer = AIOKafkaConsumer(*topics, bootstrap_servers=self.bootstrap,
                                         group_id=group, enable_auto_commit=False,
-                                        auto_offset_reset="earliest")
+                                        auto_offset_reset=policy)
             await consumer.start()
             try:
-                return await asyncio.wait_for(use(consumer), 30)
+                return await asyncio.wait_for(use(consumer), 40)
             finally:
                 await consumer.stop()
 
@@ -87,6 +88,25 @@ class Client:
 
         return self._with_consumer(use, topic, group=group)
 
+    def first(self, topic, group, policy, nudge=None):
+        async def use(consumer):
+            while True:
+                for messages in (await consumer.getmany(timeout_ms=500)).values():
+                    return messages[0].offset
+                if nudge is not None:
+                    await asyncio.to_thread(nudge)
+
+        return self._with_consumer(use, topic, group=group, policy=policy)
+
+    def lost(self, topic, start):
+        async def use(consumer):
+            where = TopicPartition(topic, 0)
+            consumer.assign([where])
+            consumer.seek(where, start)
+            return (await consumer.getone()).offset
+
+        return self._with_consumer(use)
+
     def offset_at(self, topic, timestamp):
         async def use(consumer):
             where = TopicPartition(topic, 0)
@@ -105,12 +125,16 @@ class Client:
 
         return asyncio.run(work())
 
-    def create(self, name, partitions):
-        async def use(client):
-            answer = await client.create_topics([NewTopic(name, partitions, 1)])
-            assert all(row[1] == 0 for row in answer.topic_errors), answer
+    def _call(self, name, *arguments):
+        return self._with_admin(lambda client: getattr(client, name)(*arguments))
 
-        self._with_admin(use)
+    def create(self, name, partitions):
+        answer = self._call("create_topics", [NewTopic(name, partitions, 1)])
+        assert all(row[1] == 0 for row in answer.topic_errors), answer
+
+    def grow(self, name, total):
+        answer = self._call("create_partitions", {name: NewPartitions(total)})
+        assert all(row[1] == 0 for row in answer.topic_errors), answer
 
     def partition_count(self, name):
         async def use(client):
@@ -121,11 +145,35 @@ class Client:
         return self._with_admin(use)
 
     def delete(self, name):
-        async def use(client):
-            answer = await client.delete_topics([name])
-            assert all(row[1] == 0 for row in answer.topic_error_codes), answer
+        answer = self._call("delete_topics", [name])
+        assert all(row[1] == 0 for row in answer.topic_error_codes), answer
 
-        self._with_admin(use)
+    def set_config(self, topic, key, value):
+        answer = self._call("alter_configs", [
+            ConfigResource(ConfigResourceType.TOPIC, topic, configs={key: value})])
+        assert all(row[0] == 0 for one in answer for row in one.resources), answer
+
+    def _config(self, kind, name, key):
+        answer = self._call("describe_configs", [ConfigResource(kind, name)])
+        return next(entry[1] for entry in answer[0].resources[0][4] if entry[0] == key)
+
+    def config(self, topic, key):
+        return self._config(ConfigResourceType.TOPIC, topic, key)
+
+    def broker_config(self, key):
+        return self._config(ConfigResourceType.BROKER, "1", key)
+
+    def groups(self):
+        return [row[0] for row in self._call("list_consumer_groups")]
+
+    def group_state(self, group):
+        return self._call("describe_consumer_groups", [group])[0].groups[0][2]
+
+    def committed(self, topic, group):
+        return self._call("list_consumer_group_offsets", group)[TopicPartition(topic, 0)].offset
+
+    def trim(self, topic, offset):
+        self._call("delete_records", {TopicPartition(topic, 0): RecordsToDelete(offset)})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,21 @@ Invariants: (1) only the library's public calls.
 
 import time
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from tests.compat import flows
 
@@ -16,7 +29,7 @@ from tests.compat import flows
 class Member(flows.Member):
     def work(self) -> None:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group,
-                             "auto.offset.reset": "earliest", "session.timeout.ms": 10000,
+                             "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
                              "heartbeat.interval.ms": 1000})
         consumer.subscribe([self.topic])
         while not self.ending.is_set():
@@ -83,6 +96,27 @@ class Client:
         finally:
             consumer.close()
 
+    @staticmethod
+    def _first(consumer, nudge):
+        def poll():
+            message = consumer.poll(0.5)
+            return None if message is None or message.error() else message.offset()
+
+        try:
+            return flows.first(poll, nudge)
+        finally:
+            consumer.close()
+
+    def first(self, topic, group, policy, nudge=None):
+        consumer = self._consumer(group, **{"auto.offset.reset": policy})
+        consumer.subscribe([topic])
+        return self._first(consumer, nudge)
+
+    def lost(self, topic, start):
+        consumer = self._consumer("unused")
+        consumer.assign([TopicPartition(topic, 0, start)])
+        return self._first(consumer, None)
+
     def offset_at(self, topic, timestamp):
         consumer = self._consumer("unused")
         try:
@@ -97,11 +131,51 @@ class Client:
         topics = self.admin.list_topics(timeout=20).topics
         return len(topics[name].partitions) if name in topics else 0
 
+    def grow(self, name, total):
+        self.admin.create_partitions([NewPartitions(name, total)])[name].result(20)
+
     def delete(self, name):
         try:
             self.admin.delete_topics([name])[name].result(20)
         except KafkaException as refusal:
             raise AssertionError(f"delete: {refusal}") from refusal
+
+    def set_config(self, topic, key, value):
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def _config(self, kind, name, key):
+        resource = ConfigResource(kind, name)
+        return self.admin.describe_configs([resource])[resource].result(20)[key].value
+
+    def config(self, topic, key):
+        return self._config(ConfigResource.Type.TOPIC, topic, key)
+
+    def broker_config(self, key):
+        return self._config(ConfigResource.Type.BROKER, "1", key)
+
+    def groups(self):
+        return [one.group_id for one in self.admin.list_consumer_groups().result(20).valid]
+
+    def group_state(self, group):
+        return self.admin.describe_consumer_groups([group])[group].result(20).state.name
+
+    def committed(self, topic, group):
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+        told = self.admin.list_consumer_group_offsets([asked])[group].result(20)
+        return told.topic_partitions[0].offset
+
+    def set_committed(self, topic, group, offset):
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset)])
+        self.admin.alter_consumer_group_offsets([wanted])[group].result(20)
+
+    def delete_group(self, group):
+        self.admin.delete_consumer_groups([group])[group].result(20)
+
+    def trim(self, topic, offset):
+        partition = TopicPartition(topic, 0, offset)
+        assert self.admin.delete_records([partition])[partition].result(20).low_watermark == offset
 
 
 if __name__ == "__main__":

@@ -2,13 +2,20 @@
 
 Owns: nothing.
 Called by: tests.compat, once for each version.
-Invariants: (1) only calls that both versions have.
+Invariants: (1) Client has what both versions name alike or only 2.0 has, ClientOf3 the rest.
 """
 
 import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import (
+    ConfigResource,
+    ConfigResourceType,
+    KafkaAdminClient,
+    NewPartitions,
+    NewTopic,
+)
+from kafka.structs import OffsetAndMetadata
 
 from tests.compat import flows
 
@@ -17,7 +24,7 @@ class Member(flows.Member):
     def work(self) -> None:
         consumer = KafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
                                  group_id=self.group, auto_offset_reset="earliest",
-                                 session_timeout_ms=10000, heartbeat_interval_ms=1000,
+                                 session_timeout_ms=6000, heartbeat_interval_ms=1000,
                                  metadata_max_age_ms=5000)
         while not self.ending.is_set():
             for messages in consumer.poll(200).values():
@@ -51,9 +58,30 @@ class Client:
                 taken += messages
         return taken
 
-    def _consumer(self, *topics, group=None):
+    def _consumer(self, *topics, group=None, policy="earliest"):
         return KafkaConsumer(*topics, bootstrap_servers=self.bootstrap, group_id=group,
-                             enable_auto_commit=False, auto_offset_reset="earliest")
+                             enable_auto_commit=False, auto_offset_reset=policy)
+
+    @staticmethod
+    def _first(consumer, nudge):
+        def poll():
+            for messages in consumer.poll(500, max_records=1).values():
+                return messages[0].offset
+            return None
+
+        try:
+            return flows.first(poll, nudge)
+        finally:
+            consumer.close()
+
+    def first(self, topic, group, policy, nudge=None):
+        return self._first(self._consumer(topic, group=group, policy=policy), nudge)
+
+    def lost(self, topic, start):
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), start)
+        return self._first(consumer, None)
 
     def read(self, topic, start, count):
         consumer = self._consumer()
@@ -85,28 +113,82 @@ class Client:
         finally:
             consumer.close()
 
-    def _admin(self):
-        return KafkaAdminClient(bootstrap_servers=self.bootstrap)
-
-    def create(self, name, partitions):
-        client = self._admin()
-        client.create_topics([NewTopic(name, partitions, 1)])
-        client.close()
-
-    def partition_count(self, name):
-        client = self._admin()
+    def _admin(self, call, *arguments, **options):
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
-            if name not in client.list_topics():
-                return 0
-            return len(client.describe_topics([name])[0]["partitions"])
+            return getattr(client, call)(*arguments, **options)
         finally:
             client.close()
 
+    def create(self, name, partitions):
+        self._admin("create_topics", [NewTopic(name, partitions, 1)])
+
+    def partition_count(self, name):
+        if name not in self._admin("list_topics"):
+            return 0
+        return len(self._admin("describe_topics", [name])[0]["partitions"])
+
+    def grow(self, name, total):
+        self._admin("create_partitions", {name: NewPartitions(total)})
+
     def delete(self, name):
-        client = self._admin()
-        client.delete_topics([name])
-        client.close()
+        self._admin("delete_topics", [name])
+
+    def set_config(self, topic, key, value):
+        self._admin("alter_configs", [
+            ConfigResource(ConfigResourceType.TOPIC, topic, configs={key: value})])
+
+    def _config(self, kind, name, key):
+        told = self._admin("describe_configs", [ConfigResource(kind, name)])
+        entries = told[0].resources[0][4]
+        return next(entry[1] for entry in entries if entry[0] == key)
+
+    def config(self, topic, key):
+        return self._config(ConfigResourceType.TOPIC, topic, key)
+
+    def broker_config(self, key):
+        return self._config(ConfigResourceType.BROKER, "1", key)
+
+    def groups(self):
+        return [name for name, _ in self._admin("list_consumer_groups")]
+
+    def group_state(self, group):
+        return self._admin("describe_consumer_groups", [group])[0].state
+
+    def committed(self, topic, group):
+        return self._admin("list_consumer_group_offsets", group)[TopicPartition(topic, 0)].offset
+
+    def delete_group(self, group):
+        for _, error in self._admin("delete_consumer_groups", [group]):
+            assert error.errno == 0, error
+
+
+class ClientOf3(Client):
+    def _config(self, kind, name, key):
+        told = self._admin("describe_configs", [ConfigResource(kind, name)], config_filter="all")
+        return told[kind.name.lower()][name][key]["value"]
+
+    def groups(self):
+        return [one["group_id"] for one in self._admin("list_groups")]
+
+    def group_state(self, group):
+        return self._admin("describe_groups", [group])[group]["group_state"]
+
+    def committed(self, topic, group):
+        return self._admin("list_group_offsets", group)[group][TopicPartition(topic, 0)].offset
+
+    def set_committed(self, topic, group, offset):
+        wanted = OffsetAndMetadata(offset, "", -1)
+        told = self._admin("alter_group_offsets", group, {TopicPartition(topic, 0): wanted})
+        assert all(error.errno == 0 for error in told.values()), told
+
+    def delete_group(self, group):
+        told = self._admin("delete_groups", [group])
+        assert told[group] == "OK", told
+
+    def trim(self, topic, offset):
+        self._admin("delete_records", {TopicPartition(topic, 0): offset})
 
 
 if __name__ == "__main__":
-    flows.main(Client)
+    flows.main(ClientOf3 if hasattr(KafkaAdminClient, "list_groups") else Client)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import time
 
+from bench.process import die_with_parent
 from tests.compat import flows
 
 FORMAT = "%k %s %p %o\n"
@@ -19,9 +20,9 @@ class Member(flows.Member):
     def work(self) -> None:
         process = subprocess.Popen(
             ["kcat", "-b", self.bootstrap, "-G", self.group, "-u", "-f", FORMAT,
-             "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000",
+             "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000",
              "-X", "heartbeat.interval.ms=1000", self.topic],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
         told = []
         readers = [flows.threading.Thread(target=self._records, args=(process.stdout,)),
                    flows.threading.Thread(target=self._shares, args=(process.stderr, told))]
@@ -31,6 +32,9 @@ class Member(flows.Member):
             assert process.poll() is None, f"kcat ended: {told[-1:]}"
         process.terminate()
         assert process.wait(20) == 0, told[-1:]
+
+    def text(self, key) -> str:
+        return key.hex()
 
     def _records(self, stream) -> None:
         for line in stream:
@@ -78,6 +82,27 @@ class Client:
         lines = self._run("-G", group, "-q", "-c", count, "-f", FORMAT,
                           "-X", "auto.offset.reset=earliest", topic)
         return [bytes.fromhex(line.split()[0]) for line in lines.splitlines()]
+
+    def first(self, topic, group, policy, nudge=None):
+        process = subprocess.Popen(
+            ["kcat", "-b", self.bootstrap, "-G", group, "-q", "-c", "1", "-f", "%o",
+             "-X", f"auto.offset.reset={policy}", topic], stdout=subprocess.PIPE, text=True)
+
+        def poll():
+            try:
+                return int(process.communicate(timeout=0.5)[0])
+            except subprocess.TimeoutExpired:
+                return None
+
+        try:
+            return flows.first(poll, nudge)
+        finally:
+            process.kill()
+            process.wait()
+
+    def lost(self, topic, start):
+        return int(self._run("-C", "-q", "-t", topic, "-p", 0, "-o", start, "-c", 1, "-f", "%o",
+                             "-X", "auto.offset.reset=earliest"))
 
 
 def seek(client, topic: str) -> str:

@@ -16,8 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench import kafka
+from tests.compat.client_tools import CLASSES as TOOLS
+
 HERE = Path(__file__).resolve().parent
-SCENARIOS = ("codecs", "group", "resume", "seek", "admin")
+SCENARIOS = ("codecs", "group", "dying", "resume", "seek", "reset", "topics", "configs", "groups")
 CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
 SLF4J_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 
@@ -35,6 +38,12 @@ class Client:
     prepare: Callable[[], list[str]] = field(repr=False)
     scenarios: tuple[str, ...] = SCENARIOS
     wait_s: float = 150.0
+    pinned: bool = True
+
+    @property
+    def key(self) -> str:
+        """What names it in lists of results; without a version that the machine chooses."""
+        return f"{self.name} {self.version}" if self.pinned else self.name
 
 
 def cache_dir() -> Path:
@@ -81,6 +90,14 @@ def _python(folder: str, module: str, *pins: str):
         return [str(where / "bin" / "python"), "-m", f"tests.compat.{module}"]
 
     return prepare
+
+
+def _tools() -> list[str]:
+    try:
+        kafka.classpath()
+    except kafka.KafkaMissing as missing:
+        raise ClientMissing(str(missing)) from missing
+    return [sys.executable, "-m", "tests.compat.client_tools"]
 
 
 def _kcat() -> list[str]:
@@ -166,7 +183,8 @@ CLIENTS = (
     Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams",), 240.0),
     Client("confluent-kafka", "2.16.1",
            _python("confluent-kafka", "client_confluent", "confluent-kafka==2.16.1")),
-    Client("kcat", kcat_version(), _kcat, ("codecs", "group", "resume", "seek")),
+    Client("kcat", kcat_version(), _kcat,
+           ("codecs", "group", "dying", "resume", "seek", "reset"), pinned=False),
     Client("kafka-python", "2.0.6",
            _python("kafka-python-2", "client_kafka_python", "kafka-python==2.0.6")),
     Client("kafka-python", "3.0.12",
@@ -176,4 +194,5 @@ CLIENTS = (
     Client("franz-go", go_version("github.com/twmb/franz-go"), _go("franz")),
     Client("Sarama", go_version("github.com/IBM/sarama"), _go("sarama")),
     Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"), _go("segmentio")),
+    Client("Kafka's tools", kafka.kafka_version(), _tools, tuple(TOOLS)),
 )

@@ -16,6 +16,8 @@ BASE_MS = 1_760_000_000_000
 ROWS = 50
 PARTITIONS = 4
 WAIT_S = 45.0
+# The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+RESET_START, RESET_END = 3, 20
 
 
 def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
@@ -55,6 +57,9 @@ class Member(threading.Thread):
 
     def work(self) -> None:
         raise AssertionError("a subclass says how")
+
+    def text(self, key: bytes) -> str:
+        return key.decode()
 
     def healthy(self) -> bool:
         if self.failure is not None:
@@ -107,6 +112,22 @@ def group(client, topic: str) -> str:
     return "1 > 2 > 1 members"
 
 
+def member(client, topic: str) -> str:
+    """One member until it is killed; it tells the driver its share and the keys it reads."""
+    one = client.member(topic, f"{topic}-group")
+    one.start()
+    share, told = None, 0
+    while one.healthy():
+        if one.share != share:
+            share = set(one.share)
+            print("share", *sorted(share), flush=True)
+        for key in one.keys[told:]:
+            print("key", one.text(key), flush=True)
+            told += 1
+        time.sleep(0.05)
+    return ""
+
+
 def resume(client, topic: str) -> str:
     sent = rows("resume", 30)
     client.produce(topic, sent, "none", 0)
@@ -127,16 +148,79 @@ def seek(client, topic: str) -> str:
     return ""
 
 
-def admin(client, topic: str) -> str:
+def first(poll, nudge=None) -> int:
+    """The first offset that `poll` (which waits a moment) gives; `nudge` is called in between."""
+    end_s = time.monotonic() + WAIT_S
+    while (offset := poll()) is None:
+        assert time.monotonic() < end_s, f"no record in {WAIT_S:.0f} s"
+        if nudge is not None:
+            nudge()
+    return offset
+
+
+def reset(client, topic: str) -> str:
+    """Where a consumer without a position begins, and one whose position is gone."""
+    note, start = "", RESET_START
+    if hasattr(client, "trim"):
+        note, start = ", delete records", RESET_START + 2
+        client.trim(topic, start)
+    offset = client.first(topic, f"{topic}-early", "earliest")
+    assert offset == start, f"earliest is {offset}, not {start}"
+    offset = client.lost(topic, 0)
+    assert offset == start, f"out of range goes to {offset}, not {start}"
+    offset = client.first(topic, f"{topic}-late", "latest",
+                          lambda: client.produce(topic, rows("late", 1), "none"))
+    assert offset >= RESET_END, f"latest is {offset}, below {RESET_END}"
+    return f"earliest, latest, out of range{note}"
+
+
+def topics(client, topic: str) -> str:
     name = f"{topic}-made"
     client.create(name, 3)
     wait_for("the topic to be described", lambda: client.partition_count(name) == 3, 10)
+    note = "create, describe, delete"
+    if hasattr(client, "grow"):
+        client.grow(name, 5)
+        wait_for("the added partitions", lambda: client.partition_count(name) == 5, 10)
+        note += ", add partitions"
     client.delete(name)
     wait_for("the topic to be gone", lambda: client.partition_count(name) == 0, 10)
-    return ""
+    return note
 
 
-FLOWS = {"codecs": codecs, "group": group, "resume": resume, "seek": seek, "admin": admin}
+def configs(client, topic: str) -> str:
+    client.set_config(topic, "retention.ms", "4711000")
+    value = client.config(topic, "retention.ms")
+    assert value == "4711000", f"retention.ms is {value}"
+    value = client.broker_config("node.id")
+    assert value == "1", f"the broker's node.id is {value}"
+    return "describe, alter"
+
+
+def groups(client, topic: str) -> str:
+    """A group with a commit: listed, described, its offset told, set and deleted."""
+    group = f"{topic}-group"
+    client.produce(topic, rows("groups", 30), "none")
+    client.take(topic, group, 10)
+    assert group in client.groups(), "the group is not listed"
+    wait_for("the group to be empty", lambda: client.group_state(group).lower() == "empty", 20)
+    offset = client.committed(topic, group)
+    assert offset == 10, f"committed is {offset}, not 10"
+    note = "list, describe, offsets"
+    if hasattr(client, "set_committed"):
+        client.set_committed(topic, group, 4)
+        offset = client.committed(topic, group)
+        assert offset == 4, f"committed is {offset}, not 4"
+        note += ", alter"
+    if hasattr(client, "delete_group"):
+        client.delete_group(group)
+        assert group not in client.groups(), "a deleted group is listed"
+        note += ", delete"
+    return note
+
+
+FLOWS = {"codecs": codecs, "group": group, "member": member, "resume": resume, "seek": seek,
+         "reset": reset, "topics": topics, "configs": configs, "groups": groups}
 
 
 def main(make) -> None:

@@ -1,36 +1,58 @@
-"""The published table of clients: docs/compat.md from the results of one run.
+"""The published table of clients: docs/compat.md from the results of one run, and back.
 
 Owns: nothing.
-Called by: tests.compat.
-Invariants: (1) every client is one row, every scenario one column; (2) what fails has its reason
-  below the table.
+Called by: tests.compat, test_table.py.
+Invariants: (1) every client is one row, every scenario one column, every tool one row; (2) what
+  fails has its reason below the tables; (3) passes(document(results)) are the results that are ok.
 """
+
+import re
 
 COLUMNS = {
     "codecs": "every codec the client has, written and read back byte for byte by assignment",
     "group": "a group of one, a second member joins, then leaves; every record is seen",
+    "dying": "one of two members is killed; when its session ends, and not before, the other takes "
+             "over and reads on; a third joins",
     "resume": "commit, leave, and go on from the commit with a new consumer",
     "seek": "the offset for a time, and reading from there",
-    "admin": "create, describe and delete a topic",
-    "streams": "a word count of Kafka Streams, at least once, stopped and started again",
+    "reset": "where consumers begin: earliest, latest, and after an offset that is gone; "
+             "DeleteRecords where the client has it",
+    "topics": "create, describe, delete; add partitions",
+    "configs": "alter and describe a topic's settings, describe a broker's",
+    "groups": "list, describe, committed offsets told and set, delete",
+    "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
+               "empty state folder",
 }
+HEAD = f"| client | version | {' | '.join(COLUMNS)} | codecs it has |"
+TOOLS_HEAD = "| tool | version | | what is examined |"
+HEAD_ROW = re.compile(r"^\| client \| version \| (.+) \| [^|]+ \|$", re.M)
+CLIENT_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|((?: (?:pass|fail|-) \|)+) [^|]* \|$", re.M)
+TOOL_ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| (pass|fail) \|[^|]*\|$", re.M)
 
 
 def document(results, known: dict[str, str]) -> str:
     """Markdown of `results` (client, scenario, ok, note, key), in their order."""
     rows: dict[tuple[str, str], dict] = {}
+    tools = []
     for result in results:
-        rows.setdefault((result.client.name, result.client.version), {})[result.scenario] = result
-    lines = ["# Clients", "",
-             "Unmodified clients against brokerd, written by `make compat`; "
-             "\"-\" where the client has no such call.", "",
-             f"| client | version | {' | '.join(COLUMNS)} | codecs |",
-             f"|---|---|{'---|' * (len(COLUMNS) + 1)}"]
+        if result.scenario in COLUMNS:
+            client = result.client
+            rows.setdefault((client.name, client.version), {})[result.scenario] = result
+        else:
+            tools.append(result)
+    lines = ["# Clients and tools", "",
+             "Unmodified clients, at the versions named, against brokerd: written by "
+             "`make compat`, which fails when a row that passes here fails or is gone.",
+             "\"-\": the client has no such call.", "", HEAD, "|---" * (len(COLUMNS) + 3) + "|"]
     for (name, version), cells in rows.items():
         words = [_cell(cells.get(scenario)) for scenario in COLUMNS]
         codecs = cells["codecs"].note if "codecs" in cells and cells["codecs"].ok else "-"
         lines.append(f"| {name} | {version} | {' | '.join(words)} | {codecs} |")
     lines += ["", *(f"- **{name}**: {meaning}." for name, meaning in COLUMNS.items())]
+    if tools:
+        lines += ["", "Kafka's own tools, from its jars:", "", TOOLS_HEAD, "|---|---|---|---|"]
+        lines += [f"| {one.scenario} | {one.client.version} | {_cell(one)} | "
+                  f"{one.note if one.ok else ''} |" for one in tools]
     failed = [result for result in results if not result.ok]
     if failed:
         lines += ["", "## What fails", ""]
@@ -43,3 +65,23 @@ def _cell(result) -> str:
     if result is None:
         return "-"
     return "pass" if result.ok else "fail"
+
+
+def passes(text: str, clients) -> set[str]:
+    """The keys of what passes by a document. A row of a client that is no more keeps its key."""
+    keys = {(one.name, one.version): one.key for one in clients}
+    loose = {one.name: one.key for one in clients if not one.pinned}
+    tools = {one.version: one.key for one in clients if not set(one.scenarios) & set(COLUMNS)}
+    text, _, text_of_tools = text.partition(TOOLS_HEAD)
+    head = HEAD_ROW.search(text)
+    columns = head[1].split(" | ") if head else []
+    found = set()
+    for name, version, cells in CLIENT_ROW.findall(text):
+        key = loose.get(name) or keys.get((name, version), f"{name} {version}")
+        words = [word.strip() for word in cells.strip("|").split("|")]
+        found |= {f"{key}/{scenario}" for scenario, word in zip(columns, words, strict=True)
+                  if word == "pass"}
+    for tool, version, word in TOOL_ROW.findall(text_of_tools):
+        if word == "pass":
+            found.add(f"{tools.get(version, 'Tools ' + version)}/{tool}")
+    return found

@@ -11,13 +11,20 @@ import java.util.Set;
 import java.util.concurrent.Future;
 import java.util.function.BooleanSupplier;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -29,6 +36,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Compat {
     private static final long BASE_MS = 1_760_000_000_000L;
     private static final int PARTITIONS = 4;
+    /** The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19. */
+    private static final int RESET_START = 3;
+    private static final int RESET_END = 20;
     private final String bootstrap;
     private final String topic;
 
@@ -57,7 +67,11 @@ public final class Compat {
             case "group": return group();
             case "resume": return resume();
             case "seek": return seek();
-            case "admin": return admin();
+            case "member": return member();
+            case "reset": return reset();
+            case "topics": return topics();
+            case "configs": return configs();
+            case "groups": return groups();
             default: throw new IllegalArgumentException(scenario);
         }
     }
@@ -113,7 +127,7 @@ public final class Compat {
         settings.put("bootstrap.servers", bootstrap);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", "false");
-        settings.put("session.timeout.ms", "10000");
+        settings.put("session.timeout.ms", "6000");
         settings.put("heartbeat.interval.ms", "1000");
         if (group != null) {
             settings.put("group.id", group);
@@ -170,6 +184,7 @@ public final class Compat {
         final Set<String> keys = Collections.synchronizedSet(new HashSet<>());
         volatile Set<TopicPartition> share = Collections.emptySet();
         volatile boolean ending;
+        volatile boolean telling;
         volatile Throwable failure;
 
         @Override
@@ -179,8 +194,13 @@ public final class Compat {
                     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor")) {
                 consumer.subscribe(Collections.singletonList(topic));
                 while (!ending) {
-                    consumer.poll(Duration.ofMillis(200)).forEach(record ->
-                        keys.add(new String(record.key(), StandardCharsets.UTF_8)));
+                    consumer.poll(Duration.ofMillis(200)).forEach(record -> {
+                        String key = new String(record.key(), StandardCharsets.UTF_8);
+                        keys.add(key);
+                        if (telling) {
+                            System.out.println("key " + key);
+                        }
+                    });
                     share = new HashSet<>(consumer.assignment());
                     commit(consumer);
                 }
@@ -272,14 +292,92 @@ public final class Compat {
         return "";
     }
 
-    private String admin() throws Exception {
-        String name = topic + "-made";
+    /** One member until it is killed; it tells the driver its share and the keys it reads. */
+    private String member() throws Exception {
+        Member one = new Member();
+        one.telling = true;
+        one.start();
+        Set<TopicPartition> told = null;
+        while (one.failure == null) {
+            Set<TopicPartition> share = one.share;
+            if (!share.equals(told)) {
+                StringBuilder line = new StringBuilder("share");
+                share.forEach(where -> line.append(' ').append(where.partition()));
+                System.out.println(line);
+                told = share;
+            }
+            Thread.sleep(50);
+        }
+        throw new AssertionError("the member failed: " + one.failure);
+    }
+
+    private interface Nudge {
+        void send() throws Exception;
+    }
+
+    private long first(KafkaConsumer<byte[], byte[]> consumer, Nudge nudge) throws Exception {
+        long endMs = System.currentTimeMillis() + 45_000;
+        while (true) {
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                return record.offset();
+            }
+            check(System.currentTimeMillis() < endMs, "no record in 45 s");
+            nudge.send();
+        }
+    }
+
+    private long first(String group, String policy, Nudge nudge) throws Exception {
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                consumer(topic + group, "auto.offset.reset", policy)) {
+            consumer.subscribe(Collections.singletonList(topic));
+            return first(consumer, nudge);
+        }
+    }
+
+    private String reset() throws Exception {
+        TopicPartition where = new TopicPartition(topic, 0);
+        int start = RESET_START + 2;
+        try (Admin admin = client()) {
+            check(admin.deleteRecords(Collections.singletonMap(
+                where, RecordsToDelete.beforeOffset(start))).lowWatermarks().get(where).get()
+                .lowWatermark() == start, "another low watermark");
+        }
+        long offset = first("-early", "earliest", () -> { });
+        check(offset == start, "earliest is " + offset + ", not " + start);
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(null)) {
+            consumer.assign(Collections.singletonList(where));
+            consumer.seek(where, 0);
+            offset = first(consumer, () -> { });
+            check(offset == start, "out of range goes to " + offset + ", not " + start);
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(null, "auto.offset.reset", "none")) {
+            consumer.assign(Collections.singletonList(where));
+            consumer.seek(where, RESET_END + 100);
+            first(consumer, () -> { });
+            throw new AssertionError("a read beyond the end without a policy");
+        } catch (OffsetOutOfRangeException expected) {
+            check(expected.offsetOutOfRangePartitions().containsKey(where), "another partition");
+        }
+        offset = first("-late", "latest", () -> produce("late", 1, "none", 0));
+        check(offset >= RESET_END, "latest is " + offset + ", below " + RESET_END);
+        return "earliest, latest, none, out of range, delete records";
+    }
+
+    private Admin client() {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
-        try (Admin admin = Admin.create(settings)) {
+        return Admin.create(settings);
+    }
+
+    private String topics() throws Exception {
+        String name = topic + "-made";
+        try (Admin admin = client()) {
             admin.createTopics(Collections.singletonList(new NewTopic(name, 3, (short) 1)))
                 .all().get();
             check(partitionCount(admin, name) == 3, "not three partitions");
+            admin.createPartitions(Collections.singletonMap(name, NewPartitions.increaseTo(5)))
+                .all().get();
+            check(partitionCount(admin, name) == 5, "not five partitions");
             admin.deleteTopics(Collections.singletonList(name)).all().get();
             waitFor("the topic to be gone", () -> {
                 try {
@@ -289,7 +387,76 @@ public final class Compat {
                 }
             });
         }
-        return "";
+        return "create, describe, delete, add partitions";
+    }
+
+    private static String config(Admin admin, ConfigResource.Type type, String name, String key)
+            throws Exception {
+        ConfigResource resource = new ConfigResource(type, name);
+        return admin.describeConfigs(Collections.singletonList(resource)).all().get()
+            .get(resource).get(key).value();
+    }
+
+    private String configs() throws Exception {
+        try (Admin admin = client()) {
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+            admin.incrementalAlterConfigs(Collections.singletonMap(resource, Arrays.asList(
+                new AlterConfigOp(new ConfigEntry("retention.ms", "4711000"),
+                    AlterConfigOp.OpType.SET),
+                new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"),
+                    AlterConfigOp.OpType.APPEND)))).all().get();
+            String value = config(admin, ConfigResource.Type.TOPIC, topic, "retention.ms");
+            check("4711000".equals(value), "retention.ms is " + value);
+            value = config(admin, ConfigResource.Type.TOPIC, topic, "cleanup.policy");
+            check("delete,compact".equals(value), "cleanup.policy is " + value);
+            value = config(admin, ConfigResource.Type.BROKER, "1", "node.id");
+            check("1".equals(value), "node.id is " + value);
+            check(admin.describeCluster().nodes().get().size() == 1, "not one node");
+            check(!admin.describeLogDirs(Collections.singletonList(1)).descriptions().get(1).get()
+                .isEmpty(), "no log directory");
+        }
+        return "describe, alter";
+    }
+
+    private String groups() throws Exception {
+        String group = topic + "-group";
+        TopicPartition where = new TopicPartition(topic, 0);
+        produce("groups", 30, "none", 0);
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group, "max.poll.records", "10")) {
+            consumer.subscribe(Collections.singletonList(topic));
+            take(consumer, 10);
+            consumer.commitSync(Collections.singletonMap(
+                where, new OffsetAndMetadata(10, "a note")));
+        }
+        try (Admin admin = client()) {
+            check(listed(admin, group), "the group is not listed");
+            String state = String.valueOf(admin.describeConsumerGroups(
+                Collections.singletonList(group)).all().get().get(group).state());
+            check("empty".equalsIgnoreCase(state), "its state is " + state);
+            OffsetAndMetadata committed = committed(admin, group, where);
+            check(committed.offset() == 10 && "a note".equals(committed.metadata()),
+                "committed is " + committed);
+            admin.alterConsumerGroupOffsets(group,
+                Collections.singletonMap(where, new OffsetAndMetadata(4))).all().get();
+            committed = committed(admin, group, where);
+            check(committed.offset() == 4, "committed is " + committed);
+            admin.deleteConsumerGroupOffsets(group, Collections.singleton(where)).all().get();
+            check(committed(admin, group, where) == null, "a deleted offset is told");
+            admin.deleteConsumerGroups(Collections.singletonList(group)).all().get();
+            check(!listed(admin, group), "a deleted group is listed");
+        }
+        return "list, describe, offsets, alter, delete";
+    }
+
+    private static boolean listed(Admin admin, String group) throws Exception {
+        return admin.listConsumerGroups().all().get().stream()
+            .anyMatch(one -> one.groupId().equals(group));
+    }
+
+    private static OffsetAndMetadata committed(Admin admin, String group, TopicPartition where)
+            throws Exception {
+        return admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+            .get(where);
     }
 
     /** The result's accessor was renamed in 3.1 and the old one is gone in 4.0. */

@@ -20,6 +20,9 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 const [bootstrap, scenario, topic] = process.argv.slice(2);
 const BASE_MS = 1760000000000;
 const PARTITIONS = 4;
+// The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+const RESET_START = 3;
+const RESET_END = 20;
 const CODECS = { none: 0, gzip: 1, snappy: 2, lz4: 3, zstd: 4 };
 const kafka = new Kafka({ brokers: [bootstrap], clientId: 'compat', logLevel: logLevel.ERROR });
 
@@ -51,9 +54,9 @@ async function produce(stem, count, codec, partition) {
 }
 
 /** A running member of `group`; `seen` is called with each message. */
-async function member(group, seen, commit) {
+async function member(group, seen, commit, fromBeginning = true) {
   const consumer = kafka.consumer({
-    groupId: group, sessionTimeout: 10000, heartbeatInterval: 1000, rebalanceTimeout: 15000,
+    groupId: group, sessionTimeout: 6000, heartbeatInterval: 1000, rebalanceTimeout: 15000,
   });
   const state = { consumer, share: [], keys: new Set() };
   consumer.on(consumer.events.GROUP_JOIN, (event) => {
@@ -61,7 +64,7 @@ async function member(group, seen, commit) {
   });
   consumer.on(consumer.events.REBALANCING, () => { state.share = []; });
   await consumer.connect();
-  await consumer.subscribe({ topics: [topic], fromBeginning: true });
+  await consumer.subscribe({ topics: [topic], fromBeginning });
   await consumer.run({
     autoCommit: commit,
     eachMessage: async ({ partition, message }) => {
@@ -160,20 +163,104 @@ async function seek() {
   return '';
 }
 
-async function admin() {
+/** The first offset that a new group reads, `nudge` called in between. */
+async function first(group, fromBeginning, nudge, place) {
+  let offset = -1;
+  const reader = await member(group, (_, message) => {
+    if (offset < 0) offset = Number(message.offset);
+  }, false, fromBeginning);
+  if (place !== undefined) reader.consumer.seek({ topic, partition: 0, offset: String(place) });
+  await waitFor('a first record', async () => {
+    if (nudge && offset < 0) await nudge();
+    return offset >= 0;
+  });
+  await reader.consumer.disconnect();
+  return offset;
+}
+
+async function reset() {
+  const start = RESET_START + 2;
+  await withAdmin(async (client) => {
+    // deleteTopicRecords looks the leader up before it has asked for it: ask for it first.
+    await client.fetchTopicOffsets(topic);
+    await client.deleteTopicRecords({
+      topic, partitions: [{ partition: 0, offset: String(start) }] });
+  });
+  let offset = await first(`${topic}-early`, true);
+  check(offset === start, `earliest is ${offset}, not ${start}`);
+  offset = await first(`${topic}-lost`, true, null, 0);
+  check(offset === start, `out of range goes to ${offset}, not ${start}`);
+  offset = await first(`${topic}-late`, false, () => produce('late', 1, 'none', 0));
+  check(offset >= RESET_END, `latest is ${offset}, below ${RESET_END}`);
+  return 'earliest, latest, out of range, delete records';
+}
+
+async function topics() {
   const name = `${topic}-made`;
   await withAdmin(async (client) => {
+    const count = async () => (await client.fetchTopicMetadata({ topics: [name] }))
+      .topics[0].partitions.length;
     await client.createTopics({ topics: [{ topic: name, numPartitions: 3 }] });
-    const { topics } = await client.fetchTopicMetadata({ topics: [name] });
-    check(topics[0].partitions.length === 3, 'not three partitions');
+    check(await count() === 3, 'not three partitions');
+    await client.createPartitions({ topicPartitions: [{ topic: name, count: 5 }] });
+    await waitFor('the added partitions', async () => await count() === 5);
     await client.deleteTopics({ topics: [name] });
     await waitFor('the topic to be gone',
       async () => !(await client.listTopics()).includes(name));
   });
-  return '';
+  return 'create, describe, delete, add partitions';
 }
 
-({ codecs, group, resume, seek, admin })[scenario]().then((note) => {
+async function configs() {
+  return withAdmin(async (client) => {
+    const value = async (type, name, key) => (await client.describeConfigs({
+      includeSynonyms: false, resources: [{ type, name }] }))
+      .resources[0].configEntries.find((entry) => entry.configName === key).configValue;
+    await client.alterConfigs({ validateOnly: false, resources: [{
+      type: 2, name: topic, configEntries: [{ name: 'retention.ms', value: '4711000' }] }] });
+    check(await value(2, topic, 'retention.ms') === '4711000', 'another retention.ms');
+    check(await value(4, '1', 'node.id') === '1', 'another node.id');
+    return 'describe, alter';
+  });
+}
+
+async function groups() {
+  const group = `${topic}-group`;
+  await produce('groups', 30, 'none', 0);
+  const reader = await member(group, null, false);
+  await waitFor('the records', () => reader.keys.size === 30);
+  await reader.consumer.commitOffsets([{ topic, partition: 0, offset: '10' }]);
+  await reader.consumer.disconnect();
+  return withAdmin(async (client) => {
+    const listed = async () => (await client.listGroups()).groups
+      .some((one) => one.groupId === group);
+    const committed = async () => (await client.fetchOffsets({ groupId: group, topics: [topic] }))
+      [0].partitions[0].offset;
+    check(await listed(), 'the group is not listed');
+    await waitFor('the group to be empty',
+      async () => (await client.describeGroups([group])).groups[0].state === 'Empty');
+    check(await committed() === '10', `committed is ${await committed()}, not 10`);
+    await client.setOffsets({ groupId: group, topic, partitions: [{ partition: 0, offset: '4' }] });
+    check(await committed() === '4', `committed is ${await committed()}, not 4`);
+    await client.deleteGroups([group]);
+    check(!(await listed()), 'a deleted group is listed');
+    return 'list, describe, offsets, alter, delete';
+  });
+}
+
+/** One member until it is killed; it tells the driver its share and the keys it reads. */
+async function living() {
+  const one = await member(`${topic}-group`,
+    (_, message) => console.log(`key ${message.key}`), true);
+  for (let told = null; ; await new Promise((done) => setTimeout(done, 50))) {
+    const share = `share ${one.share.join(' ')}`;
+    if (share !== told) console.log(share);
+    told = share;
+  }
+}
+
+const FLOWS = { codecs, group, member: living, resume, seek, reset, topics, configs, groups };
+FLOWS[scenario]().then((note) => {
   console.log(JSON.stringify({ ok: true, note }));
   process.exit(0);
 }, (failure) => {

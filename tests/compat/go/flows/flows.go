@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ import (
 const BaseMs = 1_760_000_000_000
 
 const partitions = 4
+
+// The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
+const resetStart, resetEnd = 3, 20
 
 // Row is one record.
 type Row struct {
@@ -78,7 +82,25 @@ type Client interface {
 	OffsetAt(topic string, timestampMs int64) (int64, error)
 	Create(topic string, partitions int32) error
 	PartitionCount(topic string) (int, error)
+	Grow(topic string, partitions int32) error
 	Delete(topic string) error
+	// First gives the first offset that a new group reads; nudge is called in between.
+	First(topic, group, policy string, nudge func() error) (int64, error)
+	// Lost gives the first offset read when reading from start, which is gone.
+	Lost(topic string, start int64) (int64, error)
+	SetConfig(topic, key, value string) error
+	Config(topic, key string) (string, error)
+	BrokerConfig(key string) (string, error)
+	Groups() ([]string, error)
+	GroupState(group string) (string, error)
+	Committed(topic, group string) (int64, error)
+	SetCommitted(topic, group string, offset int64) error
+	DeleteGroup(group string) error
+}
+
+// Trimmer is a Client that can delete records.
+type Trimmer interface {
+	Trim(topic string, offset int64) error
 }
 
 // Rows makes records of every byte, a second apart from each other.
@@ -99,7 +121,8 @@ func Rows(stem string, count int) []Row {
 func Main(open func(bootstrap string) Client) {
 	client := open(os.Args[1])
 	flow := map[string]func(Client, string) (string, error){
-		"codecs": codecs, "group": group, "resume": resume, "seek": seek, "admin": admin,
+		"codecs": codecs, "group": group, "member": living, "resume": resume, "seek": seek,
+		"reset": reset, "topics": topics, "configs": configs, "groups": groups,
 	}[os.Args[2]]
 	note, err := flow(client, os.Args[3])
 	if err != nil {
@@ -289,7 +312,77 @@ func seek(client Client, topic string) (string, error) {
 	return "", same(got, sent[7:], offset)
 }
 
-func admin(client Client, topic string) (string, error) {
+// living is one member until it is killed; it tells the driver its share and the keys it reads.
+func living(client Client, topic string) (string, error) {
+	one := join(client, topic)
+	told, last := map[string]bool{}, ""
+	for ; ; time.Sleep(50 * time.Millisecond) {
+		one.mutex.Lock()
+		share := "share"
+		for id := int32(0); id < partitions; id++ {
+			if one.share[id] {
+				share += fmt.Sprintf(" %d", id)
+			}
+		}
+		for key := range one.keys {
+			if !told[key] {
+				fmt.Println("key", key)
+				told[key] = true
+			}
+		}
+		failure := one.failure
+		one.mutex.Unlock()
+		if share != last {
+			fmt.Println(share)
+			last = share
+		}
+		if failure != nil {
+			return "", failure
+		}
+	}
+}
+
+// First calls poll, which waits a moment and gives -1 without a record, until it has an offset.
+func First(poll func() (int64, error), nudge func() error) (int64, error) {
+	for end := time.Now().Add(45 * time.Second); time.Now().Before(end); {
+		if offset, err := poll(); err != nil || offset >= 0 {
+			return offset, err
+		}
+		if nudge != nil {
+			if err := nudge(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return 0, fmt.Errorf("no record in 45 s")
+}
+
+func reset(client Client, topic string) (string, error) {
+	note, start := "", int64(resetStart)
+	if one, can := client.(Trimmer); can {
+		note, start = ", delete records", resetStart+2
+		if err := one.Trim(topic, start); err != nil {
+			return "", fmt.Errorf("delete records: %w", err)
+		}
+	}
+	offset, err := client.First(topic, topic+"-early", "earliest", nil)
+	if err != nil || offset != start {
+		return "", fmt.Errorf("earliest is %d, not %d: %v", offset, start, err)
+	}
+	offset, err = client.Lost(topic, 0)
+	if err != nil || offset != start {
+		return "", fmt.Errorf("out of range goes to %d, not %d: %v", offset, start, err)
+	}
+	offset, err = client.First(topic, topic+"-late", "latest", func() error {
+		return client.Produce(topic, Rows("late", 1), "none", 0)
+	})
+	if err != nil || offset < resetEnd {
+		return "", fmt.Errorf("latest is %d, below %d: %v", offset, resetEnd, err)
+	}
+	return "earliest, latest, out of range" + note, nil
+}
+
+func topics(client Client, topic string) (string, error) {
 	name := topic + "-made"
 	if err := client.Create(name, 3); err != nil {
 		return "", fmt.Errorf("create: %w", err)
@@ -303,8 +396,70 @@ func admin(client Client, topic string) (string, error) {
 	if err := waitFor("three partitions", counts(3)); err != nil {
 		return "", err
 	}
+	if err := client.Grow(name, 5); err != nil {
+		return "", fmt.Errorf("add partitions: %w", err)
+	}
+	if err := waitFor("five partitions", counts(5)); err != nil {
+		return "", err
+	}
 	if err := client.Delete(name); err != nil {
 		return "", fmt.Errorf("delete: %w", err)
 	}
-	return "", waitFor("the topic to be gone", counts(0))
+	return "create, describe, delete, add partitions", waitFor("the topic to be gone", counts(0))
+}
+
+func configs(client Client, topic string) (string, error) {
+	if err := client.SetConfig(topic, "retention.ms", "4711000"); err != nil {
+		return "", fmt.Errorf("alter: %w", err)
+	}
+	value, err := client.Config(topic, "retention.ms")
+	if err != nil || value != "4711000" {
+		return "", fmt.Errorf("retention.ms is %q: %v", value, err)
+	}
+	value, err = client.BrokerConfig("node.id")
+	if err != nil || value != "1" {
+		return "", fmt.Errorf("the broker's node.id is %q: %v", value, err)
+	}
+	return "describe, alter", nil
+}
+
+func groups(client Client, topic string) (string, error) {
+	name := topic + "-group"
+	if err := client.Produce(topic, Rows("groups", 30), "none", 0); err != nil {
+		return "", err
+	}
+	if _, err := client.Take(topic, name, 10); err != nil {
+		return "", err
+	}
+	listed := func() bool {
+		all, err := client.Groups()
+		return err == nil && slices.Contains(all, name)
+	}
+	if !listed() {
+		return "", fmt.Errorf("the group is not listed")
+	}
+	if err := waitFor("the group to be empty", func() bool {
+		state, err := client.GroupState(name)
+		return err == nil && state == "Empty"
+	}); err != nil {
+		return "", err
+	}
+	offset, err := client.Committed(topic, name)
+	if err != nil || offset != 10 {
+		return "", fmt.Errorf("committed is %d, not 10: %v", offset, err)
+	}
+	if err = client.SetCommitted(topic, name, 4); err != nil {
+		return "", fmt.Errorf("alter offsets: %w", err)
+	}
+	offset, err = client.Committed(topic, name)
+	if err != nil || offset != 4 {
+		return "", fmt.Errorf("committed is %d, not 4: %v", offset, err)
+	}
+	if err = client.DeleteGroup(name); err != nil {
+		return "", fmt.Errorf("delete: %w", err)
+	}
+	if listed() {
+		return "", fmt.Errorf("a deleted group is listed")
+	}
+	return "list, describe, offsets, alter, delete", nil
 }

@@ -81,7 +81,7 @@ func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) 
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
 	kafka, err := c.open(kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.SessionTimeout(10*time.Second), kgo.HeartbeatInterval(time.Second),
+		kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(time.Second),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, got map[string][]int32) {
 			member.Added(got[topic])
 		}),
@@ -122,6 +122,47 @@ func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
 	ctx, cancel := limited()
 	defer cancel()
 	return rows, kafka.CommitRecords(ctx, records...)
+}
+
+// poll gives the first offset of a moment's records, or -1.
+func poll(kafka *kgo.Client) func() (int64, error) {
+	return func() (int64, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		fetches := kafka.PollRecords(ctx, 1)
+		if records := fetches.Records(); len(records) > 0 {
+			return records[0].Offset, nil
+		}
+		if err := fetches.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return -1, err
+		}
+		return -1, nil
+	}
+}
+
+func (c client) First(topic, group, policy string, nudge func() error) (int64, error) {
+	start := kgo.NewOffset().AtStart()
+	if policy == "latest" {
+		start = kgo.NewOffset().AtEnd()
+	}
+	kafka, err := c.open(kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+		kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(start))
+	if err != nil {
+		return 0, err
+	}
+	defer kafka.Close()
+	return flows.First(poll(kafka), nudge)
+}
+
+func (c client) Lost(topic string, start int64) (int64, error) {
+	kafka, err := c.open(kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+			topic: {0: kgo.NewOffset().At(start)}}))
+	if err != nil {
+		return 0, err
+	}
+	defer kafka.Close()
+	return flows.First(poll(kafka), nil)
 }
 
 func (c client) admin(use func(context.Context, *kadm.Client) error) error {
@@ -168,5 +209,106 @@ func (c client) Delete(topic string) error {
 	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
 		_, err := admin.DeleteTopic(ctx, topic)
 		return err
+	})
+}
+
+func (c client) Grow(topic string, partitions int32) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		answer, err := admin.UpdatePartitions(ctx, int(partitions), topic)
+		return errors.Join(err, answer.Error())
+	})
+}
+
+func (c client) SetConfig(topic, key, value string) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		answer, err := admin.AlterTopicConfigs(ctx,
+			[]kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
+		if err != nil {
+			return err
+		}
+		return answer[0].Err
+	})
+}
+
+func valueOf(all kadm.ResourceConfigs, err error, key string) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	for _, one := range all[0].Configs {
+		if one.Key == key {
+			return *one.Value, nil
+		}
+	}
+	return "", all[0].Err
+}
+
+func (c client) Config(topic, key string) (value string, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		all, err := admin.DescribeTopicConfigs(ctx, topic)
+		value, err = valueOf(all, err, key)
+		return err
+	})
+	return value, err
+}
+
+func (c client) BrokerConfig(key string) (value string, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		all, err := admin.DescribeBrokerConfigs(ctx, 1)
+		value, err = valueOf(all, err, key)
+		return err
+	})
+	return value, err
+}
+
+func (c client) Groups() (names []string, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		all, err := admin.ListGroups(ctx)
+		names = all.Groups()
+		return err
+	})
+	return names, err
+}
+
+func (c client) GroupState(group string) (state string, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		all, err := admin.DescribeGroups(ctx, group)
+		state = all[group].State
+		return err
+	})
+	return state, err
+}
+
+func (c client) Committed(topic, group string) (offset int64, err error) {
+	err = c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		all, err := admin.FetchOffsets(ctx, group)
+		row, _ := all.Lookup(topic, 0)
+		offset = row.At
+		return err
+	})
+	return offset, err
+}
+
+func (c client) SetCommitted(topic, group string, offset int64) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		offsets := kadm.Offsets{}
+		offsets.AddOffset(topic, 0, offset, -1)
+		return admin.CommitAllOffsets(ctx, group, offsets)
+	})
+}
+
+func (c client) DeleteGroup(group string) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		answer, err := admin.DeleteGroup(ctx, group)
+		return errors.Join(err, answer.Err)
+	})
+}
+
+// Trim makes this a flows.Trimmer.
+func (c client) Trim(topic string, offset int64) error {
+	return c.admin(func(ctx context.Context, admin *kadm.Client) error {
+		offsets := kadm.Offsets{}
+		offsets.AddOffset(topic, 0, offset, -1)
+		answer, err := admin.DeleteRecords(ctx, offsets)
+		return errors.Join(err, answer.Error())
 	})
 }

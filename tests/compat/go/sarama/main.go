@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,7 @@ func settings() *sarama.Config {
 	config.Producer.Partitioner = sarama.NewManualPartitioner
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Group.Heartbeat.Interval = time.Second
+	config.Consumer.Group.Session.Timeout = 6 * time.Second
 	return config
 }
 
@@ -169,32 +171,179 @@ func (c client) OffsetAt(topic string, timestampMs int64) (int64, error) {
 	return kafka.GetOffset(topic, 0, timestampMs)
 }
 
-func (c client) Create(topic string, partitions int32) error {
-	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
-	if err != nil {
-		return err
+func (c client) First(topic, group, policy string, nudge func() error) (int64, error) {
+	config := settings()
+	if policy == "latest" {
+		config.Consumer.Offsets.Initial = sarama.OffsetNewest
 	}
-	defer admin.Close()
-	return admin.CreateTopic(topic,
-		&sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	offsets, failed := make(chan int64, 1000), make(chan error, 1)
+	go func() {
+		failed <- c.consume(ctx, topic, group, handler{assigned: func([]int32) {}, topic: topic,
+			saw: func(_ sarama.ConsumerGroupSession, message *sarama.ConsumerMessage) {
+				select {
+				case offsets <- message.Offset:
+				default:
+				}
+			}}, config)
+	}()
+	return flows.First(func() (int64, error) {
+		select {
+		case offset := <-offsets:
+			return offset, nil
+		case err := <-failed:
+			return -1, err
+		case <-time.After(500 * time.Millisecond):
+			return -1, nil
+		}
+	}, nudge)
 }
 
-// PartitionCount uses the admin's list, which also describes each topic's settings.
-func (c client) PartitionCount(topic string) (int, error) {
-	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
+// Lost: the library tells that the offset is out of range, its user begins at the oldest.
+func (c client) Lost(topic string, start int64) (int64, error) {
+	_, err := c.Read(topic, start, 1)
+	if !errors.Is(err, sarama.ErrOffsetOutOfRange) {
+		return 0, fmt.Errorf("a read from %d: %w", start, err)
+	}
+	rows, err := c.Read(topic, sarama.OffsetOldest, 1)
 	if err != nil {
 		return 0, err
 	}
-	defer admin.Close()
-	topics, err := admin.ListTopics()
-	return int(topics[topic].NumPartitions), err
+	return rows[0].Offset, nil
 }
 
-func (c client) Delete(topic string) error {
+func (c client) admin(use func(sarama.ClusterAdmin) error) error {
 	admin, err := sarama.NewClusterAdmin(c.brokers(), settings())
 	if err != nil {
 		return err
 	}
 	defer admin.Close()
-	return admin.DeleteTopic(topic)
+	return use(admin)
+}
+
+func (c client) Create(topic string, partitions int32) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error {
+		return admin.CreateTopic(topic,
+			&sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1}, false)
+	})
+}
+
+// PartitionCount uses the admin's list, which also describes each topic's settings.
+func (c client) PartitionCount(topic string) (count int, err error) {
+	err = c.admin(func(admin sarama.ClusterAdmin) error {
+		topics, err := admin.ListTopics()
+		count = int(topics[topic].NumPartitions)
+		return err
+	})
+	return count, err
+}
+
+func (c client) Grow(topic string, partitions int32) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error {
+		return admin.CreatePartitions(topic, partitions, nil, false)
+	})
+}
+
+func (c client) Delete(topic string) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error { return admin.DeleteTopic(topic) })
+}
+
+// SetConfig sets it the old way and the new way.
+func (c client) SetConfig(topic, key, value string) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error {
+		other := "1000"
+		err := admin.AlterConfig(sarama.TopicResource, topic,
+			map[string]*string{key: &other}, false)
+		return errors.Join(err, admin.IncrementalAlterConfig(sarama.TopicResource, topic,
+			map[string]sarama.IncrementalAlterConfigsEntry{key: {
+				Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &value}}, false))
+	})
+}
+
+func (c client) valueOf(resource sarama.ConfigResource, key string) (value string, err error) {
+	err = c.admin(func(admin sarama.ClusterAdmin) error {
+		all, err := admin.DescribeConfig(resource)
+		for _, one := range all {
+			if one.Name == key {
+				value = one.Value
+			}
+		}
+		return err
+	})
+	return value, err
+}
+
+func (c client) Config(topic, key string) (string, error) {
+	return c.valueOf(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic}, key)
+}
+
+func (c client) BrokerConfig(key string) (string, error) {
+	return c.valueOf(sarama.ConfigResource{Type: sarama.BrokerResource, Name: "1"}, key)
+}
+
+func (c client) Groups() (names []string, err error) {
+	err = c.admin(func(admin sarama.ClusterAdmin) error {
+		all, err := admin.ListConsumerGroups()
+		for name := range all {
+			names = append(names, name)
+		}
+		return err
+	})
+	return names, err
+}
+
+func (c client) GroupState(group string) (state string, err error) {
+	err = c.admin(func(admin sarama.ClusterAdmin) error {
+		all, err := admin.DescribeConsumerGroups([]string{group})
+		if err == nil {
+			state = all[0].State
+		}
+		return err
+	})
+	return state, err
+}
+
+func (c client) Committed(topic, group string) (offset int64, err error) {
+	err = c.admin(func(admin sarama.ClusterAdmin) error {
+		all, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: {0}})
+		if err == nil {
+			offset = all.GetBlock(topic, 0).Offset
+		}
+		return err
+	})
+	return offset, err
+}
+
+func (c client) SetCommitted(topic, group string, offset int64) error {
+	kafka, err := sarama.NewClient(c.brokers(), settings())
+	if err != nil {
+		return err
+	}
+	defer kafka.Close()
+	manager, err := sarama.NewOffsetManagerFromClient(group, kafka)
+	if err != nil {
+		return err
+	}
+	defer manager.Close()
+	one, err := manager.ManagePartition(topic, 0)
+	if err != nil {
+		return err
+	}
+	one.ResetOffset(offset, "")
+	manager.Commit()
+	return one.Close()
+}
+
+func (c client) DeleteGroup(group string) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error {
+		return admin.DeleteConsumerGroup(group)
+	})
+}
+
+// Trim makes this a flows.Trimmer.
+func (c client) Trim(topic string, offset int64) error {
+	return c.admin(func(admin sarama.ClusterAdmin) error {
+		return admin.DeleteRecords(topic, map[int32]int64{0: offset})
+	})
 }

@@ -79,7 +79,7 @@ func take(count int, read func(context.Context) (kafka.Message, error)) ([]flows
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
 	members, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{ID: group,
 		Brokers: []string{c.bootstrap}, Topics: []string{topic}, StartOffset: kafka.FirstOffset,
-		HeartbeatInterval: time.Second, SessionTimeout: 10 * time.Second,
+		HeartbeatInterval: time.Second, SessionTimeout: 6 * time.Second,
 		RebalanceTimeout: 10 * time.Second})
 	if err != nil {
 		return err
@@ -141,6 +141,40 @@ func (c client) Take(topic, group string, count int) ([]flows.Row, error) {
 	})
 }
 
+// poll gives the offset of the next message, or -1 when there is none for a moment.
+func poll(reader *kafka.Reader) func() (int64, error) {
+	return func() (int64, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		defer cancel()
+		message, err := reader.FetchMessage(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return -1, nil
+		}
+		return message.Offset, err
+	}
+}
+
+func (c client) First(topic, group, policy string, nudge func() error) (int64, error) {
+	start := kafka.FirstOffset
+	if policy == "latest" {
+		start = kafka.LastOffset
+	}
+	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{c.bootstrap}, Topic: topic,
+		GroupID: group, StartOffset: start, MaxWait: 500 * time.Millisecond})
+	defer reader.Close()
+	return flows.First(poll(reader), nudge)
+}
+
+func (c client) Lost(topic string, start int64) (int64, error) {
+	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{c.bootstrap}, Topic: topic,
+		Partition: 0, MaxWait: 500 * time.Millisecond})
+	defer reader.Close()
+	if err := reader.SetOffset(start); err != nil {
+		return 0, err
+	}
+	return flows.First(poll(reader), nil)
+}
+
 func (c client) OffsetAt(topic string, timestampMs int64) (int64, error) {
 	ctx, cancel := limited()
 	defer cancel()
@@ -187,4 +221,112 @@ func (c client) Delete(topic string) error {
 		return err
 	}
 	return answer.Errors[topic]
+}
+
+func (c client) Grow(topic string, partitions int32) error {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().CreatePartitions(ctx, &kafka.CreatePartitionsRequest{
+		Topics: []kafka.TopicPartitionsConfig{{Name: topic, Count: partitions}}})
+	if err != nil {
+		return err
+	}
+	return answer.Errors[topic]
+}
+
+func (c client) SetConfig(topic, key, value string) error {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().IncrementalAlterConfigs(ctx, &kafka.IncrementalAlterConfigsRequest{
+		Resources: []kafka.IncrementalAlterConfigsRequestResource{{
+			ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
+			Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: key, Value: value,
+				ConfigOperation: kafka.ConfigOperationSet}}}}})
+	if err != nil {
+		return err
+	}
+	return answer.Resources[0].Error
+}
+
+func (c client) valueOf(kind kafka.ResourceType, name, key string) (string, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().DescribeConfigs(ctx, &kafka.DescribeConfigsRequest{
+		Resources: []kafka.DescribeConfigRequestResource{{
+			ResourceType: kind, ResourceName: name}}})
+	if err != nil {
+		return "", err
+	}
+	for _, one := range answer.Resources[0].ConfigEntries {
+		if one.ConfigName == key {
+			return one.ConfigValue, nil
+		}
+	}
+	return "", answer.Resources[0].Error
+}
+
+func (c client) Config(topic, key string) (string, error) {
+	return c.valueOf(kafka.ResourceTypeTopic, topic, key)
+}
+
+func (c client) BrokerConfig(key string) (string, error) {
+	return c.valueOf(kafka.ResourceTypeBroker, "1", key)
+}
+
+func (c client) Groups() ([]string, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().ListGroups(ctx, &kafka.ListGroupsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, one := range answer.Groups {
+		names = append(names, one.GroupID)
+	}
+	return names, answer.Error
+}
+
+func (c client) GroupState(group string) (string, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().DescribeGroups(ctx,
+		&kafka.DescribeGroupsRequest{GroupIDs: []string{group}})
+	if err != nil {
+		return "", err
+	}
+	return answer.Groups[0].GroupState, answer.Groups[0].Error
+}
+
+func (c client) Committed(topic, group string) (int64, error) {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: group,
+		Topics: map[string][]int{topic: {0}}})
+	if err != nil {
+		return 0, err
+	}
+	row := answer.Topics[topic][0]
+	return row.CommittedOffset, errors.Join(answer.Error, row.Error)
+}
+
+func (c client) SetCommitted(topic, group string, offset int64) error {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().OffsetCommit(ctx, &kafka.OffsetCommitRequest{GroupID: group,
+		GenerationID: -1, Topics: map[string][]kafka.OffsetCommit{topic: {{Offset: offset}}}})
+	if err != nil {
+		return err
+	}
+	return answer.Topics[topic][0].Error
+}
+
+func (c client) DeleteGroup(group string) error {
+	ctx, cancel := limited()
+	defer cancel()
+	answer, err := c.api().DeleteGroups(ctx, &kafka.DeleteGroupsRequest{GroupIDs: []string{group}})
+	if err != nil {
+		return err
+	}
+	return answer.Errors[group]
 }

@@ -1,0 +1,101 @@
+"""The scenario "dying": a member of a group is killed and another one takes over.
+
+Owns: the member processes, each the leader of a process group of its own.
+Called by: tests.compat.scenario.
+Invariants: (1) no partition is taken over while the session of its dead owner lasts; (2) a member
+  process tells `share 0 1` when its partitions change and `key K` for each record.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from bench.process import die_with_parent
+from tests.compat.flows import PARTITIONS, wait_for
+from tests.wire import raw
+from tests.wire.talk import append
+
+SESSION_S = 6.0
+# Members heartbeat every second, so that the last one was heard at most that long before.
+TAKEOVER_S_MIN = SESSION_S - 2.0
+TAKEOVER_S_MAX = SESSION_S + 15.0
+
+
+class Member:
+    def __init__(self, command: list[str], bootstrap: str, topic: str, log: Path):
+        self.share: set[int] = set()
+        self.keys: set[str] = set()
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(
+                [*command, bootstrap, "member", topic], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+                preexec_fn=die_with_parent, cwd=Path(__file__).resolve().parent.parent.parent)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self.process.stdout:
+            word, *rest = line.split() or [""]
+            if word == "share":
+                self.share = set(map(int, rest))
+            elif word == "key":
+                self.keys.add(rest[0])
+
+    def holds(self, count: int) -> bool:
+        assert self.process.poll() is None, f"a member ended with {self.process.poll()}"
+        return len(self.share) == count
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def __enter__(self) -> "Member":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.kill()
+
+
+def _send(broker, topic: str, stem: str) -> set[str]:
+    """Ten records to each partition; their keys, hexadecimal as kcat's rows are."""
+    sent = set()
+    for partition in range(PARTITIONS):
+        keys = [f"{stem}{partition:02x}{number:02x}" for number in range(10)]
+        append(broker.port, topic, raw.batch([
+            raw.record(key.encode(), b"v", offset_delta=number)
+            for number, key in enumerate(keys)]), partition)
+        sent.update(keys)
+    return sent
+
+
+def _halves(first: Member, second: Member) -> bool:
+    half = PARTITIONS // 2
+    return first.holds(half) and second.holds(half) and not first.share & second.share
+
+
+def dying(command: list[str], broker, topic: str, log: Path) -> str:
+    """Two members, one dies; the other takes over; a third joins. Raises AssertionError."""
+    def member() -> Member:
+        return Member(command, broker.bootstrap, topic, log)
+
+    with member() as first:
+        wait_for("one member with all partitions", lambda: first.holds(PARTITIONS))
+        with member() as second:
+            wait_for("two members with half each", lambda: _halves(first, second))
+            sent = _send(broker, topic, "a11e")
+            wait_for("every record at one of two members",
+                     lambda: sent <= first.keys | second.keys)
+            second.kill()
+            killed_s = time.monotonic()
+        sent = _send(broker, topic, "dead")
+        wait_for("all partitions at the survivor", lambda: first.holds(PARTITIONS),
+                 TAKEOVER_S_MAX)
+        took_s = time.monotonic() - killed_s
+        assert took_s > TAKEOVER_S_MIN, f"taken over after {took_s:.1f} s"
+        wait_for("the records of the time between", lambda: sent <= first.keys)
+        with member() as third:
+            wait_for("a third member with half", lambda: _halves(first, third))
+    return "killed, taken over when its session ends; a third joins"

@@ -1,0 +1,112 @@
+"""One scenario of one client: what it finds, its process, and what is left on the broker.
+
+Owns: the processes of the client's program.
+Called by: tests.compat.
+Invariants: (1) a topic and a group are one scenario's alone; (2) what the driver itself does to
+  the broker goes over the wire, so that it is the same for Apache Kafka.
+"""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.compat import flows
+from tests.compat.clients import Client, ClientMissing
+from tests.compat.dying import dying
+from tests.wire import raw
+from tests.wire.messages import ask
+from tests.wire.raw import Connection
+from tests.wire.talk import append, create_topic
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PARTITIONS = {"group": flows.PARTITIONS, "dying": flows.PARTITIONS, "streams": 2,
+              "kafka-consumer-groups": 3, "kafka-verifiable-consumer": 4}
+DELETE_RECORDS, OFFSET_FETCH = 21, 9
+_SERIAL = itertools.count()
+
+
+@dataclass(frozen=True)
+class Result:
+    client: Client
+    scenario: str
+    ok: bool
+    note: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.client.key}/{self.scenario}"
+
+
+def _ready(scenario: str, broker) -> str:
+    """The topic of the scenario as its program expects to find it."""
+    topic = f"{scenario}-{os.getpid()}-{next(_SERIAL)}"
+    create_topic(broker.port, topic, PARTITIONS.get(scenario, 1))
+    if scenario == "streams":
+        create_topic(broker.port, f"{topic}-counts", 1)
+    if scenario == "reset":
+        for number in range(flows.RESET_END):
+            append(broker.port, topic, raw.batch([raw.record(b"reset", str(number).encode())]))
+        with Connection(broker.port) as connection:
+            answer = ask(connection, DELETE_RECORDS, 2, timeout=10000, topics=[{
+                "name": topic, "partitions": [
+                    {"partition_index": 0, "offset": flows.RESET_START}]}])
+        assert answer["topics"][0]["partitions"][0]["error_code"] == 0, answer
+    return topic
+
+
+def _committed(broker, topic: str) -> int:
+    with Connection(broker.port) as connection:
+        answer = ask(connection, OFFSET_FETCH, 7, group_id=f"{topic}-group", topics=[
+            {"name": topic, "partition_indexes": [0]}])
+    rows = answer["topics"]  # none when not even the offsets topic exists
+    return rows[0]["partitions"][0]["committed_offset"] if rows else -1
+
+
+def _answer(command: list[str], client: Client, log: Path) -> tuple[bool, str]:
+    """The last line that the program prints."""
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=client.wait_s)
+    except subprocess.TimeoutExpired as late:
+        log.write_bytes((late.stdout or b"") + (late.stderr or b""))
+        return False, f"no end within {client.wait_s:.0f} s"
+    log.write_text(done.stdout + done.stderr)
+    answers = [line for line in done.stdout.splitlines() if line.startswith('{"')]
+    if not answers:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return False, f"exit status {done.returncode}: {last}"
+    answer = json.loads(answers[-1])
+    return answer["ok"] and done.returncode == 0, answer["note"]
+
+
+def run_scenario(command: list[str], client: Client, scenario: str, broker, logs: Path) -> Result:
+    """Start the program for one scenario on a topic of its own."""
+    topic = _ready(scenario, broker)
+    log = logs / re.sub(r"[^\w.-]+", "-", f"{client.name}-{client.version}-{scenario}.log")
+    if scenario == "dying":
+        try:
+            return Result(client, scenario, True, dying(command, broker, topic, log))
+        except AssertionError as failure:
+            return Result(client, scenario, False, str(failure))
+    ok, note = _answer([*command, broker.bootstrap, scenario, topic], client, log)
+    if ok and scenario == "resume" and (offset := _committed(broker, topic)) != 30:
+        return Result(client, scenario, False, f"the group's offset is {offset}, not 30")
+    return Result(client, scenario, ok, note)
+
+
+def run_client(client: Client, scenarios: list[str], broker, logs: Path) -> list[Result]:
+    chosen = [one for one in client.scenarios if not scenarios or one in scenarios]
+    try:
+        command = client.prepare() if chosen else []
+    except ClientMissing as missing:
+        return [Result(client, one, False, f"not available: {missing}") for one in chosen]
+    results = []
+    for scenario in chosen:
+        results.append(run_scenario(command, client, scenario, broker, logs))
+        last = results[-1]
+        print(f"{'pass' if last.ok else 'FAIL'} {last.key} {last.note}", flush=True)
+    return results

@@ -1,0 +1,80 @@
+"""The published table against the clients that the driver has: it may only grow."""
+
+import tomllib
+
+from tests.compat.__main__ import DOCUMENT, KNOWN, surprises
+from tests.compat.clients import CLIENTS, Client
+from tests.compat.scenario import Result
+from tests.compat.table import COLUMNS, document, passes
+
+LIBRARY = Client("some library", "1.2", list, ("codecs", "group", "seek"))
+LOOSE = Client("loose", "9 (found here)", list, ("group",), pinned=False)
+TOOLS = Client("The tools", "4.3.1", list, ("kafka-topics", "kafka-configs"))
+MADE_UP = (LIBRARY, LOOSE, TOOLS)
+RESULTS = [
+    Result(LIBRARY, "codecs", True, "none gzip"), Result(LIBRARY, "group", True, ""),
+    Result(LIBRARY, "seek", False, "offset 3,\nnot 7"), Result(LOOSE, "group", True, ""),
+    Result(TOOLS, "kafka-topics", True, "create"), Result(TOOLS, "kafka-configs", False, "no"),
+]
+PASSING = {"some library 1.2/codecs", "some library 1.2/group", "loose/group",
+           "The tools 4.3.1/kafka-topics"}
+
+
+def _known() -> dict[str, str]:
+    return tomllib.loads(KNOWN.read_text())
+
+
+def test_a_document_tells_what_passes_and_what_fails_with_its_reason():
+    text = document(RESULTS, {"The tools 4.3.1/kafka-configs": "a reason"})
+    assert "| some library | 1.2 | pass | pass | - |" in text
+    assert "| kafka-topics | 4.3.1 | pass | create |" in text
+    assert "- some library 1.2/seek: offset 3, not 7" in text
+    assert "- The tools 4.3.1/kafka-configs: a reason" in text
+
+
+def test_what_passes_is_read_back_from_a_document():
+    assert passes(document(RESULTS, {}), MADE_UP) == PASSING
+
+
+def test_a_row_whose_version_the_machine_chooses_keeps_its_key():
+    text = document(RESULTS, {}).replace("9 (found here)", "10 (found there)")
+    assert "loose/group" in passes(text, MADE_UP)
+
+
+def test_a_row_of_a_client_that_is_gone_keeps_its_key():
+    assert passes(document(RESULTS, {}), (TOOLS,)) >= {"some library 1.2/codecs"}
+
+
+def test_a_failure_that_is_not_known_is_told():
+    told = list(surprises(RESULTS, {"The tools 4.3.1/kafka-configs": "why"}, set(), False))
+    assert told == ["some library 1.2/seek failed: offset 3,\nnot 7"]
+
+
+def test_a_known_failure_that_passes_is_told():
+    told = list(surprises(RESULTS[:1], {"some library 1.2/codecs": "why"}, set(), False))
+    assert told == ["some library 1.2/codecs passes: take it out of known_failures.toml"]
+
+
+def test_what_passed_before_may_not_become_a_known_failure():
+    known = {"some library 1.2/seek": "why"}
+    told = list(surprises(RESULTS[:3], known, {"some library 1.2/seek"}, False))
+    assert told == ["some library 1.2/seek passed before: offset 3,\nnot 7"]
+
+
+def test_what_passed_before_may_not_be_left_out_of_a_run_of_all():
+    before = PASSING | {"some library 1.2/resume"}
+    assert list(surprises(RESULTS[:2], {}, before, False)) == []
+    told = list(surprises(RESULTS[:2], {}, before, True))
+    assert told == [f"{key} passed before and was not run" for key in sorted(
+        before - {"some library 1.2/codecs", "some library 1.2/group"})]
+
+
+def test_every_scenario_of_every_client_passes_in_the_document_or_is_a_known_failure():
+    expected = {f"{client.key}/{scenario}" for client in CLIENTS for scenario in client.scenarios}
+    passing = passes(DOCUMENT.read_text(), CLIENTS)
+    assert passing | _known().keys() == expected
+    assert not passing & _known().keys()
+
+
+def test_every_column_of_the_document_is_a_scenario_of_a_client():
+    assert set(COLUMNS) <= {scenario for client in CLIENTS for scenario in client.scenarios}
