@@ -30,6 +30,13 @@ class Reactors:
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
 
+    def leave(self, token, frame, throttle_ms=0):
+        self.reply(token, frame, throttle_ms=throttle_ms)
+        self.unrung = True
+
+    def ring(self):
+        self.unrung = False
+
     def retry(self, connection):
         self.retried.append(connection)
 
