@@ -45,8 +45,8 @@ class Context:
     """
 
     __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host", "peer_port",
-                 "principal", "taken_ns", "throttle_ms")
+                 "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
+                 "peer_port", "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
@@ -103,16 +103,24 @@ class Dispatcher:
         self._resuming = False
 
     def drain(self) -> None:
-        """Takes every event that is ready, and does of the patient ones what a slice allows."""
+        """Takes every event that is ready, and does of the patient ones what a slice allows.
+
+        What comes meanwhile is taken too, for as long as a slice: what it leaves for the end of
+        this turn of the loop, records to append and answers to send, goes in larger batches.
+        """
         self._ringing = True
-        if len(self._patient) < PATIENT_MAX:
-            for event in self._reactors.poll():
+        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while len(self._patient) < PATIENT_MAX:
+            events = self._reactors.poll()
+            for event in events:
                 if event[0] != "request":
                     self._told(event)
                 elif event[4] in PROMPT:
                     self._request(event)
                 else:
                     self._patient.append(event)
+            if not events or self._quotas.clock_ns() >= until_ns:
+                break
         if self._patient:
             self._slice()
         self._ring()
