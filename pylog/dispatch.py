@@ -189,6 +189,9 @@ class Dispatcher:
         try:
             request = self._decode(context, body)
             answer = self._handlers[context.api_key](self._broker, context, request)
+            if key is not None and context.lasting:
+                answer = codec.encoded_response(context.api_key, context.api_version, answer)
+                self._lasting.keep(self._broker.image, key, answer)
         except ProtocolError as error:
             self._refuse(token, context, error)
             return
@@ -208,9 +211,6 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            if key is not None and context.lasting:
-                answer = codec.encoded_response(context.api_key, context.api_version, answer)
-                self._lasting.keep(self._broker.image, key, answer)
             self._reply(token, context, correlation_id, answer)
 
     def _when_done(self, token, context, correlation_id, pending) -> None:

@@ -9,7 +9,7 @@ from pylog.dispatch import LASTING_BYTES_MAX, SLICE_NS, Dispatcher, Lasting
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.quotas import ClientQuotas
+from pylog.quotas import CLIENT_ID, REQUEST_PERCENTAGE, ClientQuotas
 
 TOPIC_ID = bytes(range(16))
 
@@ -227,3 +227,101 @@ def test_a_groups_requests_do_not_wait_for_large_questions():
     asyncio.run(scenario())
     assert len(reactors.replies) == 10 and not reactors.unrung
     assert order.count(3) == 8 and order.index(12, 1) < 8
+
+
+# ---- quotas -------------------------------------------------------------------------------------
+
+
+def _timed_broker(percentage=1.0):
+    """A broker whose clients may use one percent of a thread: 100 ms of it in ten seconds."""
+    broker = Broker()
+    broker.clock_ns = 0
+    broker.quotas = ClientQuotas(Settings({}), lambda: broker.clock_ns)
+    broker.quotas.take({((CLIENT_ID, None),): {REQUEST_PERCENTAGE: percentage}})
+    return broker
+
+
+def _throttle_told(frame: bytes) -> int:
+    return codec.decode_response(18, 3, frame, 8).throttle_time_ms
+
+
+HELLO = b"\x02a\x02b\x00"
+
+
+def test_an_unknown_client_is_installed_and_its_connection_goes_on():
+    reactors, broker = Reactors(("quota", 9, 0, b"client")), _timed_broker()
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.retried == [9]
+    assert broker.quotas.native.count() == (1, 1)
+
+
+def test_the_time_of_a_handler_throttles_its_client():
+    broker = _timed_broker()
+
+    def handle(broker, context, request):
+        broker.clock_ns += 101_000_000
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, broker, _18=handle)))
+    # 1 ms too much, which takes 100 ms at one percent.
+    assert reactors.throttled[1] == _throttle_told(reactors.replies[1][0]) == 100
+
+
+def test_what_a_handler_waits_for_does_not_count():
+    broker = _timed_broker()
+
+    async def handle(broker, context, request):
+        broker.clock_ns += 50_000_000
+        done = asyncio.get_running_loop().create_future()
+
+        def finish():
+            broker.clock_ns += 5_000_000_000
+            done.set_result(None)
+        asyncio.get_running_loop().call_soon(finish)
+        await done
+        broker.clock_ns += 49_000_000
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO), _request(2, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, broker, _18=handle)))
+    assert reactors.throttled[1] == 0 and reactors.throttled[2] > 0
+
+
+def test_a_timed_handler_may_fail_and_may_catch():
+    async def fail(broker, context, request):
+        await asyncio.sleep(0)
+        raise ProtocolError("bad")
+
+    async def catch(broker, context, request):
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, KeyError("known"))
+        try:
+            await future
+        except KeyError:
+            return messages.ApiVersionsResponse(error_code=7)
+
+    reactors = Reactors(_request(1, 60, 1, b"\0\1\0"), _request(2, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, _timed_broker(), _60=fail, _18=catch)))
+    assert reactors.replies[1] == (None, True)
+    assert codec.decode_response(18, 3, reactors.replies[2][0], 8).error_code == 7
+
+
+def test_a_handler_may_throttle_by_itself():
+    def handle(broker, context, request):
+        context.throttle_ms = 77
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert reactors.throttled[1] == _throttle_told(reactors.replies[1][0]) == 77
+
+
+def test_clients_in_versions_without_the_field_are_muted_all_the_same():
+    def handle(broker, context, request):
+        context.throttle_ms = 77
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 0))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert reactors.throttled[1] == 77

@@ -32,7 +32,9 @@ cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 
 
+# no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
+@cython.no_gc_clear
 cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 
@@ -248,6 +250,10 @@ cdef class Reactors:
     def close_connection(self, uint64_t connection):
         """Ends a connection; what it waits for is abandoned."""
         csrc.reactors_close(self.ptr, connection)
+
+    def set_wall_ahead(self, int64_t ahead_ms):
+        """Stamps and retention go by the system's wall clock plus this; deadlines do not."""
+        csrc.serve_shared_set_wall_ahead(self.shared, ahead_ms)
 
     def stop_accepting(self):
         """Closes the listening sockets; connections stay."""

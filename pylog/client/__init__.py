@@ -14,12 +14,15 @@ from typing import Any
 _PLACES = {
     "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
     "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
-    "KafkaError": "errors",
+    "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
+    "ConfigResource": "descriptions", "ResourceType": "descriptions",
+    "RecordMetadata": "deliveries", "scan": "scanning",
 }
 _NATIVE = {"Record": "pylog._native.columns"}
 
-__all__ = ["Admin", "Consumer", "KafkaError", "OffsetAndMetadata", "OffsetAndTimestamp",
-           "Producer", "Record", "TopicPartition", "errors"]
+__all__ = ["Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic", "OffsetAndMetadata",
+           "OffsetAndTimestamp", "RebalanceListener", "ResourceType",
+           "Producer", "Record", "RecordMetadata", "TopicPartition", "errors", "scan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,12 @@ from pylog.protocol.errors import TABLE, Error, ErrorCode
 
 
 class KafkaError(Exception):
-    """Root of the tree. `code` is Kafka's error code, -1 where there is none."""
+    """Root of the tree. `code` is Kafka's error code, -1 where there is none.
+
+    results: when one call was about several things, what became of each, by name.
+    """
+
+    results: Any = None
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
@@ -153,7 +158,7 @@ def error_class(code: int) -> type[KafkaError]:
     if found is None:
         row = TABLE.get(code) or TABLE[-1]
         found = _by_code.get(int(row)) or _make(row)
-        _by_code[code] = found  # Keeps (1).
+        _by_code[int(row)] = _by_code[code] = found  # Keeps (1).
     return found
 
 

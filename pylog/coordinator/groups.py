@@ -303,6 +303,11 @@ class Groups:
 
     # ---- the join phase -------------------------------------------------------------------------
 
+    def rebalance(self, group: Group) -> None:
+        """Has the members join again, unless they are about to."""
+        if group.state in (COMPLETING, STABLE):
+            self._rebalance(group)
+
     def _rebalance_or_complete(self, group) -> None:
         if group.state == PREPARING:
             self._complete_if_all_joined(group)
@@ -503,6 +508,10 @@ class Groups:
 
     def _expect(self, group, member) -> None:
         self.timers.set(("member", group.id, member.id), self.clock.now_ms() + member.session_ms)
+
+    def expire_session(self, group: Group, member_id: str) -> None:
+        """The member is taken for dead, as by its session's timer."""
+        self._lose(group, group.members[member_id])
 
     def tick(self) -> None:
         """Does what is due. To be called at timers.next_ms(), or later."""

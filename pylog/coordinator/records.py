@@ -29,7 +29,7 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def offset_keys(group_id: str, topic: str) -> bytes:
-    """What the keys of a group's offsets for a topic begin with; the partition's int32 ends them."""
+    """What the keys of a group's offsets for a topic begin with, before the partition's int32."""
     return offset_key(group_id, topic, 0)[:-4]
 
 
