@@ -107,7 +107,8 @@ def _size(file: BinaryIO) -> int:
 def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dict[str, Any]
            ) -> Iterator[Given]:
     """Every record of the input, in order."""
-    headers = [(key, value.encode()) for key, value in pairs(asked["headers"], "--header").items()]
+    headers: list[tuple[str, bytes | None]] = [
+        (key, value.encode()) for key, value in pairs(asked["headers"], "--header").items()]
     timestamp = asked["timestamp"]
     stamp = moment(timestamp, session.now_ms()) if timestamp else None
     encode = _encoder(topic, asked)
