@@ -209,6 +209,7 @@ class Consuming:
             raise failure
         state.forget_position(policy)
         self.dirty = True
+        self._notify()
 
     # Callbacks
 
@@ -493,6 +494,7 @@ class Consuming:
                 await self.membership.stop()
             await self.fetcher.close()
             await self.cluster.close()
+            self.queue.clear()
             for interceptor in self.interceptors:
                 if hasattr(interceptor, "close"):
                     interceptor.close()
