@@ -44,7 +44,7 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     pthread_mutex_unlock(&log->view_lock);
 }
 
-static int log_flush_index(struct segment *s, const char *extension) {
+int log_flush_index(struct segment *s, const char *extension) {
     char path[SEGMENT_PATH_BYTES];
     segment_path(s, extension, path);
     int fd = openat(s->home->dir->fd, path, O_RDONLY | O_CLOEXEC);

@@ -530,6 +530,33 @@ cdef extern from "reactor.h" nogil:
     void reactors_stop(reactors *rs, int64_t drain_ms)
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
+
+# ---- keymap.h, log_clean.h
+cdef extern from "keymap.h" nogil:
+    enum: KEYMAP_SLOT_BYTES
+    struct keymap:
+        uint64_t capacity, count
+    bint keymap_init(keymap *m, size_t bytes, double load_factor)
+    void keymap_free(keymap *m)
+    void keymap_clear(keymap *m)
+cdef extern from "log_clean.h" nogil:
+    struct log_clean_rules:
+        int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
+        int32_t segment_bytes
+    struct log_clean_look_t "log_clean_look":
+        int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end, first_dirty_timestamp
+    void log_clean_look(log_t *log, const log_clean_rules *rules, log_clean_look_t *out)
+    struct log_clean_figures:
+        int64_t end_offset, bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept
+        int64_t records_read, records_kept
+        uint32_t segments_before, segments_after
+    struct log_clean:
+        pass
+    int log_clean_begin(log_t *log, keymap *map, const log_clean_rules *rules, log_clean **out)
+    int log_clean_step(log_clean *c, int64_t bytes_max)
+    void log_clean_figures_of "log_clean_figures"(const log_clean *c, log_clean_figures *out)
+    void log_clean_end(log_clean *c)
+
     void reactors_meter(reactors *rs, int api_key, meter_api_figures *out)
     void reactors_rounds(reactors *rs, meter_figures *out)
     void reactors_meter_control(reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
