@@ -295,7 +295,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
     int64_t bytes = atomic_load(&s->bytes);
     if (bytes == good) return 0;
     log->bytes_cut += bytes - good;
-    if (ftruncate(s->fd, good) != 0 || fdatasync(s->fd) != 0) return -errno;
+    if (ftruncate(s->fd, good) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
+        return -errno;
     atomic_fetch_sub(&log->size_bytes, bytes - good);
     atomic_store(&s->bytes, good);
     return 0;

@@ -37,6 +37,7 @@ struct log_dir {
     int fd;
     char *path;
     struct iopool *pool;
+    _Atomic(const struct disk *) disk;
     _Atomic bool offline;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
@@ -112,6 +113,9 @@ struct log {
 };
 
 /* log_dir.c */
+static inline const struct disk *log_dir_disk(struct log_dir *dir) {
+    return atomic_load_explicit(&dir->disk, memory_order_relaxed);
+}
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
 int log_dir_sync(struct log_dir *dir,

@@ -150,8 +150,10 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
     size_t entry = segment_index_entry(times), bytes = fresh * entry;
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
     if (fd < 0) return fd;
-    ssize_t n =
-        bytes == 0 ? 0 : pwrite(fd, times ? t->times : t->offsets, bytes, (off_t)(*count * entry));
+    const struct disk *disk = log_dir_disk(s->home->dir);
+    ssize_t n = bytes == 0 ? 0
+                           : disk->pwrite(fd, times ? t->times : t->offsets, bytes,
+                                          (off_t)(*count * entry));
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
     close(fd);
     if (result != 0) return result;

@@ -92,7 +92,7 @@ METRICS = (
     ("pylog_connections", "gauge", (), "", "Open connections of clients."),
     ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),
     ("pylog_connections_refused", "counter", (), "",
-     "Connections closed at once: over max.connections or max.connections.per.ip."),
+     "Connections closed unread: over max.connections.per.ip or their address's quota."),
     ("pylog_connections_closed", "counter", ("cause",), "",
      "Connections closed: idle (connections.max.idle.ms), stalled (takes nothing of its answer), "
      "late (a frame that does not come to its end), illegal (not a request), other (by the client, "

@@ -284,6 +284,9 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    enum disk_kind:
+        DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+    void log_dir_set_disk(log_dir *dir, disk_kind kind)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
@@ -427,6 +430,12 @@ cdef extern from "quotas.h" nogil:
         const uint8_t *key
         uint32_t key_len
         double per_second
+    struct quota_address:
+        uint8_t ip[16]
+        double per_second
+    int quotas_set_addresses(quotas *q, const quota_address *addresses, uint32_t count,
+                             double others)
+    int32_t quotas_connection(quotas *q, const uint8_t *ip, int64_t now_ms)
     quotas *quotas_new(uint32_t samples, int64_t window_ms)
     void quotas_free(quotas *q)
     void quotas_void(quotas *q, bint enabled)
@@ -488,6 +497,7 @@ cdef extern from "serve.h" nogil:
         pass
     serve_shared *serve_shared_new(grants *grants, iopool *pool, const serve_limits *limits)
     void serve_shared_free(serve_shared *shared)
+    void serve_shared_set_wall_ahead(serve_shared *shared, int64_t ahead_ms)
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
 # ---- reactor.h
