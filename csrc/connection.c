@@ -82,8 +82,14 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     learn_local_address(c);
     STAT_ADD(r, connections, 1);
     STAT_ADD(r, connections_accepted, 1);
-    if (r->all->config.idle_ms_max >= 0)
+    if (a->refused_ms > 0) {
+        STAT_ADD(r, connections_refused, 1);
+        c->refused = c->muted = true;
+        c->muted_until_ms = r->now_ms + a->refused_ms;
+        timers_set(&r->timers, &c->timer, c->muted_until_ms);
+    } else if (r->all->config.idle_ms_max >= 0) {
         timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
+    }
 }
 
 void connection_close(struct reactor *r, struct connection *c) {
@@ -137,6 +143,10 @@ static void arm(struct reactor *r, struct connection *c) {
 void connection_on_timer(struct reactor *r, struct connection *c) {
     if (deadline(r, c) > r->now_ms) {
         arm(r, c);
+        return;
+    }
+    if (c->refused) {
+        connection_close(r, c);
         return;
     }
     if (!c->blocked && c->muted) {

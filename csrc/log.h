@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "batch.h"
+#include "disk.h"
 #include "iopool.h"
 #include "mailbox.h"
 #include "meter.h"
@@ -49,6 +50,8 @@ int16_t log_error_code(int error);
 struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
 void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
+/* From now on its logs write and sync by disk_of(kind): for tests of what a failing disk does. */
+void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes

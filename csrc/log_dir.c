@@ -65,10 +65,14 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     return error;
 }
 
+void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind) {
+    atomic_store(&dir->disk, disk_of(kind));
+}
+
 int log_dir_sync(struct log_dir *dir, const char *name) {
     int fd = openat(dir->fd, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return -errno;
-    int result = fsync(fd) == 0 ? 0 : -errno;
+    int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
     close(fd);
     return result;
 }
@@ -108,7 +112,7 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
     if (fd < 0) return -errno;
     ssize_t n = write(fd, bytes, len);
     int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
-    if (result == 0 && sync && fsync(fd) != 0) result = -errno;
+    if (result == 0 && sync && log_dir_disk(dir)->fsync(fd) != 0) result = -errno;
     close(fd);
     if (result == 0 && renameat(dir->fd, temporary, dir->fd, path) != 0) result = -errno;
     if (result != 0) unlinkat(dir->fd, temporary, 0);
@@ -209,6 +213,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     if (dir == NULL) return NULL;
     dir->fd = -1;
     dir->pool = pool;
+    atomic_init(&dir->disk, disk_of(DISK_SYSTEM));
     dir->open_max = LOG_DIR_OPEN_MAX;
     pthread_mutex_init(&dir->logs_lock, NULL);
     pthread_mutex_init(&dir->files_lock, NULL);

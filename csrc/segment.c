@@ -103,8 +103,8 @@ void segment_release(struct segment *s) {
     free(s);
 }
 
-static void segment_path_locked(const struct segment *s, const char *extension,
-                                char path[SEGMENT_PATH_BYTES]) {
+void segment_path_locked(const struct segment *s, const char *extension,
+                         char path[SEGMENT_PATH_BYTES]) {
     snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset,
              extension);
 }

@@ -43,6 +43,8 @@ cdef int raise_error(int rc, int64_t offset) except -1:
 
 
 @cython.final
+# The collector could clear the buffer below it before this lets go of it.
+@cython.no_gc
 cdef class Fetched:
     """The record bytes of one fetched partition, read once from front to end."""
 

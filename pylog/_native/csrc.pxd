@@ -284,6 +284,9 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    enum disk_kind:
+        DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+    void log_dir_set_disk(log_dir *dir, disk_kind kind)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
@@ -427,6 +430,12 @@ cdef extern from "quotas.h" nogil:
         const uint8_t *key
         uint32_t key_len
         double per_second
+    struct quota_address:
+        uint8_t ip[16]
+        double per_second
+    int quotas_set_addresses(quotas *q, const quota_address *addresses, uint32_t count,
+                             double others)
+    int32_t quotas_connection(quotas *q, const uint8_t *ip, int64_t now_ms)
     quotas *quotas_new(uint32_t samples, int64_t window_ms)
     void quotas_free(quotas *q)
     void quotas_void(quotas *q, bint enabled)
@@ -488,6 +497,7 @@ cdef extern from "serve.h" nogil:
         pass
     serve_shared *serve_shared_new(grants *grants, iopool *pool, const serve_limits *limits)
     void serve_shared_free(serve_shared *shared)
+    void serve_shared_set_wall_ahead(serve_shared *shared, int64_t ahead_ms)
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
 # ---- reactor.h
@@ -530,6 +540,33 @@ cdef extern from "reactor.h" nogil:
     void reactors_stop(reactors *rs, int64_t drain_ms)
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
+
+# ---- keymap.h, log_clean.h
+cdef extern from "keymap.h" nogil:
+    enum: KEYMAP_SLOT_BYTES
+    struct keymap:
+        uint64_t capacity, count
+    bint keymap_init(keymap *m, size_t bytes, double load_factor)
+    void keymap_free(keymap *m)
+    void keymap_clear(keymap *m)
+cdef extern from "log_clean.h" nogil:
+    struct log_clean_rules:
+        int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
+        int32_t segment_bytes
+    struct log_clean_look_t "log_clean_look":
+        int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end, first_dirty_timestamp
+    void log_clean_look(log_t *log, const log_clean_rules *rules, log_clean_look_t *out)
+    struct log_clean_figures:
+        int64_t end_offset, bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept
+        int64_t records_read, records_kept
+        uint32_t segments_before, segments_after
+    struct log_clean:
+        pass
+    int log_clean_begin(log_t *log, keymap *map, const log_clean_rules *rules, log_clean **out)
+    int log_clean_step(log_clean *c, int64_t bytes_max)
+    void log_clean_figures_of "log_clean_figures"(const log_clean *c, log_clean_figures *out)
+    void log_clean_end(log_clean *c)
+
     void reactors_meter(reactors *rs, int api_key, meter_api_figures *out)
     void reactors_rounds(reactors *rs, meter_figures *out)
     void reactors_meter_control(reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,

@@ -32,6 +32,9 @@ cdef extern from "<unistd.h>" nogil:
 END = csrc.LOG_BOUND_END
 HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
 LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
+DISK_SYSTEM = csrc.DISK_SYSTEM
+DISK_FULL = csrc.DISK_FULL
+DISK_NO_SYNC = csrc.DISK_NO_SYNC
 
 KINDS = {
     csrc.LOG_E_IO: (StorageError, "the disk failed"),
@@ -124,6 +127,13 @@ cdef class LogDir:
         if error == 0:
             return None
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
+
+    def set_disk(self, int kind) -> None:
+        """Has the logs here write and sync by one of DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC: for
+        tests of what a failing disk does."""
+        if kind not in (csrc.DISK_SYSTEM, csrc.DISK_FULL, csrc.DISK_NO_SYNC):
+            raise ValueError(f"disk {kind}")
+        csrc.log_dir_set_disk(self.dir, <csrc.disk_kind>kind)
 
     def flush(self) -> None:
         """Blocks until what was appended to any log here before the call is on disk; one sync for

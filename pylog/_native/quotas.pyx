@@ -10,6 +10,8 @@ Source: csrc/quotas.h; KIP-13, KIP-124, KIP-219.
 
 import cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from pylog._native cimport csrc as c
 
@@ -59,6 +61,36 @@ cdef class Quotas:
         if c.quotas_install(self.ptr, principal, client_id, <uint32_t>len(client_id), made,
                             now_ms) != 0:
             raise MemoryError("quotas")
+
+    def set_addresses(self, dict limits, double others):
+        """How many connections may begin in a second from each address, 16 bytes, v4-mapped for
+        IPv4, and from any other one by itself; 0 without limit.
+        """
+        cdef size_t count = len(limits)
+        cdef c.quota_address *rows = <c.quota_address *>malloc(
+            (count + 1) * sizeof(c.quota_address))
+        cdef const uint8_t *ip
+        cdef size_t i = 0
+        cdef int failed
+        if rows == NULL:
+            raise MemoryError("quotas")
+        for address, per_second in limits.items():
+            assert len(address) == 16, address
+            ip = address
+            memcpy(rows[i].ip, ip, 16)
+            rows[i].per_second = per_second
+            i += 1
+        failed = c.quotas_set_addresses(self.ptr, rows, <uint32_t>count, others)
+        free(rows)
+        if failed:
+            raise MemoryError("quotas")
+
+    def connection(self, bytes address, int64_t now_ms):
+        """Counts a connection from an address; for how many ms it waits to be closed instead, 0
+        when it may begin.
+        """
+        assert len(address) == 16, address
+        return c.quotas_connection(self.ptr, address, now_ms)
 
     def charge(self, uint32_t principal, bytes client_id, int kind, double value, int64_t now_ms):
         """Counts `value` for the client; returns for how many ms it is to be left alone, 0 within

@@ -242,6 +242,10 @@ cdef class Reactors:
         """Ends a connection; what it waits for is abandoned."""
         csrc.reactors_close(self.ptr, connection)
 
+    def set_wall_ahead(self, int64_t ahead_ms):
+        """Stamps and retention go by the system's wall clock plus this; deadlines do not."""
+        csrc.serve_shared_set_wall_ahead(self.shared, ahead_ms)
+
     def stop_accepting(self):
         """Closes the listening sockets; connections stay."""
         csrc.reactors_stop_accepting(self.ptr)

@@ -40,8 +40,9 @@ def test_librdkafka_sends_and_receives_everything_at_its_rate(target, client_id)
     assert any(event.throttle_time > 0 for event in told)
     consumer = Consumer({
         "bootstrap.servers": target.bootstrap, "client.id": client_id, "group.id": "unused",
-        "enable.auto.commit": False, "fetch.max.bytes": 100_000, "max.partition.fetch.bytes": 100_000,
-        "message.max.bytes": 100_000, "receive.message.max.bytes": 1_000_000})
+        "enable.auto.commit": False, "fetch.max.bytes": 100_000,
+        "max.partition.fetch.bytes": 100_000, "message.max.bytes": 100_000,
+        "receive.message.max.bytes": 1_000_000})
     consumer.assign([TopicPartition(topic, 0, 0)])
     start_s, values = time.monotonic(), []
     while len(values) < RECORDS and time.monotonic() - start_s < 120:
