@@ -7,23 +7,31 @@ Invariants: (1) a program prints one JSON line {"ok", "note"} last and exits 0 o
 """
 
 import json
+import os
 import sys
 import threading
 import time
 import traceback
 
 BASE_MS = 1_760_000_000_000
-ROWS = 50
+ROWS = 51
+BIG_BYTES = 390_000
 PARTITIONS = 4
+# The driver names the static member (KIP-345) that a member program is to be, if any.
+INSTANCE = os.environ.get("COMPAT_INSTANCE")
 WAIT_S = 45.0
 # The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 RESET_START, RESET_END = 3, 20
 
 
 def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
-    """(key, value, timestamp in ms): values of every byte, a second apart from each other."""
+    """(key, value, timestamp in ms): values of every byte, a second apart from each other.
+
+    The last of a full set is longer than any codec's block.
+    """
     return [(b"%s-%d" % (stem.encode(), number),
-             bytes((number * 7 + place) % 256 for place in range(number * 13)),
+             bytes((number * 7 + place) % 256
+                   for place in range(number * 13 if number < ROWS - 1 else BIG_BYTES)),
              BASE_MS + 1000 * number) for number in range(start, start + count)]
 
 

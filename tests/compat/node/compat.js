@@ -20,6 +20,9 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
 const [bootstrap, scenario, topic] = process.argv.slice(2);
 const BASE_MS = 1760000000000;
 const PARTITIONS = 4;
+// The last of a full set of rows is longer than any codec's block.
+const ROWS = 51;
+const BIG_BYTES = 390000;
 // The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 const RESET_START = 3;
 const RESET_END = 20;
@@ -39,7 +42,8 @@ async function waitFor(what, condition) {
 }
 
 function value(number) {
-  return Buffer.from(Array.from({ length: number * 13 }, (_, place) => (number * 7 + place) % 256));
+  const length = number < ROWS - 1 ? number * 13 : BIG_BYTES;
+  return Buffer.from(Array.from({ length }, (_, place) => (number * 7 + place) % 256));
 }
 
 async function produce(stem, count, codec, partition) {
@@ -97,9 +101,9 @@ async function codecs() {
   await zstd.init();
   let offset = 0;
   for (const codec of Object.keys(CODECS)) {
-    await produce(codec, 50, codec, 0);
-    await readBack(codec, offset, 0, 50);
-    offset += 50;
+    await produce(codec, ROWS, codec, 0);
+    await readBack(codec, offset, 0, ROWS);
+    offset += ROWS;
   }
   return Object.keys(CODECS).join(' ');
 }

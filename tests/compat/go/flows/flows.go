@@ -17,6 +17,12 @@ const BaseMs = 1_760_000_000_000
 
 const partitions = 4
 
+// The last of a full set of rows is longer than any codec's block.
+const fullSet, bigBytes = 51, 390_000
+
+// Instance is the static member (KIP-345) that the driver wants this program to be, if any.
+var Instance = os.Getenv("COMPAT_INSTANCE")
+
 // The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 const resetStart, resetEnd = 3, 20
 
@@ -107,7 +113,11 @@ type Trimmer interface {
 func Rows(stem string, count int) []Row {
 	rows := make([]Row, count)
 	for number := range rows {
-		value := make([]byte, number*13)
+		length := number * 13
+		if number == fullSet-1 {
+			length = bigBytes
+		}
+		value := make([]byte, length)
 		for place := range value {
 			value[place] = byte(number*7 + place)
 		}
@@ -153,7 +163,7 @@ func same(got, want []Row, start int64) error {
 func codecs(client Client, topic string) (string, error) {
 	offset := int64(0)
 	for _, codec := range client.Codecs() {
-		sent := Rows(codec, 50)
+		sent := Rows(codec, fullSet)
 		if err := client.Produce(topic, sent, codec, 0); err != nil {
 			return "", fmt.Errorf("%s: produce: %w", codec, err)
 		}

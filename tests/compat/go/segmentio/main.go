@@ -92,8 +92,9 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 			return members.Close()
 		}
 		if err != nil {
-			members.Close()
-			return err
+			// The library's own Reader tries again as long as its user does.
+			time.Sleep(200 * time.Millisecond)
+			continue
 		}
 		var ids []int32
 		for _, one := range generation.Assignments[topic] {
