@@ -18,7 +18,7 @@ FUZZ_SECONDS ?= 60
 .PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control clean
 
 run: build
-	exec $(VENV)/bin/brokerd $(ARGS)
+	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
 
 build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace
@@ -67,6 +67,7 @@ tidy: build $(VENV)/.tested
 docs: build
 	$(PY) -m pylog.config.document docs/settings.md
 	$(PY) -m pylog.protocol.document docs/protocol.md
+	$(PY) -m pylog.monitor.document docs/metrics.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

@@ -41,9 +41,11 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) {
     r->mailbox = mailbox_new(REACTOR_LETTERS_MAX);
     if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 1)) return false;
     r->serve = serve_new(rs->shared, r->mailbox);
+    r->meters = calloc(FRAMES_API_KEYS_MAX, sizeof *r->meters);
+    if (r->serve == NULL || r->meters == NULL) return false;
+    serve_meter(r->serve, r->meters);
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = EPOLL_MAILBOX};
-    return r->serve != NULL &&
-           epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
+    return epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
 }
 
 static void free_reactor(struct reactor *r) {
@@ -56,6 +58,7 @@ static void free_reactor(struct reactor *r) {
     slab_clear(&r->slots);
     slab_clear(&r->connections);
     timers_clear(&r->timers);
+    free(r->meters);
 }
 
 static void forget_reactor(struct reactor *r) {
@@ -83,8 +86,10 @@ struct reactors *reactors_new(struct serve_shared *shared, const struct reactors
         config->quotas == NULL ? &rs->no_quotas : quotas_generation(config->quotas);
     rs->events = events_new();
     rs->peers = peers_new();
+    rs->control = calloc(FRAMES_API_KEYS_MAX, sizeof *rs->control);
+    rs->slow_ns = INT64_MAX;
     rs->connections_max = rs->connections_per_ip_max = UINT32_MAX;
-    bool complete = rs->events != NULL && rs->peers != NULL;
+    bool complete = rs->events != NULL && rs->peers != NULL && rs->control != NULL;
     while (complete && rs->count < config->threads) {
         int error = open_reactor(rs);
         complete = error == 0;
@@ -106,6 +111,7 @@ void reactors_free(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++) free_reactor(&rs->reactors[i]);
     if (rs->events != NULL) events_free(rs->events);
     if (rs->peers != NULL) peers_free(rs->peers);
+    free(rs->control);
     free(rs);
 }
 
@@ -285,4 +291,31 @@ uint64_t reactors_stat(struct reactors *rs, int i) {
         sum += atomic_load_explicit(all[i], memory_order_relaxed);
     }
     return sum;
+}
+
+void reactors_meter(struct reactors *rs, int api_key, struct meter_api_figures *out) {
+    *out = (struct meter_api_figures){0};
+    for (int r = 0; r < rs->count; r++)
+        meter_collect_api(&rs->reactors[r].meters[api_key], out);
+    meter_collect_api(&rs->control[api_key], out);
+}
+
+void reactors_rounds(struct reactors *rs, struct meter_figures *out) {
+    *out = (struct meter_figures){0};
+    for (int r = 0; r < rs->count; r++) meter_collect(&rs->reactors[r].rounds, out);
+}
+
+void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
+                            int64_t remote_ns, int error_code) {
+    struct meter_api *api = &rs->control[api_key];
+    meter_note(api, METER_QUEUE, queue_ns);
+    meter_note(api, METER_LOCAL, local_ns);
+    if (remote_ns > 0) meter_note(api, METER_REMOTE, remote_ns);
+    if (error_code != 0) meter_error(api, error_code);
+}
+
+void reactors_set_slow(struct reactors *rs, int64_t slow_ms) {
+    bool none = slow_ms < 0 || slow_ms > INT64_MAX / 1000000;
+    atomic_store_explicit(&rs->slow_ns, none ? INT64_MAX : slow_ms * 1000000,
+                          memory_order_relaxed);
 }

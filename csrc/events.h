@@ -8,7 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum event_kind { EVENT_REQUEST = 1, EVENT_MISS = 2, EVENT_CLOSED = 3, EVENT_QUOTA = 4 };
+enum event_kind {
+    EVENT_REQUEST = 1,
+    EVENT_MISS = 2,
+    EVENT_CLOSED = 3,
+    EVENT_QUOTA = 4,
+    EVENT_SLOW = 5
+};
 
 struct event_address {
     uint8_t ip[16]; /* v4-mapped for IPv4 */
@@ -19,9 +25,15 @@ struct event_missing { /* of a miss */
     int32_t name_len;  /* -1: named by id */
     uint8_t id[16];
 };
+struct event_slow { /* of a slow request, in data, before the client id */
+    int64_t total_ns, local_ns, remote_ns, send_ns;
+    uint64_t request_bytes, response_bytes;
+    uint32_t left_out; /* slow ones before it that were not told of */
+};
 struct event {
     struct event *next;
     uint64_t token, connection;
+    int64_t began_ns; /* CLOCK_MONOTONIC: its last byte was here */
     uint32_t kind, principal;
     int32_t listener, correlation_id, client_id_len; /* -1: null */
     int16_t api_key, api_version;

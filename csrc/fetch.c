@@ -374,7 +374,10 @@ static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     if (f->blocked) (void)evaluate(f->serve, f, false);
     for (struct fetch_part *p = f->set->first; p != NULL && worker_scratch != NULL; p = p->next)
-        if (p->range.length > 0) warm(&p->range, worker_scratch);
+        if (p->range.length > 0) {
+            if (!log_range_cached(&p->range)) log_count_cold(p->log);
+            warm(&p->range, worker_scratch);
+        }
     return 0;
 }
 

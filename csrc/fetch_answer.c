@@ -122,9 +122,19 @@ static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
     return p;
 }
 
-static void answer_topics(struct reply *a, struct fetch *f) {
+/* Before the answer takes the ranges over. */
+static void count(const struct serve *s, const struct fetch_part *p) {
+    if (p->error != 0) serve_count_error(s, API_FETCH, p->error);
+    if (p->topic != NULL && p->log != NULL)
+        log_count_read(p->log, p->range.length, p->error != 0);
+}
+
+static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
     uint32_t topics = 0;
-    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) p->answer = has_news(f, p);
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        p->answer = has_news(f, p);
+        if (p->answer) count(s, p);
+    }
     for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
          p = skip(p, run_length(f, p)))
         topics++;
@@ -192,7 +202,8 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
         reply_i16(a, f->error);
         reply_i32(a, f->session != NULL ? f->session->id : 0);
     }
-    answer_topics(a, f);
+    if (f->error != 0) serve_count_error(s, API_FETCH, f->error);
+    answer_topics(s, a, f);
     reply_no_tags(a, f->flexible);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);

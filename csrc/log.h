@@ -17,6 +17,7 @@
 #include "batch.h"
 #include "iopool.h"
 #include "mailbox.h"
+#include "meter.h"
 
 struct log;
 struct log_dir;
@@ -54,9 +55,11 @@ int log_dir_failure(const struct log_dir *dir, const char **call);
  * may exceed it. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
 struct log_dir_figures {
-    uint64_t open_files, flush_groups, flush_files;
+    uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
+/* Adds what each fdatasync of a segment took, in ns. */
+void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out);
 /* log_flush for all logs that have something to flush, with one sync of the file system when they
  * are many. */
 int log_dir_flush(struct log_dir *dir);
@@ -136,6 +139,23 @@ int64_t log_high_watermark(const struct log *log);
 int64_t log_last_stable_offset(const struct log *log);
 int64_t log_flushed_offset(const struct log *log);
 int64_t log_size_bytes(const struct log *log);
+
+/* ---- figures: where the log is, and what was counted since it was opened ---- */
+struct log_figures {
+    int64_t start_offset, end_offset, high_watermark, last_stable_offset, size_bytes, segments;
+    int64_t produce_requests, produce_failures, batches_in, records_in, bytes_in;
+    int64_t fetch_requests, fetch_failures, bytes_out, cold_reads;
+    int64_t offline; /* 1: its directory failed */
+};
+void log_figures_take(struct log *log, struct log_figures *out);
+/* What the log does not see itself: a part of a Produce that was refused before log_append, an
+ * answered part of a Fetch, a range that had to be read from the disk first. */
+void log_count_refused(struct log *log);
+void log_count_read(struct log *log, int32_t bytes, bool failed);
+void log_count_cold(struct log *log);
+/* The timestamp of the first record at or above `offset`. 1 found, 0 none, negative error. May
+ * block; leaves the readers' hints alone. */
+int log_time_of(struct log *log, int64_t offset, struct inflater *in, int64_t *timestamp_ms);
 
 /* ---- append ---- */
 struct log_appended {

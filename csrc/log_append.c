@@ -51,6 +51,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
         return result;
     }
     log_mark(&log->files_marks);
+    meter_add_shared(&log->home->dir->rolls, 1);
     flusher_ask_some_time(log);
     return 0;
 }
@@ -180,6 +181,7 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     memset(out, 0, sizeof *out);
     if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
     pthread_mutex_lock(&log->append_lock);
+    meter_add(&log->counts.appends, 1);
     int result = log_append_gate(log);
     if (result == 0 &&
         (!atomic_load_explicit(&log->leader, memory_order_relaxed) ||
@@ -194,6 +196,13 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
         return 0;
     }
     if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
+    if (result == 0) {
+        meter_add(&log->counts.batches_in, 1);
+        meter_add(&log->counts.records_in, (uint64_t)h.record_count);
+        meter_add(&log->counts.bytes_in, len);
+    } else {
+        meter_add(&log->counts.append_failures, 1);
+    }
     bool ask = result == 0 && atomic_load_explicit(&log->end_offset, memory_order_relaxed) -
                                       atomic_load_explicit(&log->flushed, memory_order_relaxed) >=
                                   log->config.flush_messages;

@@ -40,6 +40,12 @@ int64_t log_dir_now_ms(clockid_t clock) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+int64_t log_dir_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
@@ -231,6 +237,8 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     pthread_mutex_unlock(&dir->files_lock);
     out->flush_groups = atomic_load(&dir->flusher.groups);
     out->flush_files = atomic_load(&dir->flusher.files);
+    out->rolls = meter_read(&dir->rolls);
+    out->segments_deleted = meter_read(&dir->segments_deleted);
 }
 
 void log_dir_free(struct log_dir *dir) {

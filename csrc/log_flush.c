@@ -61,10 +61,13 @@ static int log_flush_segment(struct segment *s) {
     /* Cleared first: an append that comes now sets it again. */
     atomic_store(&s->dirty, false);
     if (sealed) segment_trim_sealed(s);
+    int64_t began_ns = log_dir_now_ns();
     if (fdatasync(s->fd) != 0) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");
     }
+    meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
+                        (uint64_t)(log_dir_now_ns() - began_ns));
     atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
     segment_unpin(s);
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it

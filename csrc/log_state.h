@@ -28,6 +28,11 @@ struct log_dir_removal {
     char path[];
 };
 
+struct log_counts {
+    _Atomic uint64_t appends, append_failures, batches_in, records_in, bytes_in; /* append_lock */
+    _Atomic uint64_t refused, reads, read_failures, bytes_out, cold_reads;       /* any thread */
+};
+
 struct log_dir {
     int fd;
     char *path;
@@ -45,6 +50,8 @@ struct log_dir {
     struct log_dir_removal *removals;
     uint32_t jobs; /* on the pool, with a pointer to this directory */
     struct flusher flusher;
+    _Atomic uint64_t rolls, segments_deleted;
+    struct meter_histogram flush_ns;
 };
 
 /* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change
@@ -101,6 +108,7 @@ struct log {
     struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
     _Atomic uint32_t waiting[LOG_WAIT_KINDS];
     struct log_config config;
+    struct log_counts counts;
 };
 
 /* log_dir.c */
@@ -114,6 +122,7 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
 int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
                        bool sync);
 int64_t log_dir_now_ms(clockid_t clock);
+int64_t log_dir_now_ns(void); /* CLOCK_MONOTONIC */
 /* Around a job on the pool that knows the directory: log_dir_free waits for it. */
 void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);

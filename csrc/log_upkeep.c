@@ -85,6 +85,7 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
          */
         log_raise_start(log, log_segment_end(log, count - 1));
         log_drop_segments(log, 0, count, log->config.file_delete_delay_ms);
+        meter_add_shared(&log->home->dir->segments_deleted, count);
         result = (int)count;
     }
     pthread_mutex_unlock(&log->append_lock);

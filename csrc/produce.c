@@ -352,6 +352,8 @@ static uint32_t count_topics(const struct produce *q) {
 
 static enum serve_status answer(struct serve_request *r, struct produce *q) {
     struct reply *a = &r->reply;
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
         /* Nobody would read an error code: the closed connection tells the client to look again. */
         enum serve_status status = SERVE_SILENT;
@@ -398,8 +400,13 @@ static bool keep_keys(struct produce *q) {
 static enum serve_status append_all(struct serve_request *r, struct produce *q) {
     int64_t now_ms = serve_wall_ms();
     bool pending = false;
-    for (uint32_t i = 0; i < q->part_count; i++)
-        if (q->parts[i].error == 0) append_part(&q->parts[i], now_ms);
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (p->error == 0)
+            append_part(p, now_ms);
+        else if (p->log != NULL)
+            log_count_refused(p->log);
+    }
     for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         p->waiter.mailbox = q->serve->mailbox;

@@ -12,10 +12,10 @@
 
 enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256, REACTOR_SLICE_NS = 200000 };
 
-static int64_t monotonic_ms(void) {
+int64_t reactors_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static struct slot *find_slot(struct reactor *r, uint64_t name) {
@@ -154,6 +154,7 @@ static void on_tick(struct reactor *r) {
     input_pool_trim(&r->input);
     if (r->input_waiting.first != NULL) connection_evict_stalled(r);
     connection_run_list(r, &r->input_waiting);
+    r->slow_told = 0;
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
 }
 
@@ -184,11 +185,11 @@ static void on_event(struct reactor *r, const struct epoll_event *event) {
 }
 
 /* How long to sleep, in ms; -1 is not needed: the tick is always set. */
-static int sleep_ms(struct reactor *r) {
+static int sleep_ms(struct reactor *r, int64_t now_ms) {
     if (r->ready.first != NULL || !mailbox_arm(r->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&r->timers);
     if (r->drain_until_ms < first_ms) first_ms = r->drain_until_ms;
-    int64_t left_ms = first_ms - monotonic_ms();
+    int64_t left_ms = first_ms - now_ms;
     return left_ms < 0 ? 0 : left_ms > TICK_MS ? TICK_MS : (int)left_ms;
 }
 
@@ -220,11 +221,13 @@ void *reactor_main(void *argument) {
     snprintf(name, sizeof name, "reactor-%u", r->index);
     pthread_setname_np(pthread_self(), name);
     ask_for_short_slices();
-    r->now_ms = monotonic_ms();
+    int64_t woke_ns, done_ns = reactors_now_ns();
+    r->now_ms = done_ns / 1000000;
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
     while (!is_over(r)) {
-        int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, sleep_ms(r));
-        r->now_ms = monotonic_ms();
+        int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, sleep_ms(r, done_ns / 1000000));
+        woke_ns = reactors_now_ns();
+        r->now_ms = woke_ns / 1000000;
         STAT_ADD(r, wakeups, 1);
         take_letters(r); /* also: from here on posts need not wake this thread */
         for (int i = 0; i < count; i++) on_event(r, &events[i]);
@@ -232,6 +235,8 @@ void *reactor_main(void *argument) {
         expire_timers(r);
         connection_run_list(r, &r->ready);
         atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
+        done_ns = reactors_now_ns();
+        meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));
     }
     listener_close_all(r);
     timers_cancel(&r->timers, &r->tick);

@@ -36,6 +36,8 @@ struct reactors_limits {
     uint32_t connections_per_ip_max;
 };
 
+struct meter_api_figures;
+struct meter_figures;
 struct reactors;
 /* Takes nothing over; `shared` outlives it. NULL: out of memory or descriptors (errno). */
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config);
@@ -89,5 +91,17 @@ void reactors_stop(struct reactors *rs, int64_t drain_ms);
  * past the last. */
 const char *reactors_stat_name(int i);
 uint64_t reactors_stat(struct reactors *rs, int i);
+/* The requests of one api key, and the time of the reactors' rounds between two sleeps; added up
+ * over the reactors. */
+void reactors_meter(struct reactors *rs, int api_key, struct meter_api_figures *out);
+void reactors_rounds(struct reactors *rs, struct meter_figures *out);
+/* What only the control plane knows of a request that it answered; by the thread that takes the
+ * events. error_code 0: none. */
+void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
+                            int64_t remote_ns, int error_code);
+/* Requests that take longer come as EVENT_SLOW, a few each second; < 0: none do. What a Fetch
+ * waits for records on its client's wish does not count, nor JoinGroup and SyncGroup. */
+void reactors_set_slow(struct reactors *rs, int64_t slow_ms);
+int64_t reactors_now_ns(void); /* CLOCK_MONOTONIC, as in events */
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "input.h"
 #include "mailbox.h"
+#include "meter.h"
 #include "peers.h"
 #include "reactor.h"
 #include "slab.h"
@@ -31,6 +32,10 @@ enum {
     SHRINK_MS = 1000,     /* a partial frame keeps a large buffer for this long */
     TICK_MS = 1000,
     ACCEPT_PAUSE_MS = 50 /* after a limit was met */
+};
+enum {
+    SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are told of in a tick */
+    CLIENT_ID_BYTES_MAX = 47 /* of the client id that is told with them */
 };
 
 /* The reactor's letters, after those of mailbox.h. */
@@ -58,7 +63,8 @@ enum {
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
     X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
-    X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)
+    X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
+    X(requests_slow)
 /* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;
@@ -90,7 +96,10 @@ struct slot { /* one request */
     uint32_t bytes_sent, part; /* of the reply: how far it is out */
     int32_t range_sent;
     uint8_t state;
-    bool woken, close_after;
+    bool woken, close_after, asked; /* asked: its client wants it to wait, for records */
+    uint32_t request_bytes;
+    int64_t began_ns, mark_ns; /* mark: when it was last left alone */
+    int64_t local_ns, remote_ns, asked_ns;
     struct serve_request r;
 };
 
@@ -117,6 +126,8 @@ struct connection {
     int32_t listener;
     uint32_t principal;
     struct event_address local, peer;
+    uint8_t client_id_len; /* of its last request */
+    uint8_t client_id[CLIENT_ID_BYTES_MAX];
 };
 
 struct listener_socket {
@@ -142,6 +153,9 @@ struct reactor {
     struct connection *privileged; /* may pass the input limit, so that someone always gets on */
     struct listener_socket *listeners;
     struct reactor_stats stats;
+    struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
+    struct meter_histogram rounds;
+    uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
     int64_t now_ms, drain_until_ms;
     atomic_bool room_wanted;
     atomic_uint load; /* connections, for placing new ones */
@@ -156,6 +170,8 @@ struct reactors {
     struct serve_shared *shared;
     struct events *events;
     struct peers *peers;
+    struct meter_api *control; /* FRAMES_API_KEYS_MAX, the control plane's */
+    _Atomic int64_t slow_ns;
     const atomic_uint *quota_generation;
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
     atomic_uint connections, connections_max, connections_per_ip_max;
@@ -223,6 +239,15 @@ void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter 
 void requests_abandon_all(struct reactor *r, struct connection *c);
 /* Takes the oldest request, which is answered and sent, off the connection. */
 void requests_pop(struct reactor *r, struct connection *c);
+
+/* ---- timing.c: where a request's time goes */
+/* Its last byte is here. */
+void timing_begin(struct connection *c, struct slot *s);
+/* Before and after it is worked on once more; between after and before it waits. */
+void timing_resume(struct slot *s);
+void timing_pause(struct slot *s);
+/* Its answer is out, or there is none to send. */
+void timing_end(struct reactor *r, struct connection *c, struct slot *s);
 
 /* ---- output.c */
 enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };

@@ -56,6 +56,7 @@ static void unlink_slot(struct connection *c, struct slot *s) {
 void requests_pop(struct reactor *r, struct connection *c) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
+    timing_end(r, c, s);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
     free_slot(r, s);
@@ -114,6 +115,7 @@ static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t
     e->api_version = s->r.api_version;
     e->local = c->local;
     e->peer = c->peer;
+    e->began_ns = s->began_ns;
     return e;
 }
 
@@ -170,6 +172,7 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) {
 static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first) {
     struct connection *c = s->connection;
     timers_cancel(&r->timers, &s->timer);
+    timing_pause(s);
     if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
     switch (status) {
     case SERVE_ANSWER:
@@ -178,6 +181,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
         return;
     case SERVE_WAIT:
         s->state = SLOT_WAITING;
+        s->asked = s->r.api_key != API_PRODUCE && s->r.deadline_ms != INT64_MAX;
         keep_body(r, s, first);
         if (s->r.deadline_ms != INT64_MAX) {
             int64_t soonest = r->now_ms + 1;
@@ -198,7 +202,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
             true; /* after the answers before it; those behind it could not be told apart */
         if (s != c->last) c->failed = true;
         break;
-    case SERVE_SILENT: break;
+    case SERVE_SILENT: timing_end(r, c, s); break;
     }
     unlink_slot(c, s);
     free_slot(r, s);
@@ -219,7 +223,10 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
     struct slot *s = new_slot(r, c, h);
     if (s == NULL) {
         c->closing = true;
-    } else if (served) {
+        return;
+    }
+    timing_begin(c, s);
+    if (served) {
         if (h->api_key == API_PRODUCE)
             STAT_ADD(r, requests_produce, 1);
         else
@@ -314,6 +321,7 @@ int requests_start(struct reactor *r, struct connection *c) {
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
     struct connection *c = s->connection;
     s->woken = false;
+    timing_resume(s);
     begin_work(s);
     enum serve_status status = serve_resume(r->serve, &s->r, reason);
     end_work(s);
@@ -340,6 +348,8 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
         free(l->data); /* answered already */
         return;
     }
+    timing_resume(s);
+    timing_pause(s);
     s->state = SLOT_ANSWERED;
     s->close_after = l->status == REPLY_CLOSES;
     if (l->status > 0) connection_mute(r, c, l->status);

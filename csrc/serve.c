@@ -82,6 +82,8 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     return s;
 }
 
+void serve_meter(struct serve *s, struct meter_api *apis) { s->meters = apis; }
+
 void serve_free(struct serve *s) {
     inflater_free(s->inflater);
     free(s);

@@ -84,6 +84,10 @@ void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
 struct serve;
 struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox);
+/* Where the errors that are answered to partitions are counted: by api key, FRAMES_API_KEYS_MAX of
+ * them; NULL, as at first: nowhere. */
+struct meter_api;
+void serve_meter(struct serve *s, struct meter_api *apis);
 void serve_free(struct serve *s);
 
 /* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise

@@ -42,7 +42,13 @@ struct serve {
     struct serve_shared *shared;
     struct mailbox *mailbox;
     struct inflater *inflater;
+    struct meter_api *meters; /* by api key; NULL: nobody counts */
 };
+
+/* An error that a partition, or a whole Fetch, is answered with. */
+static inline void serve_count_error(const struct serve *s, int api_key, int16_t error) {
+    if (s->meters != NULL) meter_error(&s->meters[api_key], error);
+}
 
 int64_t serve_wall_ms(void);
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Partition = tuple[str, int]
@@ -108,7 +108,7 @@ ASSIGNORS = {assignor.name: assignor for assignor in (
 )}
 
 
-def pack_sticky(owned: list[Partition], generation: int) -> bytes:
+def pack_sticky(owned: Iterable[Partition], generation: int) -> bytes:
     """The user data by which an eager sticky member tells what it had (it owns nothing now)."""
     topics = defaultdict(list)
     for topic, number in owned:

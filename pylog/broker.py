@@ -59,6 +59,7 @@ class Broker:
         self._io_threads = settings["num.io.threads"]
         self._changing = asyncio.Lock()
         self._upkeep: asyncio.Task | None = None
+        self.monitor = None
 
     @property
     def image(self):
@@ -91,6 +92,12 @@ class Broker:
         self._resize_io()
         self.network.open()
         self.controller.register(self.network.addresses)
+        if self.settings["metrics.listener"]:
+            # Imported here: it costs a start 5 ms, and not every broker is watched.
+            from pylog.monitor.server import Monitor
+
+            self.monitor = Monitor(self, time.monotonic)
+            self.monitor.open()
 
     async def settings_changed(self) -> None:
         """Brings dynamic settings of the broker into force in what it composes."""
@@ -114,7 +121,10 @@ class Broker:
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), Dispatcher(self, reactors, HANDLERS).drain)
         self.groups.start(self.controller.store)
+        reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
+        if self.monitor is not None:
+            self.monitor.start(loop)
         self._upkeep = loop.create_task(self._keep_up())
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
@@ -122,6 +132,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
         self._upkeep.cancel()
+        if self.monitor is not None:
+            await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
         await self.groups.stop()
         await loop.run_in_executor(None, reactors.stop, drain_ms)

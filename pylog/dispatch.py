@@ -14,10 +14,11 @@ import logging
 import types
 
 from pylog._native.grants import READ, WRITE
-from pylog.protocol import api, codec
+from pylog.protocol import api, codec, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
 log = logging.getLogger("pylog.dispatch")
+requests = logging.getLogger("pylog.request")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 
@@ -29,12 +30,15 @@ class Context:
     taken so far.
     """
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "listener", "local_host",
-                 "local_port", "peer_host", "peer_port", "principal", "throttle_ms", "busy_ns")
+    __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
+                 "listener", "local_host", "local_port", "parked_ns", "peer_host", "peer_port",
+                 "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
-         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal) = event
+         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal,
+         self.began_ns) = event
+        self.taken_ns = self.parked_ns = 0
         self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
         self.throttle_ms = self.busy_ns = 0
 
@@ -62,10 +66,13 @@ class Dispatcher:
                 _, connection, principal, client_id = event
                 self._quotas.install(principal, client_id)
                 self._reactors.retry(connection)
+            elif event[0] == "slow":
+                _tell_slow(event[1])
 
     def _request(self, event: tuple) -> None:
         token, correlation_id, body = event[1], event[6], event[8]
         context = Context(event)
+        context.taken_ns = self._reactors.now_ns()
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
@@ -84,6 +91,7 @@ class Dispatcher:
         if isinstance(answer, asyncio.Future):
             self._when_done(token, context, correlation_id, answer)
         elif asyncio.iscoroutine(answer):
+            context.parked_ns = self._reactors.now_ns()
             task = asyncio.get_running_loop().create_task(
                 self._finish(token, context, correlation_id, answer))
             self._tasks.add(task)
@@ -95,6 +103,7 @@ class Dispatcher:
         if future.done():
             self._reply(token, context, correlation_id, future.result())
         else:
+            context.parked_ns = self._reactors.now_ns()
             future.add_done_callback(
                 lambda done: self._reply(token, context, correlation_id, done.result()))
 
@@ -115,6 +124,7 @@ class Dispatcher:
             self._reply(token, context, correlation_id, answer)
 
     def _reply(self, token, context, correlation_id, answer) -> None:
+        begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
             version = ANSWER_UNSUPPORTED_VERSION
@@ -128,12 +138,20 @@ class Dispatcher:
             return
         # Kafka answers at once and leaves the client alone after that, however old its version is.
         self._reactors.reply(token, frame, throttle_ms=throttle_ms)
+        self._count(context, begun_ns, getattr(answer, "error_code", 0))
 
     def _throttle_ms(self, context) -> int:
         if not context.busy_ns:
             return context.throttle_ms
         return max(context.throttle_ms, self._quotas.charge_time(
             context.principal, (context.client_id or "").encode(), context.busy_ns))
+
+    def _count(self, context, begun_ns: int, error_code: int) -> None:
+        """Where the request's time went; what is awaited counts as parked, work in it too."""
+        parked_ns = begun_ns - context.parked_ns if context.parked_ns else 0
+        self._reactors.answered(
+            context.api_key, context.taken_ns - context.began_ns,
+            self._reactors.now_ns() - context.taken_ns - parked_ns, parked_ns, error_code)
 
     def _refuse(self, token, context, error) -> None:
         log.info("request refused", extra={
@@ -167,6 +185,22 @@ class Dispatcher:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         broker.grants.allow(principal, topic.id, READ | WRITE)
         return ErrorCode.NONE
+
+
+def _tell_slow(slow: dict) -> None:
+    """One line of the request log."""
+    try:
+        name = tables.name_of("request", slow["api_key"]).removesuffix("Request")
+    except KeyError:
+        name = slow["api_key"]
+    requests.warning("slow request", extra={
+        "api": name, "version": slow["api_version"],
+        "client": slow["client_id"].decode("utf-8", "replace"), "peer": slow["peer"],
+        "connection": slow["connection"], "correlation": slow["correlation_id"],
+        **{f"{part}_ms": f"{slow[f'{part}_ns'] / 1e6:.3f}"
+           for part in ("total", "local", "remote", "send")},
+        "request_bytes": slow["request_bytes"], "response_bytes": slow["response_bytes"],
+        "left_out": slow["left_out"]})
 
 
 async def _timed(coroutine, context, clock_ns):

@@ -145,7 +145,9 @@ class ClientQuotas:
         self.native.void(not kinds.isdisjoint(COUNTED))
 
     def install(self, principal: int, client_id: bytes) -> None:
-        """Tells the reactors what limits a client."""
+        """Tells the reactors what limits a client, unless they know it already."""
+        if self.native.fetch_max(principal, client_id, 0) is not None:
+            return
         user, name = self.principal_name(principal), client_id.decode("utf-8", "replace")
         limits = []
         for number, kind in enumerate(COUNTED):

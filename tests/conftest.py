@@ -8,6 +8,7 @@ import pytest
 
 from tests.brokers import Brokerd, Kafka, answers
 
+pytest_plugins = ["pytester"]
 SETTINGS = {"auto.create.topics.enable": "true"}
 
 

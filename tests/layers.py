@@ -20,7 +20,7 @@ ORDER = (
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client", "network"),
+    ("dispatch", "client", "network", "monitor"),
     ("broker",),
     ("testing",),
     ("cli",),

@@ -18,7 +18,7 @@ class Reactors:
     """Stands for the native ones: gives out events, takes down answers."""
 
     def __init__(self, *events):
-        self.events, self.replies, self.resumed = list(events), {}, {}
+        self.events, self.replies, self.resumed, self.counted = list(events), {}, {}, []
         self.throttled, self.retried = {}, []
 
     def poll(self):
@@ -35,6 +35,12 @@ class Reactors:
 
     def resume(self, token, errors):
         self.resumed[token] = errors
+
+    def now_ns(self):
+        return 1000
+
+    def answered(self, api_key, queue_ns, local_ns, remote_ns, error_code):
+        self.counted.append((api_key, queue_ns, error_code))
 
 
 class Grants:
@@ -58,7 +64,7 @@ class Broker:
 
 def _request(token, key, version, body=b""):
     return ("request", token, 7, 0, key, version, 42, b"client", body,
-            "127.0.0.1", 9092, "127.0.0.1", 50000, 0)
+            "127.0.0.1", 9092, "127.0.0.1", 50000, 0, 400)
 
 
 def _dispatcher(reactors, broker=None, **handlers):

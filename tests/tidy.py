@@ -22,7 +22,8 @@ SOURCES = {".py", ".pyx", ".pxd", ".pyi", ".c", ".h"}
 TABLES = {"pylog/config/catalogue.py", "pylog/metrics.py", "pylog/protocol/errors.py",
           "csrc/crc32c_table.h"}
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
-CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py"}
+CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
+                 "pylog/testing/topics.py"}
 CLOCK_PACKAGE = "pylog/client/"
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}

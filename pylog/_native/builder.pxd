@@ -10,7 +10,7 @@ cdef class Batch:
     cdef readonly int64_t max_timestamp
     cdef readonly int32_t record_count
     cdef public int32_t partition
-    cdef int seal(self) except -1
+    cpdef seal(self)
 
 
 cdef class BatchBuilder:

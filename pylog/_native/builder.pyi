@@ -32,6 +32,10 @@ class Batch:
     nbytes: int
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def seal(self) -> None:
+        """Makes the checksum, without the GIL when that takes long; looking at the bytes does so
+        too."""
+
     def stamp(
         self, producer_id: int, epoch: int, base_sequence: int, transactional: bool = False
     ) -> None: ...

@@ -73,16 +73,16 @@ cdef class Batch:
     def __dealloc__(self):
         free(self.data)
 
-    cdef int seal(self) except -1:
+    cpdef seal(self):
+        """Makes the checksum; the bytes may be looked at from now on."""
         if self.sealed:
-            return 0
+            return
         if self.nbytes < NO_GIL_BYTES_MIN:
             csrc.builder_seal(self.data, <size_t>self.nbytes)
         else:
             with nogil:
                 csrc.builder_seal(self.data, <size_t>self.nbytes)
         self.sealed = True
-        return 0
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         self.seal()  # Keeps (3).

@@ -242,6 +242,33 @@ cdef extern from "index.h" nogil:
     bint index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes)
     bint index_times_sane(const uint8_t *entries, uint32_t count)
 
+# ---- meter.h
+cdef extern from "meter.h" nogil:
+    enum: METER_BUCKETS, METER_NS_FIRST, METER_BYTES_FIRST, METER_ERRORS, METER_KINDS
+    struct meter_figures:
+        uint64_t sum
+        uint64_t *counts
+    struct meter_api_figures:
+        meter_figures *histograms
+        uint64_t *errors
+
+# ---- exposition.h
+cdef extern from "exposition.h" nogil:
+    struct exposition:
+        char *bytes
+        size_t len
+        bint failed
+    struct exposition_rows:
+        const char *labels
+        const size_t *ends
+        size_t count
+    void exposition_clear(exposition *e)
+    void exposition_put(exposition *e, const char *bytes, size_t len)
+    void exposition_integers(exposition *e, const char *name, size_t name_len,
+                             const exposition_rows *rows, const int64_t *values, size_t stride)
+    void exposition_thousandths(exposition *e, const char *name, size_t name_len,
+                                const exposition_rows *rows, const int64_t *values, size_t stride)
+
 # ---- log.h
 cdef extern from "log.h" nogil:
     enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
@@ -260,8 +287,9 @@ cdef extern from "log.h" nogil:
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
-        uint64_t open_files, flush_groups, flush_files
+        uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
     void log_dir_stats(log_dir *dir, log_dir_figures *out)
+    void log_dir_flush_times(log_dir *dir, meter_figures *out)
     int log_dir_flush(log_dir *dir)
     int log_dir_settle(log_dir *dir)
     struct log_config:
@@ -305,6 +333,10 @@ cdef extern from "log.h" nogil:
     int64_t log_last_stable_offset(const log_t *log)
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
+    struct log_figures:
+        pass
+    void log_figures_take(log_t *log, log_figures *out)
+    int log_time_of(log_t *log, int64_t offset, inflater *inflater, int64_t *timestamp_ms)
     struct log_appended:
         int64_t base_offset, last_offset, append_time_ms, log_start_offset
         bint duplicate
@@ -410,7 +442,7 @@ cdef extern from "quotas.h" nogil:
 
 # ---- events.h
 cdef extern from "events.h" nogil:
-    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA
+    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -418,9 +450,14 @@ cdef extern from "events.h" nogil:
         uint32_t name_at
         int32_t name_len
         uint8_t id[16]
+    struct event_slow:
+        int64_t total_ns, local_ns, remote_ns, send_ns
+        uint64_t request_bytes, response_bytes
+        uint32_t left_out
     struct event:
         event *next
         uint64_t token, connection
+        int64_t began_ns
         uint32_t kind, principal
         int32_t listener, correlation_id, client_id_len
         int16_t api_key, api_version
@@ -492,3 +529,9 @@ cdef extern from "reactor.h" nogil:
     void reactors_stop(reactors *rs, int64_t drain_ms)
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
+    void reactors_meter(reactors *rs, int api_key, meter_api_figures *out)
+    void reactors_rounds(reactors *rs, meter_figures *out)
+    void reactors_meter_control(reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
+                                int64_t remote_ns, int error_code)
+    void reactors_set_slow(reactors *rs, int64_t slow_ms)
+    int64_t reactors_now_ns()

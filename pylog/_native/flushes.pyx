@@ -21,7 +21,9 @@ cdef enum:
     ROOM_PER_SLOT = 4
 
 
+# no_gc_clear: __dealloc__ needs the logs of what still waits (2).
 @cython.final
+@cython.no_gc_clear
 cdef class FlushWaits:
     """Slots 0 to count - 1. fileno() is readable when take() has something to tell."""
 

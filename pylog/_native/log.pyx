@@ -147,7 +147,8 @@ cdef class LogDir:
         cdef csrc.log_dir_figures figures
         csrc.log_dir_stats(self.dir, &figures)
         return {"open_files": figures.open_files, "flush_groups": figures.flush_groups,
-                "flush_files": figures.flush_files}
+                "flush_files": figures.flush_files, "rolls": figures.rolls,
+                "segments_deleted": figures.segments_deleted}
 
 
 @cython.no_gc

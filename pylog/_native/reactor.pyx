@@ -13,7 +13,7 @@ import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport errno
 from libc.stdint cimport (
-    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, uint8_t, uint32_t, uint64_t,
+    INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
@@ -32,7 +32,9 @@ cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 
 
+# no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
+@cython.no_gc_clear
 cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 
@@ -176,6 +178,8 @@ cdef class Reactors:
         ("quota", connection, principal, client_id): a client that Quotas does not know; its
           connection waits for retry();
         ("closed", connection): of a connection named in set_interest().
+        ("slow", {field: value}): a request that took longer than set_slow() said.
+        A request's last member is when its last byte was here, on the clock of now_ns().
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -250,6 +254,20 @@ cdef class Reactors:
         with nogil:
             csrc.reactors_stop(self.ptr, drain_ms)
 
+    def now_ns(self):
+        """CLOCK_MONOTONIC, in ns."""
+        return csrc.reactors_now_ns()
+
+    def answered(self, int api_key, int64_t queue_ns, int64_t local_ns, int64_t remote_ns,
+                 int error_code):
+        """Counts what only the control plane knows of a request; on the thread of poll()."""
+        assert 0 <= api_key < csrc.FRAMES_API_KEYS_MAX, api_key
+        csrc.reactors_meter_control(self.ptr, api_key, queue_ns, local_ns, remote_ns, error_code)
+
+    def set_slow(self, int64_t slow_ms):
+        """Requests that take longer come as events, a few each second; -1: none do."""
+        csrc.reactors_set_slow(self.ptr, slow_ms)
+
     def stats(self):
         """Counters since the start and gauges of now, by name."""
         cdef int i = 0
@@ -292,6 +310,17 @@ cdef list _missing(const csrc.event *e):
     return out
 
 
+cdef dict _slow(const csrc.event *e):
+    cdef const csrc.event_slow *s = <const csrc.event_slow *><const void *>e.data
+    return {
+        "api_key": e.api_key, "api_version": e.api_version, "correlation_id": e.correlation_id,
+        "client_id": _bytes(e, sizeof(csrc.event_slow), e.client_id_len),
+        "connection": e.connection, "peer": f"{_host(&e.peer)}:{e.peer.port}",
+        "total_ns": s.total_ns, "local_ns": s.local_ns, "remote_ns": s.remote_ns,
+        "send_ns": s.send_ns, "request_bytes": s.request_bytes,
+        "response_bytes": s.response_bytes, "left_out": s.left_out}
+
+
 cdef tuple _event(const csrc.event *e):
     if e.kind == csrc.EVENT_CLOSED:
         return ("closed", e.connection)
@@ -300,7 +329,9 @@ cdef tuple _event(const csrc.event *e):
     if e.kind == csrc.EVENT_MISS:
         return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
                 _missing(e))
+    if e.kind == csrc.EVENT_SLOW:
+        return ("slow", _slow(e))
     client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
     return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version,
             e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local),
-            e.local.port, _host(&e.peer), e.peer.port, e.principal)
+            e.local.port, _host(&e.peer), e.peer.port, e.principal, e.began_ns)

@@ -23,11 +23,13 @@ def _fill() -> None:
         quorum,
         quotas,
         records,
+        security,
         topics,
         versions,
     )
     for module in (versions, metadata, topics, offsets, producers, cluster, groups,
-                   offsets_committed, configs, partitions, records, logdirs, quorum, quotas):
+                   offsets_committed, configs, partitions, records, logdirs, quorum, quotas,
+                   security):
         for key, handler in module.HANDLERS.items():
             assert key not in HANDLERS, key
             HANDLERS[key] = handler

@@ -14,11 +14,13 @@ from typing import Any
 _PLACES = {
     "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
     "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
-    "KafkaError": "errors",
+    "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
+    "ConfigResource": "descriptions", "ResourceType": "descriptions",
 }
 _NATIVE = {"Record": "pylog._native.columns"}
 
-__all__ = ["Admin", "Consumer", "KafkaError", "OffsetAndMetadata", "OffsetAndTimestamp",
+__all__ = ["Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic", "OffsetAndMetadata",
+           "OffsetAndTimestamp", "RebalanceListener", "ResourceType",
            "Producer", "Record", "TopicPartition", "errors"]
 
 

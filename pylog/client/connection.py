@@ -32,6 +32,10 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 STAGING_BYTES = 65_536
 FRAME_BYTES_MAX = 2**31 - 1
 POOLED_BYTES_MAX = 64 << 20
+# While a long frame comes in, sleep until this much is there: receiving costs half the CPU then
+# (bench.client, 2-core EPYC, loopback: 37 ns a 112-byte record without, 28 ns at 256 KiB, 20 ns).
+LOW_WATER_BYTES = 1 << 20
+LOW_WATER_BYTES_MIN = 131_072
 POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 
@@ -137,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         self._staged = 0
         self._frame: Frame | None = None
         self._filled = 0
+        self._low_water = 1
+        self._socket: Any = None
         self._writable: asyncio.Event | None = None
 
     @classmethod
@@ -310,6 +316,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        # Under TLS the socket's bytes are not the frame's.
+        if transport.get_extra_info("ssl_object") is None:
+            self._socket = transport.get_extra_info("socket")
 
     def connection_lost(self, reason: Exception | None) -> None:
         text = f": {reason}" if reason else " by the broker"
@@ -335,12 +344,25 @@ class Connection(asyncio.BufferedProtocol):
         frame = self._frame
         if frame is not None:
             self._filled += count
-            if self._filled == len(frame.view):
+            left = len(frame.view) - self._filled
+            if left < self._low_water:
+                self._expect(left)
+            if not left:
                 self._frame = None
                 self._answered(frame.view, frame)
             return
         self._staged += count
         self._split()
+
+    def _expect(self, left: int) -> None:
+        """Has the kernel wake this side when so much of a frame is there, or all that is left."""
+        wanted = min(left, LOW_WATER_BYTES) if left >= LOW_WATER_BYTES_MIN else 1
+        if wanted != self._low_water and self._socket is not None:
+            self._low_water = wanted
+            try:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+            except OSError:
+                self._socket = None  # Not on this system: every arrival wakes, then.
 
     def _split(self) -> None:
         """The frames in the staging buffer; the beginning of one stays there, or moves out."""
@@ -363,6 +385,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._filled = staged - at - 4
                 frame.view[:self._filled] = view[at + 4:staged]
                 self._frame = frame
+                self._expect(size - self._filled)
                 at = staged
             break
         left = staged - at

@@ -78,7 +78,7 @@ class Consumer:
         names = arrow.ordered(columns)
         found = self._columns(timeout, max_records, "headers" in names)
         if found is None:
-            return _empty(names)
+            return empty_batch(names)
         return arrow.record_batch(found, self._core.subscription.known, names)
 
     def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
@@ -269,7 +269,7 @@ class Consumer:
         self._desk.run(self._core.close(timeout))
 
 
-def _empty(names: list[str]) -> Any:
+def empty_batch(names: list[str]) -> Any:
     """A batch without rows."""
     import pyarrow as pa
 

@@ -16,7 +16,12 @@ from pylog.protocol.errors import TABLE, Error, ErrorCode
 
 
 class KafkaError(Exception):
-    """Root of the tree. `code` is Kafka's error code, -1 where there is none."""
+    """Root of the tree. `code` is Kafka's error code, -1 where there is none.
+
+    results: when one call was about several things, what became of each, by name.
+    """
+
+    results: Any = None
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False

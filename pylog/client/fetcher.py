@@ -2,8 +2,8 @@
 
 Owns: one task and one fetch session per broker.
 Called by: client.consuming, on the event loop.
-Invariants: (1) per broker one fetch is under way, so that a session's epochs are in order; (2) while
-  the application reads what was fetched, the next fetch runs, as long as the queue has room;
+Invariants: (1) per broker one fetch is under way, so that a session's epochs are in order;
+  (2) while the application reads what was fetched, the next fetch runs if the queue has room;
   (3) an answer counts for a partition only if its epoch is still that of the request.
 Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (preferred replica), KIP-516 (topic ids),
   KIP-951 (the answer names the new leader).

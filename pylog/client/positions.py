@@ -21,7 +21,7 @@ from pylog.client.subscription import PartitionState
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-TIMES = {"earliest": EARLIEST, "latest": LATEST}
+TIMES: dict[Any, Any] = {"earliest": EARLIEST, "latest": LATEST}
 _ISOLATION_VERSION = 2
 
 

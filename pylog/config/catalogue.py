@@ -800,8 +800,13 @@ OWN = (
      "Largest inflated size of one compressed batch; a longer one is refused."),
     ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",
      "An acks=all answer waits for the flush here when no other in-sync replica holds the batch."),
+    ("metrics.listener", "string", "", "", "medium", "", "live",
+     "host:port of the metrics endpoint (Prometheus, OpenMetrics); empty: none, port 0: a free "
+     "one."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
+    ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
+     "Requests that take longer are logged, a few each second; -1: none are."),
 )
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a

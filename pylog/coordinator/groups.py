@@ -36,6 +36,8 @@ NEW_MEMBER_JOIN_MS = 5 * 60_000
 PROTOCOLS_MAX = 1000
 JOIN_BYTES_MAX = 512 << 10
 ASSIGNMENT_BYTES_MAX = 8 << 20
+EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "generation",
+          "offset_committed", "offset_expired", "record_written")
 
 Limits = namedtuple("Limits", (
     "session_ms_min", "session_ms_max", "members_max", "initial_delay_ms",
@@ -69,6 +71,7 @@ class Groups:
         self.replies = []
         self.changed = set()
         self.gone = set()            # Dropped here, perhaps still kept elsewhere.
+        self.events = dict.fromkeys(EVENTS, 0)   # Counted, for whoever watches.
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
@@ -238,6 +241,7 @@ class Groups:
             member_id, request.group_instance_id, client_id, host, _rebalance_ms(request),
             request.session_timeout_ms, _protocols(request))
         member.is_new = True
+        self.events["member_joined"] += 1
         if group.state == PREPARING and group.previous == EMPTY:
             group.grown = True
         group.add(member, request.protocol_type)
@@ -299,6 +303,11 @@ class Groups:
 
     # ---- the join phase -------------------------------------------------------------------------
 
+    def rebalance(self, group: Group) -> None:
+        """Has the members join again, unless they are about to."""
+        if group.state in (COMPLETING, STABLE):
+            self._rebalance(group)
+
     def _rebalance_or_complete(self, group) -> None:
         if group.state == PREPARING:
             self._complete_if_all_joined(group)
@@ -307,6 +316,7 @@ class Groups:
 
     def _rebalance(self, group) -> None:
         """Everybody is to join again."""
+        self.events["rebalance"] += 1
         if group.state == COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
@@ -352,6 +362,7 @@ class Groups:
             self.timers.set(("join", group.id), self.clock.now_ms() + group.rebalance_ms)
             return
         group.next_generation(self.clock.wall_ms())
+        self.events["generation"] += 1
         if group.state == EMPTY:
             self.record_group(group)
             return
@@ -465,6 +476,7 @@ class Groups:
             error = _member_fault(group, member_id, instance_id)
             if error != ErrorCode.NONE:
                 return error
+        self.events["member_left"] += 1
         self._lose(group, group.members[member_id])
         return ErrorCode.NONE
 
@@ -497,6 +509,10 @@ class Groups:
     def _expect(self, group, member) -> None:
         self.timers.set(("member", group.id, member.id), self.clock.now_ms() + member.session_ms)
 
+    def expire_session(self, group: Group, member_id: str) -> None:
+        """The member is taken for dead, as by its session's timer."""
+        self._lose(group, group.members[member_id])
+
     def tick(self) -> None:
         """Does what is due. To be called at timers.next_ms(), or later."""
         now_ms = self.clock.now_ms()
@@ -517,6 +533,7 @@ class Groups:
             return
         member = group.members.get(member_id)
         if member is not None and member.may_expire():
+            self.events["member_expired"] += 1
             self._lose(group, member)
 
     def _sync_is_due(self, group) -> None:

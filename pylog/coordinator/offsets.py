@@ -47,6 +47,7 @@ def commit(groups, request, entries) -> int | list:
         groups.records.append((records.offset_key(group.id, topic, partition),
                                records.offset_value(entry)))
         groups.changed.add((group.id, topic))
+        groups.events["offset_committed"] += 1
         codes.append(ErrorCode.NONE)
     if group.is_spent and not group.generation:
         groups.groups.pop(group.id, None)
@@ -177,6 +178,7 @@ def expire(groups, group) -> int:
             due.append((topic, partition))
     for topic, partition in due:
         forget(groups, group, topic, partition)
+    groups.events["offset_expired"] += len(due)
     if empty and not group.offsets and not group.pending:
         groups.drop(group)
     return len(due)

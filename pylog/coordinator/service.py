@@ -285,6 +285,7 @@ class GroupCoordinator:
         """Writes and sends what a step of a shard's machine left. Keeps (3)."""
         machine = shard.groups
         if machine.records:
+            machine.events["record_written"] += len(machine.records)
             shard.journal.write(machine.records)
             machine.records = []
         if machine.replies:

@@ -272,6 +272,10 @@ class LogManager:
                 _assume(grown[index], role)
         self._topics[name] = (topic_id, grown, overrides)
 
+    def by_topic(self) -> list:
+        """[(topic, its Logs, None where there is none)], in no order; on any thread."""
+        return [(name, entry[1]) for name, entry in list(self._topics.items())]
+
     def place(self, name: str, index: int) -> int:
         """The number of the log directory that holds a partition of this node."""
         return self._place_of.get(self.get(name, index), 0)

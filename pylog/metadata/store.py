@@ -69,6 +69,16 @@ class Store:
     def close(self) -> None:
         self._env.close()
 
+    def figures(self) -> dict:
+        """Size and use of the map, for metrics; {} once it is closed."""
+        try:
+            told, stat = self._env.info(), self._env.stat()
+        except lmdb.Error:
+            return {}
+        return {"map_bytes": told["map_size"],
+                "used_bytes": (told["last_pgno"] + 1) * stat["psize"],
+                "entries": stat["entries"], "readers": told["num_readers"]}
+
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
         """A transaction for whoever owns a prefix of the keys; no other one beside it."""

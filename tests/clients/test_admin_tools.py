@@ -214,3 +214,26 @@ def test_kafka_pythons_admin_client(target):
             [ConfigResource(ConfigResourceType.BROKER, "1")], config_filter="all"))
     finally:
         admin.close()
+
+
+@java
+def test_kafka_configs_alters_and_describes_client_quotas(target):
+    user, client = unique("tool-user"), unique("tool-client")
+    for where, config, shown in (
+            (("--entity-type", "users", "--entity-name", user), "producer_byte_rate=1024",
+             f"Quota configs for user-principal '{user}' are producer_byte_rate=1024.0"),
+            (("--entity-type", "clients", "--entity-name", client), "consumer_byte_rate=2048",
+             f"Quota configs for client-id '{client}' are consumer_byte_rate=2048.0"),
+            (("--entity-type", "users", "--entity-name", user, "--entity-type", "clients",
+              "--entity-default"), "request_percentage=12.5",
+             f"Quota configs for user-principal '{user}', the default client-id are "
+             "request_percentage=12.5"),
+            (("--entity-type", "ips", "--entity-name", "127.0.0.9"), "connection_creation_rate=50",
+             "Quota configs for ip '127.0.0.9' are connection_creation_rate=50.0")):
+        _tool(target, CONFIGS, "--alter", *where, "--add-config", config)
+        assert shown in _tool(target, CONFIGS, "--describe", *where)
+        _tool(target, CONFIGS, "--alter", *where, "--delete-config", config.partition("=")[0])
+        assert config.partition("=")[0] not in _tool(target, CONFIGS, "--describe", *where)
+    refused = _tool(target, CONFIGS, "--alter", "--entity-type", "users", "--entity-name", user,
+                    "--add-config", "producer_byte_rate=-5", fails=True)
+    assert "Quota producer_byte_rate must be greater than 0" in refused

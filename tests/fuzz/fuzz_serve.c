@@ -24,6 +24,21 @@ static struct serve *made(void) {
     return serve;
 }
 
+/* A client that is over its limits after its first request. */
+static struct quota_client *limited(void) {
+    static struct quota_client *client;
+    if (client == NULL) {
+        struct quotas *quotas = quotas_new(11, 1000);
+        const struct quota_limit limits[QUOTA_KINDS] = {{(const uint8_t *)"p", 1, 1},
+                                                        {(const uint8_t *)"f", 1, 1},
+                                                        {(const uint8_t *)"r", 1, 1}};
+        require(quotas_install(quotas, 0, NULL, 0, limits, 0) == 0);
+        client = quotas_client(quotas, 0, NULL, 0);
+        require(client != NULL);
+    }
+    return client;
+}
+
 static enum serve_status decide(struct serve *serve, struct serve_request *r) {
     require(r->missing_count > 0 && r->missing_count <= SERVE_MISSING_MAX);
     for (uint32_t i = 0; i < r->missing_count; i++) {
@@ -45,6 +60,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     r.api_key = data[0] & 1;
     r.api_version = (int16_t)(data[0] >> 1 & 31);
     reply_init(&r.reply);
+    if (data[0] & 64) {
+        r.quota = limited();
+        r.frame_bytes = size;
+        r.began_ns = quotas_monotonic_ns();
+    }
     if (serve_knows(r.api_key, r.api_version)) {
         enum serve_status status = serve_start(serve, &r);
         if (status == SERVE_MISS) { status = decide(serve, &r); }

@@ -18,7 +18,7 @@ PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox"]
 SOURCES = {
     "reactor_units": PARTS,
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
-                       "receive", "output", "frames", "reply", "iopool"],
+                       "receive", "output", "frames", "reply", "iopool", "timing"],
 }
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 # The options that `make asan` and `make tsan` set are for the interpreter.

@@ -5,12 +5,13 @@
  * after it how much: A answer with the body   S silent   C close   W wait <n> ms for a wake   X the
  * same, exclusive D wait for the deadline of <n> ms   H wait for ever   J a job of <n> ms that
  * reads the body R answer with a range of <n> bytes of the file   B two ranges with bytes between
- *   M a miss of <n> names, answered with the verdicts
+ *   M a miss of <n> names, answered with the verdicts   T A, and muted for <n> ms   U S, likewise
  * Any other key goes to the control thread: e echo   q echo and close   n nothing   h never
  * answered p set principal <n>   s statistics   w watch, then echo   c count of closed ones   k
- * close l local and peer address, listener, principal Usage: reactor_server PORT OPTION=VALUE... ;
- * prints the port, ends at the end of its input, then prints "clean" when nothing is left over, and
- * the statistics. */
+ * close l local and peer address, listener, principal   t echo, muted for <n> ms   v void what is
+ * known of clients, then echo   a how often it was asked about a client. Usage: reactor_server PORT
+ * OPTION=VALUE... ; prints the port, ends at the end of its input, then prints "clean" when nothing
+ * is left over, and the statistics. */
 #include <assert.h>
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -105,6 +106,7 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
     *s = (struct serve){shared, mailbox};
     return s;
 }
+void serve_meter(struct serve *s, struct meter_api *apis) { (void)s, (void)apis; }
 void serve_free(struct serve *s) { free(s); }
 bool serve_knows(int16_t api_key, int16_t api_version) { return api_key <= 1 && api_version <= 18; }
 
@@ -185,6 +187,8 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     switch (r->body_len == 0 ? 0 : r->body[0]) {
     case 'A': return echo(r, r->body, r->body_len);
     case 'S': return SERVE_SILENT;
+    case 'T': r->throttle_ms = (int32_t)n; return echo(r, r->body, r->body_len);
+    case 'U': r->throttle_ms = (int32_t)n; return SERVE_SILENT;
     case 'R':
     case 'B': return send_file(s, r, n, r->body[0] == 'B');
     case 'M': return miss(r, n);
@@ -255,7 +259,24 @@ static size_t addresses(const struct event *e, char *out, size_t room) {
                             e->peer.port, e->listener, e->principal);
 }
 
-static uint64_t closed_seen;
+static uint64_t closed_seen, asked;
+static struct quotas *quotas;
+
+/* Every client has its own rates, and limits that it never meets. */
+static void tell_client(struct reactors *rs, const struct event *e) {
+    uint8_t keys[QUOTA_KINDS][64];
+    struct quota_limit limits[QUOTA_KINDS];
+    uint32_t len = (uint32_t)e->client_id_len < 63 ? (uint32_t)e->client_id_len : 63;
+    for (int kind = 0; kind < QUOTA_KINDS; kind++) {
+        keys[kind][0] = (uint8_t)kind;
+        memcpy(keys[kind] + 1, e->data, len);
+        limits[kind] = (struct quota_limit){keys[kind], len + 1, 1e15};
+    }
+    asked++;
+    assert(quotas_install(quotas, e->principal, e->data, (uint32_t)e->client_id_len, limits,
+                          now_ms()) == 0);
+    reactors_retry(rs, e->connection);
+}
 
 static void request(struct reactors *rs, const struct event *e) {
     const uint8_t *body = e->data + e->body_at;
@@ -270,6 +291,11 @@ static void request(struct reactors *rs, const struct event *e) {
         len = (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)closed_seen);
         answer = text;
     }
+    if (what == 'a') {
+        len = (size_t)snprintf(text, sizeof text, "%llu", (unsigned long long)asked);
+        answer = text;
+    }
+    if (what == 'v' && quotas != NULL) quotas_void(quotas, true);
     if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1));
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
@@ -281,7 +307,8 @@ static void request(struct reactors *rs, const struct event *e) {
     put_i32(frame, (int32_t)(4 + len));
     put_i32(frame + 4, e->correlation_id);
     memcpy(frame + 8, answer, len);
-    reactors_reply(rs, e->token, frame, 8 + len, what == 'q', 0);
+    reactors_reply(rs, e->token, frame, 8 + len, what == 'q',
+                   what == 't' ? (int32_t)get_u32(body + 1) : 0);
     free(frame);
 }
 
@@ -311,6 +338,7 @@ static void *control(void *argument) {
             next = e->next;
             if (e->kind == EVENT_REQUEST) request(rs, e);
             if (e->kind == EVENT_MISS) answer_miss(rs, e);
+            if (e->kind == EVENT_QUOTA) tell_client(rs, e);
             if (e->kind == EVENT_CLOSED) closed_seen++;
             free(e);
         }
@@ -366,6 +394,10 @@ int main(int argc, char **argv) {
     config.rules.apis[3] = (struct frames_versions){0, 13, 9};
     config.rules.apis[18] = (struct frames_versions){0, 4, 3};
     struct serve_shared shared = {.pool = iopool_new(2, 4096, NULL, NULL), .file = make_file()};
+    if (option(argc, argv, "quotas", 0) != 0) {
+        config.quotas = quotas = quotas_new(11, 1000);
+        quotas_void(quotas, true);
+    }
     struct reactors *rs = reactors_new(&shared, &config);
     assert(rs != NULL);
     reactors_set_limits(
@@ -395,6 +427,7 @@ int main(int argc, char **argv) {
     statistics(rs, text, sizeof text);
     iopool_free(shared.pool);
     reactors_free(rs);
+    if (quotas != NULL) quotas_free(quotas);
     close(shared.file);
     if (works == 0 && ranges == 0)
         printf("clean\n");

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.native.reactor_process import ReactorServer, parsed, request
+from tests.native.reactor_process import ReactorServer, do, parsed, request
 from tests.wire.raw import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, frame, header
 
 pytestmark = pytest.mark.timeout(60)
@@ -415,3 +415,89 @@ def test_stop_leaves_what_is_not_answered_in_time():
             server.stop()
             with pytest.raises(Closed):
                 hung.receive()
+
+
+def test_a_throttled_connection_is_answered_at_once_and_then_left_alone(server):
+    for key, letter in ((PRODUCE, "T"), (FETCH, "T"), (METADATA, "t")):
+        with server.connect() as c, server.connect() as other:
+            start_s = time.monotonic()
+            c.send(request(key, 1, letter, 300) + request(key, 2, "A" if key < 3 else "e", 5))
+            c.take(1)
+            answered_s = time.monotonic() - start_s
+            assert other.ask(PRODUCE, "A", 1) == b"A\0\0\0\1"
+            others_s = time.monotonic() - start_s
+            c.take(2)
+            assert answered_s < 0.25 and others_s < 0.25, (answered_s, others_s)
+            assert time.monotonic() - start_s >= 0.29
+
+
+def test_a_silent_request_throttles_what_follows(server):
+    with server.connect() as c:
+        start_s = time.monotonic()
+        c.send(request(PRODUCE, 1, "U", 300) + request(PRODUCE, 2, "A", 5))
+        c.take(2)
+        assert time.monotonic() - start_s >= 0.29
+
+
+def test_nothing_is_read_from_a_muted_connection(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "T", 500))
+        c.take(1)
+        before = server.stats()["bytes_in"]
+        c.socket.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            c.socket.sendall(request(PRODUCE, 2, "A", 5, bytes(50 << 20)))
+        taken = server.stats()["bytes_in"] - before
+        assert taken < 1 << 20, taken
+
+
+def test_answers_of_requests_in_flight_leave_while_the_connection_is_muted(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "T", 3000)
+               + request(PRODUCE, 3, "A", 1))
+        start_s = time.monotonic()
+        c.take(1)
+        c.take(2)
+        assert time.monotonic() - start_s < 2
+        assert c.quiet(0.2)
+
+
+def test_a_muted_client_that_resets_is_let_go(server):
+    with server.connect() as c:
+        c.send(request(PRODUCE, 1, "T", 60_000))
+        c.take(1)
+        connections = server.stats()["connections"]
+        c.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    eventually(lambda: server.stats()["connections"] < connections)
+
+
+def test_the_control_plane_is_asked_once_about_each_client():
+    with ReactorServer(quotas=1) as server:
+        with server.connect() as c, server.connect() as other:
+            for number in range(5):
+                assert c.ask(PRODUCE, "A", number)[:1] == b"A"
+                assert other.ask(METADATA, "e", number)[:1] == b"e"
+            assert c.ask(METADATA, "a") == b"1"
+            named = raw_request(PRODUCE, 77, b"another client", "A")
+            c.send(named + named)
+            c.take(77), c.take(77)
+            assert c.ask(METADATA, "a") == b"2"
+            c.ask(METADATA, "v")
+            assert c.ask(METADATA, "a") == b"3"
+            other.ask(PRODUCE, "A", 1)
+            assert c.ask(METADATA, "a") == b"3"
+            c.ask(METADATA, "p", 9)
+            assert c.ask(METADATA, "a") == b"4"
+
+
+def raw_request(key: int, correlation_id: int, client_id: bytes, letter: str) -> bytes:
+    return frame(header(key, 9, correlation_id, client_id) + do(letter))
+
+
+def test_a_muted_connection_is_not_idle():
+    with ReactorServer(idle_ms=300) as server, server.connect() as c:
+        c.send(request(PRODUCE, 1, "T", 700))
+        c.take(1)
+        time.sleep(0.6)
+        assert server.stats()["connections_idle"] == 0
+        assert c.ask(PRODUCE, "A", 1)[:1] == b"A"

@@ -48,7 +48,8 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
 def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 9, 77, client_id=b"me") + b"body"))
     [event] = taken(reactors)
-    kind, token, number, *rest = event
+    kind, token, number, *rest, began_ns = event
+    assert 0 <= reactors.now_ns() - began_ns < 60 * 10**9
     here, there = connection.socket.getpeername(), connection.socket.getsockname()
     assert (kind, rest) == ("request", [3, 3, 9, 77, b"me", b"body", *here, *there, 0])
     reactors.set_principal(number, 5)
@@ -56,7 +57,7 @@ def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
     assert connection.receive() == b"the answer"
     connection.send(raw.frame(raw.header(raw.METADATA, 0, -1, client_id=None)))
     [event] = taken(reactors)
-    assert event[2] == number and event[6:9] == (-1, None, b"") and event[-1] == 5
+    assert event[2] == number and event[6:9] == (-1, None, b"") and event[-2] == 5
     reactors.reply(event[1], None)
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)

@@ -272,3 +272,20 @@ def _bandwidth(side: Side) -> None:
 
 def test_clients_over_their_byte_rates_are_throttled_as_by_kafka(kafka, target):
     compare(kafka, target, _bandwidth)
+
+
+def _credentials(side: Side) -> None:
+    """kafka-configs asks for a user's credentials along with its quotas; nobody has any."""
+    for label, names in (("all", None), ("none named", []), ("two", ["a", "b"]),
+                         ("one twice", ["a", "b", "a"]), ("empty", [""])):
+        answer = ask(side.connection, 50, 0, users=None if names is None else [
+            {"name": name} for name in names])
+        answer["results"].sort(key=lambda row: row["user"])
+        texts = [answer.pop("error_message")] + [row.pop("error_message")
+                                                 for row in answer["results"]]
+        side.note(label, answer)
+        side.note(f"{label}: told", {"texts": texts})
+
+
+def test_describe_user_scram_credentials_answers_are_kafkas(kafka, target):
+    compare(kafka, target, _credentials)

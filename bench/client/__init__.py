@@ -1,0 +1,1 @@
+"""Clients side by side against one broker: `python -m bench.client`."""

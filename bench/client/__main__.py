@@ -1,0 +1,168 @@
+"""Reads the same topics with pylog's client and others, one after the other, each on one core.
+
+    python -m bench.client                       all clients, 100 B and 1 KiB, plain, lz4, zstd
+    python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
+
+Owns: a brokerd of its own with its data in a temporary directory.
+Called by: a person.
+Invariants: (1) one broker and one set of topics for the whole run; (2) broker and client each have
+  a core of their own; (3) a figure is the best of its rounds: what disturbs only slows down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fnmatch
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.brokers import CHECKOUT, PylogBroker
+from bench.client.readers import READERS
+from bench.vs import machine_line
+from pylog._native import batch
+from pylog.client.cluster import Cluster
+from pylog.client.settings import Settings
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+PARTITIONS = 6
+BATCH_BYTES = 131_072
+BATCHES_DISTINCT = 24
+IN_FLIGHT = 5
+TOPIC_BYTES = 1_000_000_000
+READER_WAIT_S = 120
+COUNTRIES = ("de", "fr", "us", "jp")
+WORDS = ("alpha ", "beta ", "gamma ", "delta ")
+
+
+def values(count: int, size: int, rng: random.Random) -> list[bytes]:
+    """Lines as a web shop might log them; about a third of their size once compressed."""
+    made = []
+    for _ in range(count):
+        text = (f'{{"user":{rng.randrange(10**6)},"item":"{rng.getrandbits(32):08x}",'
+                f'"price":{rng.random() * 500:.2f},"country":"{rng.choice(COUNTRIES)}",'
+                f'"ts":{1_700_000_000_000 + rng.randrange(10**9)},"note":"')
+        while len(text) < size - 2:
+            text += rng.choice((*WORDS, f"{rng.getrandbits(24):x} "))
+        made.append((text[:size - 2] + '"}').encode())
+    return made
+
+
+async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) -> int:
+    """Creates a topic of about `count` records; how many it has."""
+    rng = random.Random(size)
+    per_batch = BATCH_BYTES // (size + 12)
+    batches = []
+    for _ in range(BATCHES_DISTINCT):
+        rows = [(None, value, 1_700_000_000_000 + place, ())
+                for place, value in enumerate(values(per_batch, size, rng))]
+        batches.append(batch.build(rows, codec=CODECS[codec]))
+    async with Cluster(Settings("admin", bootstrap_servers=bootstrap)) as cluster:
+        create = messages.CreateTopicsRequest
+        answer = await cluster.send_any(create(topics=[create.CreatableTopic(
+            name=topic, num_partitions=PARTITIONS, replication_factor=1)]))
+        assert answer.topics[0].error_code in (0, ErrorCode.TOPIC_ALREADY_EXISTS), answer
+        info = await cluster.topic(topic)
+        connection = await cluster.connection(info.partitions[0].leader)
+        produce = messages.ProduceRequest
+        under_way: list = []
+        done = 0
+        while done < count:
+            number = done // per_batch
+            future = connection.send(produce(acks=1, timeout_ms=30_000, topic_data=[
+                produce.TopicProduceData(name=topic, topic_id=info.id, partition_data=[
+                    produce.PartitionProduceData(
+                        index=number % PARTITIONS, records=batches[number % BATCHES_DISTINCT])])]))
+            under_way.append(future)
+            done += per_batch
+            if len(under_way) >= IN_FLIGHT:
+                answered = await under_way.pop(0)
+                assert not answered.responses[0].partition_responses[0].error_code, answered
+        await asyncio.gather(*under_way)
+    return done
+
+
+def read(name: str, bootstrap: str, topic: str, count: int, seconds: float, core: int) -> dict:
+    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.client.readers", name,
+               bootstrap, topic, str(count), str(seconds)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True,
+                          timeout=READER_WAIT_S)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(f"{name} failed:\n{done.stdout}{done.stderr}"[-3000:])
+    found = json.loads(lines[0])
+    return {"rate": found["records"] / found["seconds"],
+            "cpu_s_per_million": found["cpu_s"] / found["records"] * 1e6}
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.client",
+                                     description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="*", help="clients, as a pattern")
+    parser.add_argument("--sizes", default="100,1024")
+    parser.add_argument("--codecs", default="none,lz4,zstd")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=4.0, help="at most, for one figure")
+    parser.add_argument("--topic-bytes", type=int, default=TOPIC_BYTES)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--bootstrap", help="a broker that runs already, instead of brokerd")
+    return parser.parse_args(argv)
+
+
+def measure(bootstrap: str, given: argparse.Namespace, core: int) -> list[dict]:
+    names = [name for name in READERS if fnmatch.fnmatch(name, given.only)]
+    rows = []
+    for size in map(int, given.sizes.split(",")):
+        for codec in given.codecs.split(","):
+            topic = f"bench-{size}-{codec}"
+            count = asyncio.run(fill(bootstrap, topic, size, codec, given.topic_bytes // size))
+            best: dict[str, dict] = {}
+            for turn in range(given.rounds):
+                for name in names[::1 if turn % 2 == 0 else -1]:
+                    found = read(name, bootstrap, topic, count, given.seconds, core)
+                    if name not in best or found["rate"] > best[name]["rate"]:
+                        best[name] = found
+            rows += [{"client": name, "bytes": size, "codec": codec, **best[name]}
+                     for name in names]
+            report(rows[-len(names):])
+    return rows
+
+
+def report(rows: list[dict]) -> None:
+    base = next((row["rate"] for row in rows if row["client"] == "confluent-kafka"), None)
+    print(f"\n{rows[0]['bytes']} B, {rows[0]['codec']}", flush=True)
+    print("| client | records/s | MB/s | CPU s per million | × confluent-kafka |")
+    print("|---|--:|--:|--:|--:|")
+    for row in rows:
+        ratio = f"{row['rate'] / base:.2f}" if base else ""
+        print(f"| {row['client']} | {row['rate']:,.0f} | {row['rate'] * row['bytes'] / 1e6:,.0f} | "
+              f"{row['cpu_s_per_million']:.3f} | {ratio} |", flush=True)
+
+
+def main(argv: list[str]) -> int:
+    given = parse(argv)
+    cores = sorted(os.sched_getaffinity(0))
+    print(machine_line())
+    if given.bootstrap:
+        rows = measure(given.bootstrap, given, cores[-1])
+    else:
+        with tempfile.TemporaryDirectory(prefix="bench-client-") as root:
+            with PylogBroker(Path(root) / "data") as broker:
+                # Every thread: the reactors run already.
+                for thread in os.listdir(f"/proc/{broker.pid}/task"):
+                    os.sched_setaffinity(int(thread), {cores[0]})
+                rows = measure(broker.bootstrap, given, cores[-1])
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

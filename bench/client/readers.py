@@ -1,0 +1,171 @@
+"""One client reads one topic once, in a process of its own: `python -m bench.client.readers`.
+
+Owns: nothing.
+Called by: bench.client.__main__, pinned to one core.
+Invariants: (1) the clock runs from the first records handed out to the last; (2) every record is
+  handed to Python: as an object, or in a column of a batch; (3) prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+BATCH = 5000
+IDLE_S = 20.0
+FETCH = {"fetch.max.bytes": 52_428_800, "max.partition.fetch.bytes": 1_048_576}
+
+
+class Clock:
+    """Counts what came after the first batch; that one starts the clock."""
+
+    def __init__(self, wanted: int, seconds: float):
+        self.wanted, self.seconds = wanted, seconds
+        self.count = -1
+        self.size = 0
+        self.started_s = self.cpu_s = self.ended_s = 0.0
+        self.last_s = time.perf_counter()
+
+    def add(self, count: int, size: int = 0) -> bool:
+        """True while there is more to read."""
+        now_s = time.perf_counter()
+        if not count:
+            if now_s - self.last_s > IDLE_S:
+                raise SystemExit("no more records came")
+            return True
+        self.last_s = now_s
+        if self.count < 0:
+            self.started_s, self.cpu_s, self.count = now_s, time.process_time(), 0
+            self.wanted -= count
+            return True
+        self.count += count
+        self.size += size
+        self.ended_s = now_s
+        return self.count < self.wanted and now_s - self.started_s < self.seconds
+
+    def line(self) -> str:
+        return json.dumps({"records": self.count, "seconds": self.ended_s - self.started_s,
+                           "cpu_s": time.process_time() - self.cpu_s})
+
+
+def pylog_consumer(bootstrap: str, topic: str):
+    from pylog.client import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest",
+                         **FETCH})
+    consumer.assign([TopicPartition(topic, number) for number in consumer.partitions_for(topic)])
+    return consumer
+
+
+def pylog_arrow(bootstrap: str, topic: str, clock: Clock) -> None:
+    with pylog_consumer(bootstrap, topic) as consumer:
+        while clock.add(consumer.poll_arrow(1.0).num_rows):
+            pass
+
+
+def pylog_numpy(bootstrap: str, topic: str, clock: Clock) -> None:
+    with pylog_consumer(bootstrap, topic) as consumer:
+        while clock.add(len(consumer.poll_numpy(1.0).get("offset", ()))):
+            pass
+
+
+def pylog_records(bootstrap: str, topic: str, clock: Clock) -> None:
+    with pylog_consumer(bootstrap, topic) as consumer:
+        while clock.add(len(consumer.poll(1.0, BATCH))):
+            pass
+
+
+def pylog_aio(bootstrap: str, topic: str, clock: Clock) -> None:
+    async def work() -> None:
+        from pylog.client import TopicPartition
+        from pylog.client.aio import Consumer
+
+        async with Consumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest",
+                             **FETCH}) as consumer:
+            numbers = await consumer.partitions_for(topic)
+            await consumer.assign([TopicPartition(topic, number) for number in numbers])
+            while clock.add(len(await consumer.poll(1.0, BATCH))):
+                pass
+
+    asyncio.run(work())
+
+
+def confluent(bootstrap: str, topic: str, clock: Clock, **more) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench",
+                         "auto.offset.reset": "earliest", "enable.auto.commit": False,
+                         **FETCH, **more})
+    numbers = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+    while clock.add(len(consumer.consume(BATCH, 1.0))):
+        pass
+    print(clock.line(), flush=True)  # Its close waits; what is measured is done.
+
+
+def confluent_tuned(bootstrap: str, topic: str, clock: Clock) -> None:
+    """By default librdkafka pauses a second whenever 100,000 records wait in a partition."""
+    confluent(bootstrap, topic, clock, **{"queued.min.messages": 1_000_000,
+                                          "fetch.queue.backoff.ms": 1})
+
+
+def kafka_python(bootstrap: str, topic: str, clock: Clock) -> None:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest",
+                             enable_auto_commit=False, max_poll_records=BATCH,
+                             fetch_max_bytes=FETCH["fetch.max.bytes"],
+                             max_partition_fetch_bytes=FETCH["max.partition.fetch.bytes"])
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning(*partitions)
+    while clock.add(sum(len(rows) for rows in consumer.poll(1000).values())):
+        pass
+
+
+def aiokafka(bootstrap: str, topic: str, clock: Clock) -> None:
+    async def work() -> None:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest",
+                                    enable_auto_commit=False,
+                                    fetch_max_bytes=FETCH["fetch.max.bytes"],
+                                    max_partition_fetch_bytes=FETCH["max.partition.fetch.bytes"])
+        await consumer.start()
+        try:
+            await consumer._client.force_metadata_update()
+            found = consumer._client.cluster.partitions_for_topic(topic)
+            while not found:
+                await consumer._client.add_topic(topic)
+                found = consumer._client.cluster.partitions_for_topic(topic)
+            partitions = [TopicPartition(topic, number) for number in found]
+            consumer.assign(partitions)
+            await consumer.seek_to_beginning(*partitions)
+            while True:
+                found = await consumer.getmany(timeout_ms=1000, max_records=BATCH)
+                if not clock.add(sum(len(rows) for rows in found.values())):
+                    break
+        finally:
+            await consumer.stop()
+
+    asyncio.run(work())
+
+
+READERS = {
+    "pylog arrow": pylog_arrow, "pylog numpy": pylog_numpy, "pylog records": pylog_records,
+    "pylog aio records": pylog_aio, "confluent-kafka": confluent,
+    "confluent-kafka tuned": confluent_tuned, "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+}
+
+
+def main(name: str, bootstrap: str, topic: str, wanted: str, seconds: str) -> None:
+    clock = Clock(int(wanted), float(seconds))
+    READERS[name](bootstrap, topic, clock)
+    print(clock.line(), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,216 @@
+"""Records that wait to be sent: an open batch and closed ones per partition, within a budget.
+
+Owns: the queues, the memory account, the lock that guards both.
+Called by: client.producer from the application's threads; client.sender on the event loop.
+Invariants: (1) bytes_used is what unsettled batches hold, at most bytes_max unless one batch alone
+  is larger; (2) a queue's ready batches are in the order of their numbers, retries at their place;
+  (3) the sender sleeps only while no batch was opened or closed since it last looked.
+Source: Kafka's Java client (RecordAccumulator, BufferPool); KIP-480, KIP-794.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pylog._native.builder import Batch, BatchBuilder
+from pylog.client.deliveries import Pending
+
+RECORD_OVERHEAD_BYTES = 128  # Header of a batch and varints of a record, at most.
+
+
+class Queue:
+    """What waits for one partition."""
+
+    __slots__ = ("builder", "epoch", "in_flight", "lock", "needs_new_epoch", "next_sequence",
+                 "open", "partition", "producer_id", "ready", "topic")
+
+    def __init__(self, topic: str, partition: int, batch_bytes: int, lock: Any):
+        self.topic, self.partition, self.lock = topic, partition, lock
+        self.builder = BatchBuilder(batch_bytes, partition)
+        self.open: Pending | None = None
+        self.ready: collections.deque[Pending] = collections.deque()
+        self.in_flight: list[Pending] = []
+        self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
+        self.needs_new_epoch = False
+
+    def put_back(self, pending: Pending) -> None:
+        """Among the ready ones again, to be tried anew. Keeps (2)."""
+        with self.lock:
+            at = bisect.bisect([other.number for other in self.ready], pending.number)
+            self.ready.insert(at, pending)
+
+
+class Accumulator:
+    """All queues of a producer. `wake` is called, with the lock held, to wake the sender."""
+
+    def __init__(self, *, batch_bytes: int, bytes_max: int, linger_s: float, codec: int,
+                 level: int | None, wake: Callable[[], Any]):
+        self.batch_bytes = batch_bytes
+        self.bytes_max = bytes_max
+        self.linger_s = linger_s
+        self.codec, self.level = codec, level
+        self.lock = threading.Lock()
+        self.bytes_used = 0
+        self.unsettled: dict[int, Pending] = {}
+        self.active: dict[tuple[str, int], Queue] = {}
+        self.flushing = 0
+        self.changed = False
+        self.sleeping = False
+        self._wake = wake
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self._number = 0
+        self._waiting: collections.deque[Callable[[], Any]] = collections.deque()
+
+    def queue(self, topic: str, partition: int) -> Queue:
+        found = self._queues.get((topic, partition))
+        if found is None:
+            with self.lock:
+                found = self._queues.setdefault(
+                    (topic, partition), Queue(topic, partition, self.batch_bytes, self.lock))
+        return found
+
+    def queues(self) -> list[Queue]:
+        return list(self._queues.values())
+
+    # Records in.
+
+    def append(
+        self, queue: Queue, key: Any, value: Any, timestamp: int, headers: Any,
+        callback: Callable[..., Any] | None, size: int,
+    ) -> tuple[Pending, int] | None:
+        """The batch that took the record and its index there; None without memory for it.
+
+        size: bytes of key, value and headers. Raises TypeError, ValueError of the builder."""
+        with self.lock:
+            pending = queue.open
+            index = -1
+            if pending is not None:
+                index = queue.builder.append(key, value, timestamp, headers)
+                if index < 0:
+                    self._close(queue)
+            if index < 0:
+                reserved = max(self.batch_bytes, size + RECORD_OVERHEAD_BYTES)
+                if self.bytes_used and self.bytes_used + reserved > self.bytes_max:
+                    return None
+                index = queue.builder.append(key, value, timestamp, headers)
+                pending = queue.open = self._new(queue, reserved)
+                if self.sleeping and len(self.active) == 1:
+                    self._notify()
+            assert pending is not None
+            pending.count += 1
+            if callback is not None:
+                if pending.callbacks is None:
+                    pending.callbacks = []
+                pending.callbacks.append((index, timestamp, callback))
+            return pending, index
+
+    def add(self, queue: Queue, batch: Batch) -> Pending | None:
+        """A batch that was built elsewhere, behind what is there; None without memory for it."""
+        with self.lock:
+            if self.bytes_used and self.bytes_used + batch.nbytes > self.bytes_max:
+                return None
+            self._close(queue)
+            pending = self._new(queue, batch.nbytes)
+            pending.batch = batch
+            pending.count = batch.record_count
+            queue.ready.append(pending)
+            self._notify()
+            return pending
+
+    def _new(self, queue: Queue, reserved: int) -> Pending:
+        self._number += 1
+        made = Pending(queue.topic, queue.partition, queue, self._number, reserved,
+                       time.monotonic())
+        self.bytes_used += reserved
+        self.unsettled[self._number] = made
+        self.active[queue.topic, queue.partition] = queue
+        self.changed = True
+        return made
+
+    def _close(self, queue: Queue) -> None:
+        pending = queue.open
+        if pending is not None:
+            pending.batch = queue.builder.close(self.codec, self.level)
+            queue.open = None
+            queue.ready.append(pending)
+            self._notify()
+
+    def _notify(self) -> None:
+        self.changed = True
+        if self.sleeping:
+            self.sleeping = False
+            self._wake()
+
+    def notify(self) -> None:
+        """Has the sender look again."""
+        with self.lock:
+            self._notify()
+
+    # For the sender.
+
+    def may_sleep(self) -> bool:
+        """False when something has changed since the last call. Keeps (3)."""
+        with self.lock:
+            if self.changed:
+                self.changed = False
+                return False
+            self.sleeping = True
+            return True
+
+    def close_due(self, queue: Queue, now_s: float) -> float | None:
+        """Closes the open batch when its linger is over; else when that will be."""
+        with self.lock:
+            pending = queue.open
+            if pending is None:
+                return None
+            due_s = pending.created_s + self.linger_s
+            if now_s < due_s and not self.flushing and not self._waiting:
+                return due_s
+            changed = self.changed
+            self._close(queue)
+            self.changed = changed  # The sender does this itself and knows it.
+        return None
+
+    def drop_if_idle(self, queue: Queue) -> None:
+        """Forgets that a queue has work when it has none."""
+        with self.lock:
+            if queue.open is None and not queue.ready and not queue.in_flight:
+                self.active.pop((queue.topic, queue.partition), None)
+
+    def settle(self, pending: Pending, base_offset: int = -1, append_time: int = -1,
+               error: BaseException | None = None) -> None:
+        """The end of a batch: its memory is free, all who wait are told."""
+        with self.lock:
+            self.bytes_used -= pending.bytes
+            del self.unsettled[pending.number]
+            waiting, self._waiting = self._waiting, collections.deque()
+        for function in waiting:
+            function()
+        pending.settle(self.lock, base_offset, append_time, error)
+
+    def fail_unsent(self, failure: BaseException) -> None:
+        """Ends every batch that is not under way."""
+        for queue in self.queues():
+            with self.lock:
+                self._close(queue)
+                failed, queue.ready = list(queue.ready), collections.deque()
+            for pending in failed:
+                self.settle(pending, error=failure)
+
+    def pendings(self) -> list[Pending]:
+        """The batches that are not settled."""
+        with self.lock:
+            return list(self.unsettled.values())
+
+    # Waiting for memory.
+
+    def when_room(self, functions: Iterable[Callable[[], Any]]) -> None:
+        """Calls each once when some memory is given back; open batches are sent meanwhile."""
+        with self.lock:
+            self._waiting.extend(functions)
+            self._notify()

@@ -1,0 +1,195 @@
+"""What becomes of sent records: one Pending per batch, one light Delivery per record.
+
+Owns: the outcome of each batch until the last Delivery of it is gone.
+Called by: client.accumulator, client.sender, client.producer; applications hold Deliveries.
+Invariants: (1) a Pending is settled exactly once; (2) whoever waits is told after the outcome
+  stands; (3) a Delivery costs no lock and no event until somebody waits for it.
+Source: Kafka's Java client (RecordMetadata, ProducerBatch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from pylog.client.errors import KafkaError, KafkaTimeoutError
+
+_LOG = logging.getLogger("pylog.client")
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record came to lie. offset -1: not known (acks=0, or known from an earlier try)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Pending:
+    """One batch on its way: open, closed, under way, settled."""
+
+    __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
+                 "callbacks", "count", "created_s", "done", "epoch", "error", "number",
+                 "partition", "producer_id", "queue", "retry_at_s", "topic", "waiters")
+
+    def __init__(self, topic: str, partition: int, queue: Any, number: int, size: int,
+                 now_s: float):
+        self.topic, self.partition, self.queue, self.number = topic, partition, queue, number
+        self.bytes = size  # What it holds of buffer.memory.
+        self.created_s = now_s
+        self.count = 0
+        self.attempts = 0
+        self.retry_at_s = 0.0
+        self.batch: Any = None
+        self.callbacks: list[tuple[int, int, Callable[..., Any]]] | None = None
+        self.waiters: list[Callable[[], Any]] | None = None
+        self.base_sequence = -1
+        self.producer_id, self.epoch = -1, -1
+        self.base_offset = -1
+        self.append_time = -1
+        self.error: BaseException | None = None
+        self.done = False
+
+    def metadata(self, index: int, timestamp: int) -> RecordMetadata:
+        """Of a record that was acknowledged."""
+        offset = -1 if self.base_offset < 0 else self.base_offset + index
+        return RecordMetadata(self.topic, self.partition, offset,
+                              timestamp if self.append_time < 0 else self.append_time)
+
+    def settle(self, lock: Any, base_offset: int = -1, append_time: int = -1,
+               error: BaseException | None = None) -> None:
+        """The outcome; tells all who wait, on this thread."""
+        with lock:
+            assert not self.done, "a batch is settled twice"  # Keeps (1).
+            self.base_offset, self.append_time, self.error = base_offset, append_time, error
+            self.done = True
+            callbacks, self.callbacks = self.callbacks, None
+            waiters, self.waiters = self.waiters, None
+            self.batch = None
+        for index, timestamp, function in callbacks or ():
+            found = self.metadata(index, timestamp) if error is None else None
+            _call(function, found, error)
+        for waiter in waiters or ():
+            _call(waiter)
+
+    def when_done(self, lock: Any, function: Callable[[], Any]) -> None:
+        """Calls function once the outcome stands: now, or on the thread that settles."""
+        with lock:
+            if not self.done:
+                if self.waiters is None:
+                    self.waiters = []
+                self.waiters.append(function)
+                return
+        function()
+
+    def wait(self, lock: Any, timeout_s: float | None = None) -> bool:
+        """Blocks this thread until the outcome stands; False when the time ran out before."""
+        if not self.done:
+            event = threading.Event()
+            self.when_done(lock, event.set)
+            event.wait(timeout_s)
+        return self.done
+
+    def future(self, lock: Any) -> asyncio.Future[None]:
+        """For this thread's event loop: done when the outcome stands."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            if not made.done():
+                made.set_result(None)
+
+        self.when_done(lock, lambda: loop.call_soon_threadsafe(tell))
+        return made
+
+
+def _call(function: Callable[..., Any], *given: Any) -> None:
+    """An application's function: what it raises is its own affair, and is logged."""
+    try:
+        function(*given)
+    except Exception:
+        _LOG.exception("a delivery callback failed")
+
+
+class Delivery:
+    """The outcome of one sent record: wait with result(), or await it."""
+
+    __slots__ = ("_index", "_pending", "_timestamp")
+
+    def __init__(self, pending: Pending, index: int, timestamp: int):
+        self._pending = pending
+        self._index = index
+        self._timestamp = timestamp
+
+    def done(self) -> bool:
+        return self._pending.done
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Waits for the acknowledgement. Raises KafkaError; KafkaTimeoutError after timeout_s,
+        when the record may yet arrive."""
+        if not self._pending.wait(self._pending.queue.lock, timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+        return self._outcome()
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """Waits too; None when the record was acknowledged."""
+        try:
+            self.result(timeout_s)
+        except KafkaError as failure:
+            if not self._pending.done:
+                raise
+            return failure
+        return None
+
+    def add_done_callback(self, function: Callable[[Delivery], Any]) -> None:
+        """Calls function(self) when the outcome stands, on the client's thread, or now."""
+        self._pending.when_done(self._pending.queue.lock, lambda: function(self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self._pending.done:
+            yield from self._pending.future(self._pending.queue.lock).__await__()
+        return self._outcome()
+
+    def _outcome(self) -> RecordMetadata:
+        if self._pending.error is not None:
+            raise self._pending.error
+        return self._pending.metadata(self._index, self._timestamp)
+
+
+class TableDelivery:
+    """The outcome of one send_arrow: all its batches."""
+
+    __slots__ = ("_lock", "_pendings", "row_count")
+
+    def __init__(self, lock: Any, pendings: list[Pending], row_count: int):
+        self._lock = lock
+        self._pendings = pendings
+        self.row_count = row_count
+
+    def done(self) -> bool:
+        return all(pending.done for pending in self._pendings)
+
+    def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, base offset, record count) of each batch, in order per partition.
+
+        Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
+        for pending in self._pendings:
+            if not pending.wait(self._lock, timeout_s):
+                raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+        return self._outcome()
+
+    def __await__(self) -> Generator[Any, None, list[tuple[str, int, int, int]]]:
+        for pending in self._pendings:
+            if not pending.done:
+                yield from pending.future(self._lock).__await__()
+        return self._outcome()
+
+    def _outcome(self) -> list[tuple[str, int, int, int]]:
+        for pending in self._pendings:
+            if pending.error is not None:
+                raise pending.error
+        return [(p.topic, p.partition, p.base_offset, p.count) for p in self._pendings]

@@ -1,0 +1,142 @@
+"""What the admin client takes and gives: new topics, settings, groups, directories.
+
+Owns: nothing.
+Called by: client.administration and applications.
+Invariants: (1) names are those of Kafka's Admin client.
+Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from pylog.client.metadata import Node, PartitionInfo, TopicInfo
+from pylog.client.offsets import OffsetAndMetadata, TopicPartition
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """-1: the broker's default. replica_assignments: partition -> broker ids, instead of counts."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignments: dict[int, list[int]] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigResource(NamedTuple):
+    """Whose settings: ConfigResource(ResourceType.TOPIC, "orders")."""
+
+    type: ResourceType
+    name: str
+
+
+class ConfigSource(IntEnum):
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+class ConfigEntry(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+class OpType(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class AlterConfigOp(NamedTuple):
+    """One change of one setting."""
+
+    name: str
+    value: str | None = None
+    op: OpType = OpType.SET
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    controller: int
+    nodes: list[Node]
+
+
+class GroupListing(NamedTuple):
+    group_id: str
+    protocol: str
+    state: str
+    type: str
+
+
+class MemberDescription(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    assignment: list[TopicPartition]
+
+
+class GroupDescription(NamedTuple):
+    group_id: str
+    state: str
+    type: str
+    assignor: str
+    coordinator: int
+    members: list[MemberDescription]
+
+
+class ReplicaInfo(NamedTuple):
+    """size: bytes on disk; offset_lag: records behind the leader."""
+
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDirDescription(NamedTuple):
+    """total_bytes, usable_bytes: of the volume, -1 where the broker does not tell."""
+
+    path: str
+    error_code: int
+    total_bytes: int
+    usable_bytes: int
+    replicas: dict[TopicPartition, ReplicaInfo]
+
+
+class QuotaAlteration(NamedTuple):
+    """entity: {"user": name or None for the default}; ops: quota -> value, None removes it."""
+
+    entity: dict[str, str | None]
+    ops: dict[str, float | None]
+
+
+__all__ = [
+    "AlterConfigOp", "ClusterDescription", "ConfigEntry", "ConfigResource", "ConfigSource",
+    "GroupDescription", "GroupListing", "LogDirDescription", "MemberDescription", "NewTopic",
+    "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "QuotaAlteration", "ReplicaInfo",
+    "ResourceType", "TopicInfo", "TopicPartition",
+]

@@ -1,0 +1,171 @@
+"""The producer of a program without asyncio: records one by one, or whole tables.
+
+Owns: nothing; the work is producing.Producing's, on the shared event loop.
+Called by: applications, from any number of threads.
+Invariants: (1) send() returns as soon as the record is in its batch, and blocks for at most
+  max.block.ms; (2) callbacks run on the client's thread, which must not wait there.
+Source: Kafka's Java client; kafka-python and confluent-kafka for how it feels in Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pylog.client.deliveries import Delivery, TableDelivery
+from pylog.client.driver import Driver
+from pylog.client.errors import BufferFullError, KafkaTimeoutError
+from pylog.client.offsets import TopicPartition
+from pylog.client.producing import Producing
+from pylog.client.settings import PRODUCER, Settings
+
+CLOSE_S = 30.0
+
+
+class Producer:
+    """Writes to topics: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
+
+    Settings have Kafka's names, in a dict with dots or as keywords with underscores.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+        self.settings = Settings(PRODUCER, config, **more)
+        self._driver = Driver.shared()
+        self._core: Producing = self._driver.run(self._make())
+        self._serializes = (self._core.key_serializer is not None
+                            or self._core.value_serializer is not None)
+        self._intercepts = bool(self._core.interceptors)
+        self._checks = self._core.transactions is not None
+
+    async def _make(self) -> Producing:
+        return await Producing(self.settings).start()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: Any, *rest: object) -> None:
+        self.close(CLOSE_S if kind is None else 0)
+
+    # Records
+
+    def send(self, topic: str, value: Any = None, key: Any = None, *, partition: int | None = None,
+             timestamp: int | None = None, headers: Any = None,
+             on_delivery: Callable[..., Any] | None = None) -> Delivery:
+        """Hands one record over; its outcome is in the Delivery.
+
+        value, key: bytes, str or a buffer, or what the serializers take. timestamp: ms, None for
+        now. headers: pairs or a dict. on_delivery(RecordMetadata or None, error or None) is called
+        on the client's thread. Raises BufferFullError or KafkaTimeoutError after max.block.ms,
+        SerializationError, other KafkaErrors.
+        """
+        core = self._core
+        if self._checks or core.closed or core.sender.failure is not None:
+            core.check()
+        if self._intercepts:
+            topic, value, key, partition, timestamp, headers = core.intercepted(
+                topic, value, key, partition, timestamp, headers)
+            on_delivery = core.acknowledging(on_delivery)
+        if self._serializes:
+            key, value = core.prepare(topic, value, key, headers)
+        found = core.put(topic, key, value, partition, timestamp, headers, on_delivery)
+        if type(found) is Delivery:
+            return found
+        return self._send_later(found, topic, key, value, partition, timestamp, headers,
+                                on_delivery)
+
+    def _send_later(self, what: Any, topic: str, key: Any, value: Any, partition: int | None,
+                    timestamp: int | None, headers: Any, on_delivery: Any) -> Delivery:
+        end_s = time.monotonic() + self._core.block_s
+        while True:
+            self._wait_for(what, topic, partition, end_s)
+            what = self._core.put(topic, key, value, partition, timestamp, headers, on_delivery)
+            if type(what) is Delivery:
+                return what
+
+    def _wait_for(self, what: str, topic: str, partition: int | None, end_s: float) -> None:
+        left_s = max(0.0, end_s - time.monotonic())
+        if threading.current_thread() is self._driver.thread:
+            # Keeps (2): what is waited for can only come from this very thread.
+            raise BufferFullError(f"a callback cannot wait for {what}")
+        self._core.check()
+        self._driver.run(self._core.wait_for(what, topic, partition, left_s))
+
+    # Tables
+
+    def send_arrow(
+        self, data: Any, topic: str, *, key: Any = None, value: Any = None, partition: Any = None,
+        timestamp: Any = None, headers: Any = None, batch_bytes: int | None = None,
+    ) -> TableDelivery:
+        """Sends each row of a pyarrow Table, RecordBatch, reader or anything with an Arrow stream.
+
+        key, value, partition, timestamp, headers: a column's name or an array; without a name the
+        column that is called so, if there is one. Keys and values are binary or string columns;
+        partition is an integer column (null: by key), timestamp a timestamp or int64 (ms) column,
+        headers list<struct<key, value>> or map. batch_bytes: of one batch, batch.size by default
+        when that is set. Blocks while buffer.memory is full. Raises KafkaError, TypeError, and
+        RowError for a row that cannot be sent: rows before it were.
+        """
+        from pylog.client.tables import TableSender
+
+        self._core.check()
+        sender = TableSender(self._core, topic, batch_bytes, self._wait_for)
+        return sender.send(data, {"key": key, "value": value, "partition": partition,
+                                  "timestamp": timestamp, "headers": headers})
+
+    # Waiting, ending
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends what waits and returns when all of it has an outcome. Raises KafkaTimeoutError."""
+        self._driver.run(self._core.flush(timeout))
+
+    def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The topic's partitions. Raises KafkaError."""
+        self._driver.run(self._core.wait_for("metadata", topic, None, self._core.block_s))
+        count = self._core.cluster.metadata.partition_count(topic)
+        return [TopicPartition(topic, partition) for partition in range(count)]
+
+    def close(self, timeout: float | None = CLOSE_S) -> None:
+        """Delivers what waits, for at most `timeout` seconds; what is left fails."""
+        self._driver.run(self._core.close(timeout))
+
+    # Transactions
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Once, before the first transaction: fences earlier producers of the transactional.id."""
+        self._run(self._core.needs_transactions().init(), timeout)
+
+    def begin_transaction(self) -> None:
+        """Records sent from now on belong together."""
+        self._core.needs_transactions().begin()
+
+    def send_offsets_to_transaction(self, offsets: Mapping[Any, Any], group: Any) -> None:
+        """Commits consumed offsets with the transaction.
+
+        offsets: by TopicPartition, the next offset to read or an OffsetAndMetadata. group: the
+        consumer's group_metadata(), or a group id.
+        """
+        self._driver.run(self._core.send_offsets(offsets, group))
+
+    def commit_transaction(self, timeout: float | None = None) -> None:
+        """Delivers all and commits. Raises what a record failed with: then abort."""
+        self._run(self._core.end_transaction(True), timeout)
+
+    def abort_transaction(self, timeout: float | None = None) -> None:
+        """Drops what is not sent and aborts."""
+        self._run(self._core.end_transaction(False), timeout)
+
+    def _run(self, work: Any, timeout: float | None) -> None:
+        import asyncio
+
+        async def bounded() -> None:
+            try:
+                async with asyncio.timeout(timeout):
+                    await work
+            except TimeoutError as failure:
+                if isinstance(failure, KafkaTimeoutError):
+                    raise
+                raise KafkaTimeoutError(f"not done within {timeout} s") from failure
+
+        self._driver.run(bounded())

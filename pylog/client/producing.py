@@ -1,0 +1,340 @@
+"""What both producers share: a record's way from the caller to its partition's batch, and the end.
+
+Owns: the cluster, accumulator, sender and identity of one producer; its routes by topic.
+Called by: client.producer (from any thread), client.aio_producer (on its loop), client.tables.
+Invariants: (1) `put` never blocks and needs no event loop; (2) what is not acknowledged when the
+  producer closes has failed; (3) records of one thread and partition keep their order.
+Source: Kafka's Java client; KIP-679 (idempotence by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pylog.client.accumulator import Accumulator
+from pylog.client.cluster import Cluster
+from pylog.client.deliveries import Delivery, Pending
+from pylog.client.errors import (
+    BufferFullError, ClosedError, ConfigError, FatalError, IllegalStateError, KafkaError,
+    KafkaTimeoutError, SerializationError, error,
+)
+from pylog.client.partitioners import partitioner
+from pylog.client.sender import Sender
+from pylog.client.settings import CODECS, Settings
+from pylog.client.transactions import Identity, Transactions
+from pylog.protocol.errors import ErrorCode
+
+_LOG = logging.getLogger("pylog.client")
+LEVELS = {"gzip": "compression.gzip.level", "lz4": "compression.lz4.level",
+          "zstd": "compression.zstd.level"}
+IDEMPOTENT_IN_FLIGHT_MAX = 5
+
+
+class Route(NamedTuple):
+    """A topic as it was when `metadata` was the newest picture."""
+
+    metadata: Any
+    partitions: list[int]
+    available: list[int]
+
+
+class Producing:
+    """`await Producing(settings).start()` on the loop that it shall use."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.acks, idempotent = acks_of(settings)
+        codec = CODECS.index(settings["compression.type"])
+        level_name = LEVELS.get(settings["compression.type"], "")
+        self.codec = codec
+        self.level = settings[level_name] if level_name in settings.given else None
+        self.request_bytes_max = settings["max.request.size"]
+        self.batch_bytes = min(settings["batch.size"], self.request_bytes_max)
+        self.block_s = settings.seconds("max.block.ms")
+        self.linger_s = settings.seconds("linger.ms")
+        self.partitioner = partitioner(settings["partitioner.class"], self.batch_bytes,
+                                       settings["partitioner.ignore.keys"])
+        self.key_serializer = _serializer(settings["key.serializer"])
+        self.value_serializer = _serializer(settings["value.serializer"])
+        self.interceptors = [_instance(one) for one in settings["interceptor.classes"]]
+        self.closed = False
+        self._idempotent = idempotent
+        self._routes: dict[str, Route] = {}
+        self.loop: asyncio.AbstractEventLoop
+
+    async def start(self) -> Producing:
+        self.loop = asyncio.get_running_loop()
+        self.cluster = await Cluster(self.settings).start()
+        self.accumulator = Accumulator(
+            batch_bytes=self.batch_bytes, bytes_max=self.settings["buffer.memory"],
+            linger_s=self.linger_s, codec=self.codec, level=self.level,
+            wake=lambda: self.loop.call_soon_threadsafe(self.sender.awake))
+        self.transactions: Transactions | None = None
+        self.identity: Identity | None = None
+        if self.settings["transactional.id"] is not None:
+            self.identity = self.transactions = Transactions(
+                self.cluster, self.settings, self.accumulator.notify, self._fail)
+        elif self._idempotent:
+            self.identity = Identity(
+                self.cluster, self.settings, self.accumulator.notify, self._fail)
+        self.sender = Sender(self.cluster, self.settings, self.accumulator, self.identity,
+                             self.acks)
+        self._task = asyncio.create_task(self.sender.run())
+        self._task.add_done_callback(self._ended)
+        return self
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A mistake of ours must not leave the application waiting."""
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            _LOG.error("the sender has failed", exc_info=failure)
+            self.sender.fail_all(FatalError(f"the sender has failed: {failure!r}"))
+
+    def _fail(self, failure: KafkaError) -> None:
+        if isinstance(failure, FatalError) or self.transactions is None:
+            self.sender.fail_all(failure)
+        else:
+            self.accumulator.fail_unsent(failure)
+
+    # A record's way in.
+
+    def check(self) -> None:
+        """Raises unless records may be sent."""
+        if self.closed:
+            raise ClosedError("the producer is closed")
+        if self.sender.failure is not None:
+            raise self.sender.failure
+        if self.transactions is not None:
+            self.transactions.check_open()
+
+    def prepare(self, topic: str, value: Any, key: Any, headers: Any) -> tuple[Any, Any]:
+        """Key and value as bytes. Raises SerializationError, RecordTooLargeError's kin."""
+        try:
+            if self.key_serializer is not None and key is not None:
+                key = self.key_serializer(topic, key)
+            if self.value_serializer is not None and value is not None:
+                value = self.value_serializer(topic, value)
+        except KafkaError:
+            raise
+        except Exception as failure:
+            raise SerializationError(f"{topic}: {failure}") from failure
+        return key, value
+
+    def put(self, topic: str, key: Any, value: Any, partition: int | None, timestamp: int | None,
+            headers: Any, on_delivery: Callable[..., Any] | None) -> Delivery | str:
+        """The record's Delivery, or what has to be waited for: "metadata" or "memory"."""
+        if type(key) is str:
+            key = key.encode()
+        if type(value) is str:
+            value = value.encode()
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+        if headers:
+            size += header_bytes(headers)
+        if size > self.request_bytes_max:
+            raise error(ErrorCode.MESSAGE_TOO_LARGE,
+                        f"{topic}: a record of {size} bytes is over max.request.size")
+        route = self._routes.get(topic)
+        if route is None or route.metadata is not self.cluster.metadata:
+            route = self._route(topic)
+            if route is None:
+                return "metadata"
+        if partition is None:
+            partition = self.partitioner.choose(topic, key, route.partitions, route.available, size)
+        if not 0 <= partition < len(route.partitions):
+            if partition < 0:
+                raise ValueError(f"{topic} has no partition {partition}")
+            return "metadata"
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        accumulator = self.accumulator
+        try:
+            taken = accumulator.append(accumulator.queue(topic, partition), key, value, timestamp,
+                                       headers, on_delivery, size)
+        except (TypeError, ValueError, AttributeError) as failure:
+            raise SerializationError(f"{topic}: key, value and header values are bytes, str or "
+                                     f"buffers, or need a serializer: {failure}") from failure
+        if taken is None:
+            return "memory"
+        return Delivery(taken[0], taken[1], timestamp)
+
+    def _route(self, topic: str) -> Route | None:
+        metadata = self.cluster.metadata
+        count = metadata.partition_count(topic)
+        if not count:
+            return None
+        partitions = list(range(count))
+        available = [p for p in partitions if metadata.leader(topic, p) >= 0] or partitions
+        route = self._routes[topic] = Route(metadata, partitions, available)
+        return route
+
+    async def wait_for(self, what: str, topic: str, partition: int | None,
+                       timeout_s: float) -> None:
+        """Until `put` is worth another try. Raises KafkaError."""
+        if what == "metadata":
+            await self._wait_for_metadata(topic, partition, timeout_s)
+            return
+        room: asyncio.Future[None] = self.loop.create_future()
+
+        def tell() -> None:
+            if not room.done():
+                room.set_result(None)
+
+        self.accumulator.when_room([lambda: self.loop.call_soon_threadsafe(tell)])
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except TimeoutError:
+            raise BufferFullError(
+                f"buffer.memory stayed full for {self.block_s} s (max.block.ms)") from None
+
+    async def _wait_for_metadata(self, topic: str, partition: int | None,
+                                 timeout_s: float) -> None:
+        try:
+            await self.cluster.topic(topic, timeout_s)
+        except KafkaTimeoutError as failure:
+            raise KafkaTimeoutError(
+                f"{topic}: no metadata within {timeout_s} s (max.block.ms): {failure}") from failure
+        count = self.cluster.metadata.partition_count(topic)
+        if partition is not None and partition >= count:
+            await self.cluster.refresh([topic])
+            count = self.cluster.metadata.partition_count(topic)
+            if partition >= count:
+                raise ValueError(f"{topic} has no partition {partition}, only {count}")
+
+    # Interceptors
+
+    def intercepted(self, topic: str, value: Any, key: Any, partition: Any, timestamp: Any,
+                    headers: Any) -> tuple[Any, ...]:
+        """What the interceptors make of a record: on_send(topic=, value=, ...) -> its changes."""
+        given = {"topic": topic, "value": value, "key": key, "partition": partition,
+                 "timestamp": timestamp, "headers": headers}
+        for one in self.interceptors:
+            if hasattr(one, "on_send"):
+                given.update(one.on_send(**given) or {})
+        return tuple(given.values())
+
+    def acknowledging(self, on_delivery: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """on_delivery with the interceptors' on_acknowledgement before it."""
+        told = [one.on_acknowledgement for one in self.interceptors
+                if hasattr(one, "on_acknowledgement")]
+        if not told:
+            return on_delivery
+
+        def tell(metadata: Any, failure: Any) -> None:
+            for function in told:
+                function(metadata, failure)
+            if on_delivery is not None:
+                on_delivery(metadata, failure)
+
+        return tell
+
+    # The end
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Sends all that waits and awaits its outcome. Raises KafkaTimeoutError."""
+        accumulator = self.accumulator
+        pendings = accumulator.pendings()
+        accumulator.flushing += 1
+        accumulator.notify()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for pending in pendings:
+                    await self._settled(pending)
+        except TimeoutError:
+            raise KafkaTimeoutError(f"not all was delivered within {timeout_s} s") from None
+        finally:
+            accumulator.flushing -= 1
+
+    async def _settled(self, pending: Pending) -> None:
+        if not pending.done:
+            await pending.future(self.accumulator.lock)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Delivers what waits, for at most timeout_s; the rest fails. Keeps (2)."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            if timeout_s is None or timeout_s > 0:
+                await self.flush(timeout_s)
+        except KafkaTimeoutError:
+            pass
+        finally:
+            self.sender.fail_all(ClosedError("the producer was closed"))
+            if self.identity is not None:
+                self.identity.close()
+            await self.cluster.close()
+            # Its requests have failed by now, so that nothing is left without an outcome.
+            await asyncio.sleep(0)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self.accumulator.fail_unsent(ClosedError("the producer was closed"))
+
+    # Transactions
+
+    def needs_transactions(self) -> Transactions:
+        if self.transactions is None:
+            raise IllegalStateError("the producer has no transactional.id")
+        return self.transactions
+
+    async def end_transaction(self, committed: bool) -> None:
+        transactions = self.needs_transactions()
+        transactions.begin_end(committed)
+        if not committed:
+            self.accumulator.fail_unsent(error(
+                ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction was aborted"))
+        await self.flush()
+        await transactions.end(committed)
+
+    async def send_offsets(self, offsets: Mapping[Any, Any], group: Any) -> None:
+        await self.needs_transactions().send_offsets(offsets, group)
+
+
+def acks_of(settings: Settings) -> tuple[int, bool]:
+    """(acks as in a request, whether the producer is idempotent). Raises ConfigError."""
+    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}[settings["acks"]]
+    idempotent = settings["enable.idempotence"]
+    asked = ("enable.idempotence" in settings.given and idempotent
+             or settings["transactional.id"] is not None)
+    if settings["transactional.id"] is not None and not idempotent:
+        raise ConfigError("transactional.id needs enable.idempotence")
+    fits = (acks == -1 and settings["retries"] > 0 and
+            settings["max.in.flight.requests.per.connection"] <= IDEMPOTENT_IN_FLIGHT_MAX)
+    if asked and not fits:
+        raise ConfigError("idempotence needs acks=all, retries above 0 and "
+                          "max.in.flight.requests.per.connection of at most 5")
+    if settings["delivery.timeout.ms"] < settings["linger.ms"] + settings["request.timeout.ms"]:
+        if "delivery.timeout.ms" in settings.given:
+            raise ConfigError("delivery.timeout.ms is less than linger.ms + request.timeout.ms")
+    return acks, idempotent and fits
+
+
+def header_bytes(headers: Any) -> int:
+    """What headers take, about; never less than they do."""
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return sum(16 + 4 * len(key) + (0 if value is None else 4 * len(value)) for key, value in pairs)
+
+
+def _serializer(given: Any) -> Callable[[str, Any], Any] | None:
+    """f(topic, data) of a serializer: an object with `serialize`, or a function of the data."""
+    if given is None:
+        return None
+    if hasattr(given, "serialize"):
+        found: Callable[[str, Any], Any] = given.serialize
+        return found
+    if callable(given):
+        return lambda _, data: given(data)
+    raise ConfigError(f"no serializer: {given!r}")
+
+
+def _instance(given: Any) -> Any:
+    """An interceptor: an object, a class, or the dotted name of one."""
+    if isinstance(given, str):
+        module, _, name = given.rpartition(".")
+        given = getattr(importlib.import_module(module), name)
+    return given() if isinstance(given, type) else given

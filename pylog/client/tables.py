@@ -1,0 +1,246 @@
+"""Tables on their way to a topic: columns found, cast where Kafka knows only bytes, scattered.
+
+Owns: the batches of one send_arrow until they are handed to the accumulator.
+Called by: client.producer, client.aio_producer, on a thread that may block.
+Invariants: (1) rows keep their order within a partition, over all chunks; (2) at most
+  CLOSED_BYTES_MAX of closed batches wait outside of buffer.memory; (3) columns of bytes or strings
+  are not copied before they are written into their batch.
+Source: Arrow columnar format 1.4.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pylog._native.builder import MURMUR2, Batch, BatchWriter, Column
+from pylog.client.deliveries import Pending, TableDelivery
+from pylog.client.errors import ConfigError, error
+from pylog.client.partitioners import native_code
+from pylog.client.producing import Producing
+from pylog.protocol.errors import ErrorCode
+
+BATCH_BYTES = 262_144
+CLOSED_BYTES_MAX = 4 << 20
+BATCH_OVERHEAD_BYTES = 1024
+ROLES = ("key", "value", "partition", "timestamp", "headers")
+
+
+class TableSender:
+    """One send_arrow. wait_for(what, topic, partition, end in monotonic seconds) blocks."""
+
+    def __init__(self, core: Producing, topic: str, batch_bytes: int | None,
+                 wait_for: Callable[[str, str, int | None, float], None]):
+        self.core, self.topic, self.wait_for = core, topic, wait_for
+        given = "batch.size" in core.settings.given
+        if batch_bytes is None:
+            batch_bytes = core.batch_bytes if given else BATCH_BYTES
+        room = core.request_bytes_max - BATCH_OVERHEAD_BYTES
+        self.batch_bytes = max(min(batch_bytes, room), 1)
+        self.pendings: list[Pending] = []
+        self.count = 0
+
+    def send(self, data: Any, roles: dict[str, Any]) -> TableDelivery:
+        """Hands all rows over. Raises KafkaError, TypeError, RowError."""
+        partitions, available = self._partitions()
+        chosen = self.core.partitioner
+        code = native_code(chosen)
+        random.shuffle(available)
+        writer = BatchWriter(
+            len(partitions), self.batch_bytes, self.core.codec, self.core.level, available,
+            MURMUR2 if code is None else code, self.core.request_bytes_max)
+        now = time.time_ns() // 1_000_000
+        for batch in chunks(data, roles):
+            columns = found_columns(batch, roles)
+            if code is None and columns["partition"] is None:
+                columns["partition"] = self._ask(columns, batch.num_rows, partitions, available)
+            self._write(writer, columns, batch.num_rows, now)
+        writer.flush()
+        self._hand_over(writer.take())
+        return TableDelivery(self.core.accumulator.lock, self.pendings, self.count)
+
+    def _partitions(self) -> tuple[list[int], list[int]]:
+        end_s = time.monotonic() + self.core.block_s
+        self.wait_for("metadata", self.topic, None, end_s)
+        metadata = self.core.cluster.metadata
+        count = metadata.partition_count(self.topic)
+        if not count:
+            raise error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, context=self.topic)
+        partitions = list(range(count))
+        return partitions, [p for p in partitions if metadata.leader(self.topic, p) >= 0] or [
+            *partitions]
+
+    def _ask(self, columns: dict[str, Any], count: int, partitions: list[int],
+             available: list[int]) -> Any:
+        """Row by row, a partitioner that only Python knows."""
+        import pyarrow as pa
+
+        keys = [None] * count if columns["key"] is None else columns["key"].to_pylist()
+        choose = self.core.partitioner.choose
+        return pa.array([choose(self.topic, key.encode() if isinstance(key, str) else key,
+                                partitions, available, 1) for key in keys], pa.int32())
+
+    def _write(self, writer: BatchWriter, columns: dict[str, Any], count: int, now: int) -> None:
+        given = {"key": native_column(columns["key"]), "value": native_column(columns["value"]),
+                 "timestamps": native_timestamps(columns["timestamp"], now), "now": now,
+                 "partitions": native_partitions(columns["partition"]),
+                 "headers": native_headers(columns["headers"])}
+        row = 0
+        try:
+            while row < count:
+                row = writer.write(row, count, closed_bytes_max=CLOSED_BYTES_MAX, **given)
+                self._hand_over(writer.take())
+        except ValueError:
+            writer.flush()
+            self._hand_over(writer.take())
+            raise
+        self.count += count
+
+    def _hand_over(self, batches: list[Batch]) -> None:
+        accumulator = self.core.accumulator
+        for batch in batches:
+            queue = accumulator.queue(self.topic, batch.partition)
+            pending = accumulator.add(queue, batch)
+            end_s = 0.0
+            while pending is None:
+                end_s = end_s or time.monotonic() + self.core.block_s
+                self.core.check()
+                self.wait_for("memory", self.topic, None, end_s)
+                pending = accumulator.add(queue, batch)
+            self.pendings.append(pending)
+            if self.core.sender.failure is not None:
+                raise self.core.sender.failure
+
+
+# ---- what is in a table
+
+
+def chunks(data: Any, roles: dict[str, Any]) -> Iterator[Any]:
+    """The record batches of whatever holds Arrow data, arrays among the roles as columns of it."""
+    import pyarrow as pa
+
+    arrays = {role: given for role, given in roles.items()
+              if given is not None and not isinstance(given, str)}
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if not isinstance(data, pa.Table) and arrays:
+        data = pa.RecordBatchReader.from_stream(data).read_all()
+    if isinstance(data, pa.Table):
+        for role, given in arrays.items():
+            column = given if isinstance(given, (pa.Array, pa.ChunkedArray)) else pa.array(given)
+            data = data.append_column(f"\0{role}", column)
+            roles[role] = f"\0{role}"
+        yield from data.to_batches()
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from data
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(data)
+    else:
+        raise TypeError(f"no Arrow data: {type(data).__name__}")
+
+
+def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
+    """The column of each role, None where there is none. Raises ConfigError for a wrong name."""
+    names = batch.schema.names
+    found: dict[str, Any] = {}
+    for role in ROLES:
+        name = roles[role]
+        if name is not None and name not in names:
+            raise ConfigError(f"the table has no column {name!r}; it has {', '.join(names)}")
+        if name is None and role in names:
+            name = role
+        found[role] = None if name is None else batch.column(name)
+    if found["value"] is None and found["key"] is None:
+        raise ConfigError(f"neither key= nor value= names a column; there are {', '.join(names)}")
+    return found
+
+
+def as_bytes(column: Any) -> Any:
+    """The column in one of the types that Column takes. Raises TypeError."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
+        return column
+    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_utf8())
+    if pa.types.is_null(kind):
+        return column.cast(pa.binary())
+    raise TypeError(f"keys and values are binary or string columns, not {kind}: "
+                    "serialize them first (pylog.client.serialization)")
+
+
+def native_column(column: Any) -> Column | None:
+    if column is None:
+        return None
+    import pyarrow as pa
+
+    column = as_bytes(column)
+    validity, offsets, data = column.buffers()
+    wide = column.type in (pa.large_binary(), pa.large_utf8())
+    if offsets is None or len(column) == 0:
+        # An empty array may come without offsets.
+        return Column(0, bytes(8), None, None, 8 if wide else 4)
+    return Column(len(column), offsets, data, validity, 8 if wide else 4, column.offset)
+
+
+def native_timestamps(column: Any, now: int) -> Any:
+    """int64 ms, nulls as now."""
+    if column is None:
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_timestamp(column.type):
+        column = pc.cast(column, pa.timestamp("ms", tz=column.type.tz), safe=False)
+    column = pc.cast(column, pa.int64())
+    if column.null_count:
+        column = pc.fill_null(column, now)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def native_partitions(column: Any) -> Any:
+    """int32, nulls as -1."""
+    if column is None:
+        return None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = pc.cast(column, pa.int32())
+    if column.null_count:
+        column = pc.fill_null(column, -1)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def native_headers(column: Any) -> tuple[Any, Column, Column] | None:
+    """(int32 list offsets, keys, values) of a list<struct<key, value>> or map column."""
+    if column is None:
+        return None
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_null(kind):
+        return None
+    if column.null_count:
+        column = pc.coalesce(column, pa.scalar([], kind))
+    if pa.types.is_map(kind):
+        keys, values = column.keys, column.items
+    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and {
+            field.name for field in kind.value_type} >= {"key", "value"}:
+        items = column.values
+        keys, values = items.field("key"), items.field("value")
+    else:
+        raise TypeError(f"headers are list<struct<key, value>> or map, not {kind}")
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int32)
+    native_keys, native_values = native_column(keys), native_column(values)
+    assert native_keys is not None and native_values is not None
+    return offsets, native_keys, native_values

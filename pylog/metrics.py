@@ -1,0 +1,162 @@
+"""Every metric of brokerd: one row each.
+
+Owns: names, types, labels, units and one-line explanations of metrics.
+Called by: monitor (what a scrape answers); docs/metrics.md is generated from it.
+Invariants: (1) names are unique; (2) a metric with a unit ends in it; (3) a counter's samples, not
+  its row, end in `_total`; (4) the rows of one subject stand together.
+Source: OpenMetrics 1.0; Prometheus' naming practice.
+
+A row: name, type, labels, unit, help. type: counter, gauge, histogram. unit: "" for a pure number.
+To add a metric: a row here, and a source that gives its samples (see monitor.collect).
+"""
+
+TOPIC = ("topic",)
+PARTITION = ("topic", "partition")
+GROUP = ("group",)
+GROUP_PARTITION = ("group", "topic", "partition")
+API = ("api",)
+DIRECTORY = ("directory",)
+
+METRICS = (
+    ("pylog_build_info", "gauge", ("version", "node_id", "cluster_id"), "",
+     "1; the labels tell which broker this is."),
+
+    # ---- topics: what clients sent and took, of the partitions that are here
+    ("pylog_topic_in_bytes", "counter", TOPIC, "bytes", "Record batches appended, as stored."),
+    ("pylog_topic_out_bytes", "counter", TOPIC, "bytes", "Record batches in Fetch answers."),
+    ("pylog_topic_in_records", "counter", TOPIC, "", "Records appended."),
+    ("pylog_topic_in_batches", "counter", TOPIC, "", "Record batches appended."),
+    ("pylog_topic_produce_requests", "counter", TOPIC, "",
+     "Partitions in Produce requests, refused and repeated ones too."),
+    ("pylog_topic_produce_failures", "counter", TOPIC, "",
+     "Partitions in Produce requests that were not appended."),
+    ("pylog_topic_fetch_requests", "counter", TOPIC, "", "Partitions in Fetch answers."),
+    ("pylog_topic_fetch_failures", "counter", TOPIC, "",
+     "Partitions in Fetch answers with an error."),
+    ("pylog_topic_cold_reads", "counter", TOPIC, "",
+     "Ranges that were read from the disk first: they were not in the page cache."),
+
+    # ---- partitions
+    ("pylog_partitions", "gauge", (), "", "Partitions that are open here."),
+    ("pylog_partitions_offline", "gauge", (), "",
+     "Partitions that cannot be served: their log directory failed or they could not be opened."),
+    ("pylog_partition_start_offset", "gauge", PARTITION, "", "Log start offset."),
+    ("pylog_partition_end_offset", "gauge", PARTITION, "", "Log end offset."),
+    ("pylog_partition_high_watermark", "gauge", PARTITION, "", "High watermark."),
+    ("pylog_partition_last_stable_offset", "gauge", PARTITION, "",
+     "Last stable offset: where the oldest open transaction begins, else the high watermark."),
+    ("pylog_partition_size_bytes", "gauge", PARTITION, "bytes", "Bytes in all segments."),
+    ("pylog_partition_segments", "gauge", PARTITION, "", "Segments."),
+
+    # ---- consumer groups, of the coordinator that is here
+    ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),
+    ("pylog_groups_left_out", "gauge", (), "",
+     "Groups beyond the most that a scrape tells of; they are counted in no other metric."),
+    ("pylog_group_members", "gauge", GROUP, "", "Members."),
+    ("pylog_group_state", "gauge", ("group", "state"), "", "1 for the state that it is in."),
+    ("pylog_group_generations", "counter", GROUP, "",
+     "Generations, which is rebalances that came to an end; kept over a restart."),
+    ("pylog_group_committed_offset", "gauge", GROUP_PARTITION, "", "Committed offset."),
+    ("pylog_group_lag_records", "gauge", GROUP_PARTITION, "",
+     "Records between the committed offset and the high watermark."),
+    ("pylog_group_lag_seconds", "gauge", GROUP_PARTITION, "seconds",
+     "Age of the first record that is not committed, by its timestamp; 0 when all are."),
+    ("pylog_coordinator_events", "counter", ("event",), "",
+     "What befell groups: members joined, left or expired, rebalances begun, generations, offsets "
+     "committed or expired, records written."),
+
+    # ---- requests, by the name of their API
+    ("pylog_request_seconds", "histogram", API, "seconds",
+     "From a request's last byte to its answer's last byte."),
+    ("pylog_request_queue_seconds", "histogram", API, "seconds",
+     "Until the control plane took it; Produce and Fetch do not queue."),
+    ("pylog_request_local_seconds", "histogram", API, "seconds", "At work on it."),
+    ("pylog_request_remote_seconds", "histogram", API, "seconds",
+     "Parked, of those that were: for the disk, for more records, for other members, for the "
+     "control plane's leave."),
+    ("pylog_request_send_seconds", "histogram", API, "seconds",
+     "From the answer to its last byte in the socket."),
+    ("pylog_request_size_bytes", "histogram", API, "bytes", "Request frames."),
+    ("pylog_response_size_bytes", "histogram", API, "bytes", "Answers, ranges of files included."),
+    ("pylog_request_errors", "counter", ("api", "error"), "",
+     "Error codes answered: for each partition of Produce and Fetch, else of the whole answer."),
+    ("pylog_requests_in_flight", "gauge", (), "", "Requests that are not answered yet."),
+    ("pylog_requests_missed", "counter", (), "",
+     "Produce and Fetch requests that had to ask the control plane."),
+    ("pylog_requests_abandoned", "counter", (), "", "Requests whose connection ended first."),
+    ("pylog_requests_slow", "counter", (), "", "Requests over request.log.slow.ms."),
+    ("pylog_requests_throttled", "counter", (), "", "Requests after which a quota held their "
+     "client back."),
+
+    # ---- connections and reactors
+    ("pylog_connections", "gauge", (), "", "Open connections of clients."),
+    ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),
+    ("pylog_connections_refused", "counter", (), "",
+     "Connections closed at once: over max.connections or max.connections.per.ip."),
+    ("pylog_connections_closed", "counter", ("cause",), "",
+     "Connections closed: idle (connections.max.idle.ms), stalled (takes nothing of its answer), "
+     "late (a frame that does not come to its end), illegal (not a request), other (by the client, "
+     "or at a stop)."),
+    ("pylog_network_in_bytes", "counter", (), "bytes", "Bytes received from clients."),
+    ("pylog_network_out_bytes", "counter", (), "bytes", "Bytes sent to clients."),
+    ("pylog_network_sendfile_bytes", "counter", (), "bytes",
+     "Of those, what went from the page cache to the socket without a copy."),
+    ("pylog_reactor_threads", "gauge", (), "", "Reactors."),
+    ("pylog_reactor_round_seconds", "histogram", (), "seconds",
+     "Work of a reactor between two sleeps; the sum over time and threads is how busy they are."),
+    ("pylog_reactor_waits", "counter", ("cause",), "",
+     "Connections made to wait: input (buffers are at their limit), queue (queued.max.requests), "
+     "accept (a limit on connections or descriptors)."),
+    ("pylog_reactor_input_buffer_bytes", "gauge", (), "bytes", "Input buffers in use."),
+    ("pylog_fetch_sessions", "gauge", (), "", "Fetch sessions (KIP-227)."),
+
+    # ---- log directories and the io pool
+    ("pylog_log_directory_offline", "gauge", DIRECTORY, "", "1 when it failed."),
+    ("pylog_log_directory_free_bytes", "gauge", DIRECTORY, "bytes",
+     "Free space of its file system."),
+    ("pylog_log_open_files", "gauge", DIRECTORY, "", "Open segment files."),
+    ("pylog_log_flush_seconds", "histogram", DIRECTORY, "seconds", "One fdatasync or syncfs."),
+    ("pylog_log_flush_groups", "counter", DIRECTORY, "",
+     "Group commits; each serves all that waited."),
+    ("pylog_log_flush_files", "counter", DIRECTORY, "", "Segment files synced."),
+    ("pylog_log_rolls", "counter", DIRECTORY, "", "Segments begun after another."),
+    ("pylog_log_segments_deleted", "counter", DIRECTORY, "", "Segments that retention removed."),
+    ("pylog_log_appends", "counter", (), "", "Record batches appended to any log."),
+    ("pylog_io_jobs", "counter", (), "", "Jobs that the io pool has done."),
+    ("pylog_io_jobs_waiting", "gauge", (), "", "Jobs that wait for a thread of the io pool."),
+
+    # ---- state.lmdb
+    ("pylog_lmdb_map_bytes", "gauge", (), "bytes", "Address space for state.lmdb: its limit."),
+    ("pylog_lmdb_used_bytes", "gauge", (), "bytes", "Bytes of it in use."),
+    ("pylog_lmdb_entries", "gauge", (), "", "Entries."),
+    ("pylog_lmdb_readers", "gauge", (), "", "Reader slots in use."),
+
+    # ---- the process, by the names that every Prometheus client has
+    ("process_cpu_seconds", "counter", (), "seconds", "User and system time."),
+    ("process_resident_memory_bytes", "gauge", (), "bytes",
+     "Resident memory; maps of index files count."),
+    ("process_virtual_memory_bytes", "gauge", (), "bytes", "Address space."),
+    ("process_open_fds", "gauge", (), "", "Open descriptors."),
+    ("process_max_fds", "gauge", (), "", "Descriptors that the process may open."),
+    ("process_threads", "gauge", (), "", "Threads."),
+    ("process_start_time_seconds", "gauge", (), "seconds", "When it started, as Unix time."),
+    ("pylog_scrape_seconds", "gauge", (), "seconds", "How long the scrape before this one took."),
+)
+
+
+class Metric:
+    """One row with its names."""
+
+    __slots__ = ("help", "labels", "name", "type", "unit")
+
+    def __init__(self, row):
+        self.name, self.type, self.labels, self.unit, self.help = row
+
+    @property
+    def sample(self) -> str:
+        """The name of its samples; a histogram's have a suffix more."""
+        return f"{self.name}_total" if self.type == "counter" else self.name
+
+
+TABLE = {row[0]: Metric(row) for row in METRICS}
+assert len(TABLE) == len(METRICS)

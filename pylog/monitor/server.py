@@ -1,0 +1,191 @@
+"""The endpoint: /metrics for Prometheus, /explain for pylog's own tool. HTTP/1.1, GET and HEAD.
+
+Owns: its listening socket and threads.
+Called by: broker.
+Invariants: (1) at most CONNECTIONS_MAX connections, each for SECONDS_MAX and one request; (2) one
+  scrape at a time; (3) whatever a request does, the broker goes on.
+Source: RFC 9112; Prometheus' scrape protocol. http.server would cost a start 30 ms of imports.
+"""
+
+import json
+import logging
+import socket
+import threading
+from urllib.parse import unquote
+
+from pylog._native import compress
+from pylog.log.errors import StartError
+from pylog.monitor.collect import Collector
+from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
+
+CONNECTIONS_MAX = 8
+SECONDS_MAX = 10.0
+HEAD_BYTES_MAX = 16 << 10
+GZIP_BYTES_MIN = 4 << 10
+GZIP_LEVEL = 1
+JSON = "application/json"
+PLAIN = "text/plain; charset=utf-8"
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
+           500: "Internal Server Error"}
+
+log = logging.getLogger("pylog.monitor")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """(host, port) of `host:port`, `[::1]:port` or `:port`. Raises ValueError."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"metrics.listener={text}: expected host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Monitor:
+    """Listens where the setting metrics.listener says. seconds: a clock that never goes back.
+    `address` is (host, port) as bound."""
+
+    def __init__(self, broker, seconds):
+        self._broker = broker
+        self._seconds = seconds
+        self.address = None
+        self._socket = None
+        self._stopping = threading.Event()
+        self._room = threading.Semaphore(CONNECTIONS_MAX)
+        self._scraping = threading.Lock()
+        self._threads = []
+        self.collector = self.groups = None
+
+    def open(self) -> None:
+        """Binds. Raises StartError."""
+        text = self._broker.settings["metrics.listener"]
+        try:
+            host, port = parse_address(text)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=16)
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on metrics.listener {text}: {error.strerror}") from error
+        self.address = host or "0.0.0.0", self._socket.getsockname()[1]
+
+    def start(self, loop) -> None:
+        """Answers from now on. loop: the event loop that owns the broker's state."""
+        self.groups = GroupLags(self._broker, loop, self._seconds)
+        self.collector = Collector(self._broker, self.groups, self._seconds)
+        for work in (self._accept, self._sample):
+            thread = threading.Thread(target=work, name="metrics", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        host, port = self.address
+        log.info("metrics endpoint", extra={
+            "address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"})
+
+    def stop(self) -> None:
+        """Ends the threads; not on the event loop, which they may ask a last time."""
+        self._stopping.set()
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass    # Not every system lets a listening socket be shut down.
+            self._socket.close()
+        for thread in self._threads:
+            thread.join(SECONDS_MAX)
+        for _ in range(CONNECTIONS_MAX):
+            self._room.acquire(timeout=SECONDS_MAX)
+
+    def _sample(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.groups.sample()
+            except Exception:
+                log.exception("groups could not be sampled")
+            self._stopping.wait(SAMPLE_SECONDS)
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                # Out of descriptors, or closed: the loop's condition tells.
+                self._stopping.wait(0.05)
+                continue
+            if not self._room.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="scrape",
+                             daemon=True).start()
+
+    # ---- one connection -------------------------------------------------------------------------
+
+    def _serve(self, connection) -> None:
+        try:
+            with connection:
+                connection.settimeout(SECONDS_MAX)
+                head = _read_head(connection)
+                if head is not None:
+                    connection.sendall(self._answer(*head))
+        except OSError:
+            pass    # Whoever asked is gone.
+        finally:
+            self._room.release()
+
+    def _answer(self, method: str, path: str, headers: dict) -> bytes:
+        if method not in ("GET", "HEAD"):
+            return _response(405, PLAIN, b"only GET and HEAD\n", headers, method)
+        try:
+            status, content_type, body = self._page(path, headers)
+        except Exception:
+            log.exception("a scrape failed", extra={"path": path})
+            status, content_type, body = 500, PLAIN, b"it failed; the broker's log tells why\n"
+        return _response(status, content_type, body, headers, method)
+
+    def _page(self, path: str, headers: dict) -> tuple[int, str, bytes]:
+        path = path.partition("?")[0]
+        if path == "/metrics":
+            open_metrics = "application/openmetrics-text" in headers.get("accept", "")
+            # Keeps (2): the second waits, rather than double the load.
+            with self._scraping:
+                content_type, text = self.collector.scrape(open_metrics)
+            return 200, content_type, text
+        if path == "/explain/groups":
+            return 200, JSON, _json(self.groups.summary())
+        if path.startswith("/explain/group/"):
+            name = unquote(path.removeprefix("/explain/group/"))
+            view = self.groups.explain(name)
+            if view is None:
+                return 404, JSON, _json({"error": f"no group {name} here"})
+            return 200, JSON, _json(view)
+        if path == "/":
+            return 200, PLAIN, b"/metrics\n/explain/groups\n/explain/group/<id>\n"
+        return 404, PLAIN, b"no such page\n"
+
+
+def _json(value) -> bytes:
+    return json.dumps(value, indent=1).encode() + b"\n"
+
+
+def _read_head(connection):
+    """(method, path, headers by lower-case name), or None for what is not a request."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = connection.recv(4096)
+        if not part or len(data) > HEAD_BYTES_MAX:
+            return None
+        data += part
+    first, *lines = data.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        return None
+    pairs = (line.partition(":") for line in lines)
+    return words[0], words[1], {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _response(status: int, content_type: str, body: bytes, headers: dict, method: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Type: {content_type}"]
+    if len(body) >= GZIP_BYTES_MIN and "gzip" in headers.get("accept-encoding", ""):
+        # Native, without the GIL: a large scrape shrinks twentyfold.
+        body = compress.compress(compress.GZIP, body, GZIP_LEVEL)
+        lines.append("Content-Encoding: gzip")
+    lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
+    return "\r\n".join(lines).encode() + (b"" if method == "HEAD" else body)

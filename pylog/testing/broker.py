@@ -1,0 +1,177 @@
+"""A broker as a test holds it: started, asked, disturbed, stopped.
+
+Owns: the broker's directory, when none was given.
+Called by: tests and testing.plugin.
+Invariants: (1) the broker listens on 127.0.0.1 and a port of its own, which a restart keeps; (2) it
+  shares nothing with another one of the same process.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import tempfile
+from typing import Any
+
+from pylog.testing.groups import Group
+from pylog.testing.topics import Topic
+
+
+class Clock:
+    """The broker's time."""
+
+    def __init__(self, broker: Broker):
+        self._broker = broker
+
+    def advance(self, *, timers: bool = True, **duration: float) -> None:
+        """Moves it forward: `advance(hours=1)`, words as datetime.timedelta's.
+
+        When it returns, what is due by then has happened: retention, rolls, expiry of committed
+        offsets, session and rebalance timeouts. timers=False moves the date only, so that members
+        of groups do not time out. The data plane's own waits, a Fetch that waits for records for
+        example, go by real time.
+        """
+        delta = datetime.timedelta(**duration)
+        self._broker.advance(delta // datetime.timedelta(milliseconds=1), timers)
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 by the broker's clock."""
+        return self._broker.call("now_ms")
+
+    def now(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self.now_ms() / 1000, datetime.UTC)
+
+
+class Broker:
+    """A real broker for tests; `with Broker() as broker`, or start and stop.
+
+    settings: by Kafka's names, with dots or underscores. directory: its data, a temporary one by
+    default. process: a child process instead of threads of this one; only that can be killed.
+    """
+
+    def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
+                 process: bool = False):
+        self.process = process
+        self.settings = {name.replace("_", "."): _text(value)
+                         for name, value in (settings or {}).items()}
+        self._temporary = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="pylog-")
+            directory = self._temporary.name
+        self.directory = os.fspath(directory)
+        self._host: Any = None
+        self._port = 0
+        self._ahead_ms = 0
+        self._names = itertools.count(1)
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def start(self) -> Broker:
+        """Returns when it answers. Raises BrokerFailed."""
+        texts = {"log.dirs": os.path.join(self.directory, "data"), **self.settings}
+        if self._port and "listeners" not in self.settings:
+            texts["listeners"] = f"PLAINTEXT://127.0.0.1:{self._port}"
+        host = self._new_host(texts)
+        host.start()
+        self._host, self._port = host, host.port
+        if self._ahead_ms:
+            host.call("advance", self._ahead_ms, False)
+        return self
+
+    def _new_host(self, texts: dict[str, str]) -> Any:
+        from pylog.testing.thread import ThreadHost
+
+        return ThreadHost(texts)
+
+    def stop(self) -> None:
+        """A clean stop; the directory stays for the next start, unless it was a temporary one."""
+        if self._host is not None:
+            self._host.stop()
+            self._host = None
+
+    def restart(self) -> None:
+        """Stops cleanly and starts again: the same data, port and date."""
+        self.stop()
+        self.start()
+
+    def reset(self) -> bool:
+        """Removes topics and groups. False: something else was touched, a new broker is needed."""
+        return self._host is not None and self.call("reset") is None
+
+    @property
+    def running(self) -> bool:
+        return self._host is not None
+
+    def close(self) -> None:
+        """Stops it and removes a temporary directory."""
+        self.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Asks the broker's Node; for the objects made here. Raises BrokerFailed."""
+        from pylog.testing.errors import BrokerFailed
+
+        if self._host is None:
+            raise BrokerFailed("the broker is not running")
+        return self._host.call(name, *arguments)
+
+    def advance(self, ms: int, timers: bool) -> None:
+        """See Clock.advance."""
+        self.call("advance", ms, timers)
+        self._ahead_ms += ms
+
+    # ---- what there is --------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def bootstrap(self) -> str:
+        """For a client's bootstrap.servers."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self)
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name, whether it exists or not."""
+        return Topic(self, name)
+
+    def create_topic(self, name: str | None = None, partitions: int = 1,
+                     config: dict[str, Any] | None = None, **settings: Any) -> Topic:
+        """A new topic; without a name it gets one of its own. Raises Refused.
+
+        settings: the topic's, by Kafka's names with underscores: `retention_ms=1000`. config: the
+        same with dots.
+        """
+        name = f"topic-{next(self._names)}" if name is None else name
+        texts = {key.replace("_", "."): _text(value)
+                 for key, value in {**(config or {}), **settings}.items()}
+        self.call("create_topic", name, partitions, texts)
+        return Topic(self, name)
+
+    def topics(self) -> list[str]:
+        """Names, without the broker's own topics."""
+        return sorted(self.call("topics"))
+
+    def group(self, group_id: str) -> Group:
+        return Group(self, group_id)
+
+    def groups(self) -> list[str]:
+        return sorted(self.call("groups"))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

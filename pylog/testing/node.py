@@ -1,0 +1,231 @@
+"""The broker itself and what a test may ask of it, where it lives: on its own event loop.
+
+Owns: the pylog.broker.Broker under test and its clocks.
+Called by: testing.thread, which runs it and passes the calls on; the names of the public methods
+  are what a test's process may ask for.
+Invariants: (1) every call runs on the broker's event loop; (2) arguments and results can be sent
+  between processes; (3) after advance() what became due is done.
+"""
+
+import asyncio
+
+from pylog._native import batch
+from pylog.broker import Broker
+from pylog.config import Settings
+from pylog.coordinator import inventory
+from pylog.log.errors import StartError
+from pylog.metadata.image import RESOURCE_TOPIC, is_internal
+from pylog.protocol import messages
+from pylog.testing.clock import MovedClock
+from pylog.testing.errors import BrokerFailed, Refused
+from pylog.testing.records import Record
+
+DRAIN_MS_MAX = 100
+READ_BYTES_MAX = 4 << 20
+READ_RECORDS_MAX = 1_000_000
+NEW_TOPICS = messages.CreateTopicsRequest
+# What a test would wait for in vain, or pay for without need. A test's own settings are stronger.
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+    "log.initial.task.delay.ms": "0",
+    "log.retention.check.interval.ms": "1000",
+}
+
+
+class Node:
+    """One broker. texts: its settings, log.dirs among them."""
+
+    def __init__(self, texts: dict):
+        self.clock = MovedClock()
+        self._texts = {**SETTINGS, **texts}
+        self._broker = None
+        self._spent = None       # Why no other test may have this broker.
+        self._at_first = None    # What is not of topics, as it was at the start.
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    async def begin(self) -> int:
+        """Starts the broker; the port of its first listener. Raises BrokerFailed."""
+        broker = Broker(Settings(self._texts), self.clock.wall_ms)
+        try:
+            broker.begin()
+        except (StartError, OSError) as error:
+            broker.logs.close()
+            raise BrokerFailed(str(error)) from None
+        self._broker = broker
+        self._at_first = self._state()
+        return broker.network.addresses[0][2]
+
+    async def end(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            await broker.end(DRAIN_MS_MAX)
+            # The coordinator and its broker know each other: threads and descriptors would stay
+            # until the next garbage collection.
+            vars(broker).clear()
+
+    def _state(self):
+        image = self._broker.image
+        return [{key: value for key, value in image.configs.items() if key[0] != RESOURCE_TOPIC},
+                image.features, *[getattr(image, name) for name in image.__slots__
+                                  if name not in _OF_TOPICS]]
+
+    async def reset(self) -> str | None:
+        """Makes it as good as new for another test, or says why it is not."""
+        broker = self._broker
+        if self._spent is None and self._state() != self._at_first:
+            self._spent = "settings were changed"
+        if self._spent is not None or broker is None:
+            return self._spent or "it was stopped"
+        names = [name for name in broker.image.topics if not is_internal(name)]
+        if names:
+            await self.delete_topics(names)
+        for shard in broker.groups.shards()[0]:
+            for row in inventory.listed(shard.groups, (), ()):
+                inventory.delete(shard.groups, row.group_id)
+            broker.groups.settle(shard)
+            if any(group.members for group in shard.groups.groups.values()):
+                return "a consumer was left behind"
+        return None
+
+    # ---- time -----------------------------------------------------------------------------------
+
+    async def advance(self, ms: int, timers: bool) -> None:
+        """Moves the clocks and does what became due (3)."""
+        if ms:
+            self._spent = "its clock was moved"
+        self.clock.move(ms, timers)
+        # The loop's own timers: in the next turn, and what they woke in the one after.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        broker = self._broker
+        await asyncio.get_running_loop().run_in_executor(
+            None, broker.logs.upkeep, broker.now_ms())
+        await broker.groups.expire()
+
+    async def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    # ---- topics ---------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, partitions: int, config: dict) -> None:
+        """Raises Refused."""
+        result, = await self._broker.controller.create_topics(NEW_TOPICS(topics=[
+            NEW_TOPICS.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1,
+                configs=[NEW_TOPICS.CreatableTopicConfig(name=key, value=value)
+                         for key, value in config.items()])]))
+        if result.error:
+            raise Refused(int(result.error), f"topic {name}: {result.message or result.error.name}")
+
+    async def delete_topics(self, names: list) -> None:
+        """Raises Refused."""
+        results = await self._broker.controller.delete_topics(
+            [(name, bytes(16)) for name in names])
+        for result in results:
+            if result.error:
+                raise Refused(int(result.error), f"topic {result.name}: {result.error.name}")
+            self._broker.topic_changed(result.name)
+
+    async def topics(self) -> dict:
+        """Name -> number of partitions; without the broker's own."""
+        return {name: len(topic.partitions) for name, topic in self._broker.image.topics.items()
+                if not is_internal(name)}
+
+    async def ends(self, name: str) -> list:
+        """(first offset, end) of each partition."""
+        return [(log.start_offset, log.high_watermark) for log in self._logs(name)]
+
+    async def records(self, name: str, partition: int | None) -> list:
+        """Records that a consumer may see, by partition and offset. Raises BrokerFailed."""
+        logs = self._logs(name)
+        wanted = range(len(logs)) if partition is None else [partition]
+        loop = asyncio.get_running_loop()
+        rows = []
+        for index in wanted:
+            rows += await loop.run_in_executor(None, _records_of, logs[index], index)
+            if len(rows) > READ_RECORDS_MAX:
+                raise BrokerFailed(f"{name} holds more than {READ_RECORDS_MAX} records")
+        return rows
+
+    async def append(self, name: str, partition: int, rows: list) -> int:
+        """Appends [(key, value, timestamp or None, headers)]; the offset of the first."""
+        now_ms = self.clock.wall_ms()
+        data = batch.build([(key, value, now_ms if at is None else at, headers)
+                            for key, value, at, headers in rows])
+        first, _ = self._logs(name)[partition].append(data, now_ms)
+        return first
+
+    def _logs(self, name: str) -> list:
+        topic = self._broker.image.topics.get(name)
+        if topic is None:
+            raise BrokerFailed(f"there is no topic {name!r}")
+        return [self._broker.logs.get(name, index) for index in range(len(topic.partitions))]
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    async def groups(self) -> dict:
+        """Group id -> state."""
+        return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
+                for row in inventory.listed(shard.groups, (), ())}
+
+    async def members(self, group_id: str) -> dict:
+        """Member id -> client id."""
+        _, group = self._group(group_id)
+        return {} if group is None else {
+            member.id: member.client_id for member in group.members.values()}
+
+    async def offsets(self, group_id: str) -> dict:
+        """(topic, partition) -> committed offset."""
+        _, group = self._group(group_id)
+        return {} if group is None else {
+            place: entry.offset for place, entry in group.offsets.items()}
+
+    async def rebalance(self, group_id: str) -> None:
+        """Everybody is to join again. Raises BrokerFailed without members."""
+        shard, group = self._group(group_id)
+        if group is None or not group.members:
+            raise BrokerFailed(f"group {group_id!r} has no members")
+        shard.groups.rebalance(group)
+        self._broker.groups.settle(shard)
+
+    async def expire_session(self, group_id: str, member_id: str | None) -> None:
+        """One member's session, or each one's, is over. Raises BrokerFailed."""
+        shard, group = self._group(group_id)
+        if group is None or not group.members:
+            raise BrokerFailed(f"group {group_id!r} has no members")
+        if member_id is not None and member_id not in group.members:
+            raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
+        for one in [member_id] if member_id is not None else list(group.members):
+            shard.groups.expire_session(group, one)
+        self._broker.groups.settle(shard)
+
+    def _group(self, group_id: str):
+        shard, _ = self._broker.groups.shard_of(group_id)
+        return (None, None) if shard is None else (shard, shard.groups.find(group_id))
+
+
+# Fields of the image that change with topics and restarts, or are compared in part.
+_OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_producer_id",
+              "offset", "epoch", "states"}
+
+
+def _records_of(log, partition: int) -> list:
+    """Every record of one log, on a worker thread."""
+    rows = []
+    offset = log.start_offset
+    while offset < log.high_watermark:
+        data = memoryview(log.read(offset, READ_BYTES_MAX))
+        if not data:
+            break
+        for position, header in batch.walk(data):
+            if not header.attributes & batch.CONTROL:
+                rows += [Record(partition, at, timestamp, key, value, tuple(headers))
+                         for at, timestamp, key, value, headers in batch.records(data[position:])
+                         if at >= offset]
+            offset = header.base_offset + header.last_offset_delta + 1
+    return rows

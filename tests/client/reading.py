@@ -1,0 +1,40 @@
+"""What lies in a topic, read by a client that is not ours."""
+
+import uuid
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
+    """The name of a topic that was just created."""
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
+    made[name].result(30)
+    return name
+
+
+def read_topic(bootstrap: str, topic: str, partitions: int, isolation="read_committed") -> dict:
+    """Per partition its records: (offset, key, value, timestamp ms, headers), to the end."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "unused", "isolation.level": isolation,
+        "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 50,
+    })
+    found = {partition: [] for partition in range(partitions)}
+    left = set(found)
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in found])
+    try:
+        while left:
+            message = consumer.poll(20)
+            assert message is not None, f"{topic} does not end"
+            if message.error():
+                assert message.error().name() == "_PARTITION_EOF", message.error()
+                left.discard(message.partition())
+                continue
+            found[message.partition()].append((
+                message.offset(), message.key(), message.value(), message.timestamp()[1],
+                message.headers() or []))
+    finally:
+        consumer.close()
+    return found

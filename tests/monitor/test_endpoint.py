@@ -1,0 +1,278 @@
+"""The endpoint of a running broker: what is counted, and whether a scraper can read it."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+from pylog import metrics
+from pylog.monitor.server import parse_address
+from tests.brokers import Brokerd, BrokerDied
+from tests.monitor import scrape
+from tests.wire import raw, talk
+from tests.wire.messages import ask
+from tests.wire.raw import Connection
+
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
+BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0", "request.log.slow.ms": "200"}
+
+
+@pytest.fixture
+def address(brokerd):
+    return scrape.address_of(brokerd)
+
+
+def commit(port: int, group: str, topic: str, offset: int, partition: int = 0) -> None:
+    with Connection(port) as connection:
+        for _ in range(100):
+            found = ask(connection, FIND_COORDINATOR, 3, key=group, key_type=0)
+            if found["error_code"] == 0:
+                answer = ask(
+                    connection, OFFSET_COMMIT, 8, group_id=group,
+                    generation_id_or_member_epoch=-1, member_id="", topics=[{
+                        "name": topic, "partitions": [{
+                            "partition_index": partition, "committed_offset": offset,
+                            "committed_metadata": ""}]}])
+                code = answer["topics"][0]["partitions"][0]["error_code"]
+                if code == 0:
+                    return
+                assert code in (14, 15, 16), answer
+            time.sleep(0.05)
+    raise AssertionError("no coordinator")
+
+
+def made(port: int, group: str, count: int, committed: int, now_ms: int) -> str:
+    """A topic of one batch of records, of which a group has committed some."""
+    name = talk.unique("lag")
+    talk.create_topic(port, name)
+    talk.append(port, name, raw.batch(
+        [raw.record(b"k", b"v", offset_delta=index) for index in range(count)],
+        base_timestamp=now_ms, max_timestamp=now_ms))
+    commit(port, group, name, committed)
+    return name
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_scrape_is_what_the_librarys_parser_takes(address, new):
+    found = scrape.families(address, new)
+    for metric in metrics.TABLE.values():
+        # The older format's parser takes the names of counters apart on its own.
+        assert metric.name in found, metric.name
+        if new:
+            assert found[metric.name].type == metric.type
+            assert found[metric.name].unit == metric.unit
+            for sample in found[metric.name].samples:
+                assert sample.labels.keys() - {"le"} == set(metric.labels), sample
+
+
+def test_a_family_that_is_not_in_the_table_is_never_told(address):
+    assert scrape.families(address).keys() == metrics.TABLE.keys()
+
+
+def test_produce_and_fetch_move_the_counters_of_their_topic(brokerd, address):
+    name = talk.unique("counted")
+    talk.create_topic(brokerd.port, name)
+    batch = raw.batch([raw.record(b"k", b"v" * 100, offset_delta=index) for index in range(10)])
+    for _ in range(3):
+        talk.append(brokerd.port, name, batch)
+    with Connection(brokerd.port) as connection:
+        assert talk.fetch(connection, name)["records"]
+        assert talk.produce(connection, name, b"\0" * 70)["error_code"] != 0
+    found = scrape.families(address)
+
+    def of(family, **labels):
+        return [one.value for one in found[family].samples
+                if {"topic": name, **labels}.items() <= one.labels.items()]
+
+    assert of("pylog_topic_in_records") == [30]
+    assert of("pylog_topic_in_bytes") == of("pylog_topic_out_bytes") == [3 * len(batch)]
+    assert of("pylog_topic_in_batches") == [3]
+    assert of("pylog_topic_produce_requests") == [4]
+    assert of("pylog_topic_produce_failures") == [1]
+    assert of("pylog_topic_fetch_requests") == [1]
+    assert of("pylog_partition_end_offset", partition="0") == [30]
+    assert of("pylog_partition_high_watermark", partition="0") == [30]
+    assert of("pylog_partition_size_bytes", partition="0") == [3 * len(batch)]
+    assert of("pylog_partition_segments", partition="0") == [1]
+
+
+def test_a_deleted_topic_leaves_the_page(brokerd, address):
+    name = talk.unique("gone")
+    talk.create_topic(brokerd.port, name)
+    assert f'topic="{name}"' in scrape.text(address)
+    with Connection(brokerd.port) as connection:
+        ask(connection, raw.DELETE_TOPICS, 5, topic_names=[name], timeout=5000)
+    assert f'topic="{name}"' not in scrape.text(address)
+
+
+def test_requests_are_counted_by_api_with_sizes_times_and_errors(brokerd, address):
+    labels = {"api": "ListOffsets"}
+    before = scrape.value(address, "pylog_request_seconds_count", **labels)
+    errors = scrape.value(address, "pylog_request_errors_total", api="Fetch",
+                          error="UNKNOWN_TOPIC_OR_PARTITION")
+    with Connection(brokerd.port) as connection:
+        ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[])
+        talk.fetch(connection, "nobody-has-this-topic")
+    found = {(one.name, one.labels.get("api")): one.value
+             for family in scrape.families(address).values() for one in family.samples
+             if "le" not in one.labels}
+    for family in ("pylog_request_seconds", "pylog_request_queue_seconds",
+                   "pylog_request_local_seconds", "pylog_request_send_seconds",
+                   "pylog_request_size_bytes", "pylog_response_size_bytes"):
+        assert found[f"{family}_count", "ListOffsets"] == before + 1, family
+        assert found[f"{family}_sum", "ListOffsets"] > 0, family
+    assert scrape.value(address, "pylog_request_errors_total", api="Fetch",
+                        error="UNKNOWN_TOPIC_OR_PARTITION") == errors + 1
+
+
+def test_what_a_fetch_waits_for_records_is_told_as_parked_and_not_as_slow(brokerd, address):
+    name = talk.unique("parked")
+    talk.create_topic(brokerd.port, name)
+    before = scrape.value(address, "pylog_request_remote_seconds_sum", api="Fetch")
+    slow = scrape.value(address, "pylog_requests_slow_total")
+    with Connection(brokerd.port) as connection:
+        talk.fetch(connection, name, wait_ms_max=400, bytes_min=1)
+    after = scrape.value(address, "pylog_request_remote_seconds_sum", api="Fetch")
+    assert 0.35 < after - before < 5
+    assert scrape.value(address, "pylog_requests_slow_total") == slow
+
+
+def test_lag_is_told_in_records_and_in_seconds_since_the_first_uncommitted_one(brokerd, address):
+    age_ms = 90_000
+    group = talk.unique("behind")
+    name = made(brokerd.port, group, 10, 4, int(time.time() * 1000) - age_ms)
+    labels = {"group": group, "topic": name, "partition": "0"}
+    assert scrape.value(address, "pylog_group_lag_records", **labels) == 6
+    assert scrape.value(address, "pylog_group_committed_offset", **labels) == 4
+    assert 90 <= scrape.value(address, "pylog_group_lag_seconds", **labels) < 120
+    commit(brokerd.port, group, name, 10)
+    assert scrape.value(address, "pylog_group_lag_records", **labels) == 0
+    assert scrape.value(address, "pylog_group_lag_seconds", **labels) == 0
+    assert scrape.value(address, "pylog_group_state", group=group, state="Empty") == 1
+
+
+def test_a_group_whose_name_needs_escapes_is_told_right(brokerd, address):
+    group = 'a "quoted" \\ group\nof two lines'
+    name = made(brokerd.port, group, 3, 1, int(time.time() * 1000))
+    assert scrape.value(address, "pylog_group_lag_records", group=group, topic=name) == 2
+    assert scrape.explain(address, group)["lag_records"] == 2
+
+
+def test_explain_says_why_a_group_lags(brokerd, address):
+    group = talk.unique("why")
+    name = made(brokerd.port, group, 8, 3, int(time.time() * 1000) - 5000)
+    view = scrape.explain(address, group)
+    assert (view["status"], view["group"], view["lag_records"]) == (200, group, 5)
+    [part] = view["partitions"]
+    assert (part["topic"], part["lag_records"], part["high_watermark"]) == (name, 5, 8)
+    assert view["reasons"][0]["reason"] == "no_members"
+    assert scrape.explain(address, "nobody")["status"] == 404
+
+
+def test_groups_that_only_the_disk_remembers_are_told_after_a_restart(tmp_path):
+    broker = Brokerd(tmp_path, BROKER_SETTINGS).start()
+    try:
+        name = made(broker.port, "kept", 9, 2, int(time.time() * 1000))
+        assert broker.stop() == 0
+        broker.log.write_text("")
+        broker.start()
+        address = scrape.address_of(broker)
+        end_s = time.monotonic() + 40
+        while scrape.value(address, "pylog_group_lag_records", group="kept", topic=name) != 7:
+            assert time.monotonic() < end_s, scrape.text(address)
+            time.sleep(0.2)
+        assert broker.alarms() == []
+    finally:
+        broker.kill()
+
+
+def test_a_slow_request_is_one_line_of_the_log(brokerd, address):
+    """A frame of 8 MB whose answer the client takes slowly is not slow, one that waits is: the
+    answer of a large Fetch that nobody reads for a while."""
+    name = talk.unique("slow")
+    talk.create_topic(brokerd.port, name, max_message_bytes=9_000_000)
+    talk.append(brokerd.port, name, raw.batch([raw.record(b"k", bytes(8_000_000))]))
+    with Connection(brokerd.port) as connection:
+        body = raw.fetch_body(11, [(name, [(0, 0, 1 << 26, -1)])])
+        connection.send(raw.frame(raw.header(raw.FETCH, 11, 5, client_id=b"lazy one") + body))
+        time.sleep(0.5)
+        connection.receive()
+    end_s = time.monotonic() + 5
+    while 'client="lazy one"' not in brokerd.log.read_text():
+        assert time.monotonic() < end_s, brokerd.tail()
+        time.sleep(0.05)
+    [line] = [line for line in brokerd.log.read_text().splitlines() if "lazy one" in line]
+    assert "level=warning logger=pylog.request" in line and "api=Fetch" in line
+    assert "left_out=0" in line and "response_bytes=80" in line
+
+
+def test_heads_that_are_no_requests_and_other_methods_are_refused(brokerd, address):
+    host, _, port = address.rpartition(":")
+    for sent, wanted in ((b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405"),
+                         (b"GET /nothing HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),
+                         (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 200"),
+                         (b"\r\n\r\n", b""), (b"x" * 40_000, b"")):
+        with socket.create_connection((host, int(port)), timeout=15) as stream:
+            try:
+                stream.sendall(sent)
+                received = stream.recv(100)
+            except ConnectionError:
+                received = b""
+        assert received.startswith(wanted) and (wanted or not received), sent[:20]
+
+
+def test_clients_that_say_nothing_do_not_keep_scrapes_out(brokerd, address):
+    host, _, port = address.rpartition(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(5)]
+    try:
+        assert scrape.value(address, "pylog_partitions") >= 0
+    finally:
+        for stream in idle:
+            stream.close()
+
+
+def test_scrapes_beside_topics_that_come_and_go_are_always_whole(brokerd, address):
+    stop, failed = threading.Event(), []
+
+    def churn():
+        while not stop.is_set():
+            try:
+                name = talk.unique("churn")
+                talk.create_topic(brokerd.port, name, 5)
+                talk.append(brokerd.port, name, raw.batch(), 3)
+                with Connection(brokerd.port) as connection:
+                    ask(connection, raw.DELETE_TOPICS, 5, topic_names=[name], timeout=5000)
+            except Exception as error:
+                failed.append(error)
+                return
+
+    threads = [threading.Thread(target=churn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            scrape.families(address)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+
+
+def test_a_listener_that_cannot_be_had_stops_the_start(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for text in (f"127.0.0.1:{port}", "nonsense"):
+            broker = Brokerd(tmp_path, {"metrics.listener": text})
+            with pytest.raises(BrokerDied, match="metrics.listener"):
+                broker.start()
+
+
+def test_addresses_are_read_as_host_and_port():
+    assert parse_address("127.0.0.1:9644") == ("127.0.0.1", 9644)
+    assert parse_address("[::1]:1") == ("::1", 1)
+    assert parse_address(":0") == ("", 0)
+    for text in ("9644", "host:", "host:x", "host:70000", ""):
+        with pytest.raises(ValueError):
+            parse_address(text)

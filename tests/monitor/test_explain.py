@@ -1,0 +1,77 @@
+"""From numbers to the reason why a group lags."""
+
+from pylog.monitor.explain import reasons
+
+
+def part(index=0, lag=0, consume=100.0, produce=100.0, member="m1", **fields):
+    return {"topic": "t", "partition": index, "lag_records": lag, "lag_seconds": lag / 100,
+            "committed_offset": 1000 - lag, "high_watermark": 1000, "last_stable_offset": 1000,
+            "consume_rate": consume, "produce_rate": produce, "cold_reads": 0,
+            "member_id": member, **fields}
+
+
+def view(*parts, members=("m1",), state="Stable", rebalances=0, throttled=0):
+    return {"state": state, "partitions": list(parts), "rate_seconds": 60.0,
+            "lag_records": sum(one["lag_records"] for one in parts),
+            "rebalances": {"count": rebalances, "seconds": 300.0},
+            "members": [{"member_id": name, "client_id": f"client-{name}",
+                         "throttled_ms": throttled} for name in members]}
+
+
+def first(*parts, **fields):
+    return reasons(view(*parts, **fields))[0]
+
+
+def test_a_group_without_lag_is_told_so():
+    assert first(part())["reason"] == "no_lag"
+
+
+def test_a_group_that_nobody_is_in_has_nobody_to_consume():
+    found = first(part(lag=10, consume=0.0), members=(), state="Empty")
+    assert found["reason"] == "no_members" and "10 records" in found["text"]
+
+
+def test_a_group_that_rebalances_now_or_often_is_told_so():
+    assert first(part(lag=10), state="PreparingRebalance")["reason"] == "rebalancing"
+    found = first(part(lag=10), rebalances=7)
+    assert found["reason"] == "rebalancing" and found["rebalances"] == 7
+
+
+def test_throttled_clients_are_named():
+    found = first(part(lag=10), throttled=250)
+    assert found["reason"] == "throttled" and found["clients"] == {"client-m1": 250}
+
+
+def test_an_open_transaction_that_holds_the_lag_is_found():
+    found = first(part(lag=500, last_stable_offset=500))
+    assert found["reason"] == "open_transaction" and "t-0" in found["text"]
+
+
+def test_a_member_whose_partitions_hold_the_lag_is_slow():
+    parts = [part(0, lag=900, consume=5.0), part(1, lag=800, consume=5.0),
+             part(2, lag=10, member="m2"), part(3, lag=10, member="m2")]
+    found = first(*parts, members=("m1", "m2"))
+    assert found["reason"] == "slow_member" and found["member_id"] == "m1"
+
+
+def test_a_partition_that_gets_most_of_what_is_produced_is_hot():
+    parts = [part(0, lag=5000, produce=1000.0, consume=400.0),
+             *[part(index, produce=10.0, member="m2") for index in range(1, 6)]]
+    found = first(*parts, members=("m1", "m2"))
+    assert found["reason"] == "hot_partition" and found["partition"] == "t-0"
+
+
+def test_cold_reads_are_told():
+    codes = [one["reason"] for one in reasons(view(part(lag=5000, cold_reads=40)))]
+    assert codes[0] == "cold_reads"
+
+
+def test_the_pace_ends_every_explanation():
+    def last(*parts, **fields):
+        return reasons(view(*parts, **fields))[-1]
+
+    assert last(part(lag=100, consume=50.0))["reason"] == "falling_behind"
+    found = last(part(lag=100, consume=150.0))
+    assert found["reason"] == "catching_up" and found["seconds_left"] == 2.0
+    assert last(part(lag=100, consume=0.0))["reason"] == "stopped"
+    assert last(part(lag=100, consume=None, produce=None))["reason"] == "unknown_pace"
