@@ -20,7 +20,7 @@ from bench import kafka
 from tests.compat.client_tools import CLASSES as TOOLS
 
 HERE = Path(__file__).resolve().parent
-WITHOUT_STATIC = ("codecs", "group", "dying", "restart", "resume", "seek", "reset", "topics",
+WITHOUT_STATIC = ("codecs", "create", "group", "dying", "restart", "resume", "seek", "reset", "topics",
                   "configs", "groups")
 SCENARIOS = (*WITHOUT_STATIC, "static")
 CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
@@ -182,11 +182,12 @@ def go_version(module: str) -> str:
 
 CLIENTS = (
     *(Client("Java", version, _java(version, "Compat")) for version in ("2.8.2", "3.9.1", "4.3.1")),
+    Client("Java, administration", "4.3.1", _java("4.3.1", "Administration"), ("calls",)),
     Client("Kafka Streams", "4.3.1", _java("4.3.1", "WordCount"), ("streams",), 240.0),
     Client("confluent-kafka", "2.16.1",
            _python("confluent-kafka", "client_confluent", "confluent-kafka==2.16.1")),
     Client("kcat", kcat_version(), _kcat,
-           ("codecs", "group", "dying", "static", "restart", "resume", "seek", "reset"),
+           ("codecs", "create", "group", "dying", "static", "restart", "resume", "seek", "reset"),
            pinned=False),
     Client("kafka-python", "2.0.6",
            _python("kafka-python-2", "client_kafka_python", "kafka-python==2.0.6"),
@@ -199,5 +200,5 @@ CLIENTS = (
     Client("Sarama", go_version("github.com/IBM/sarama"), _go("sarama")),
     Client("segmentio kafka-go", go_version("github.com/segmentio/kafka-go"), _go("segmentio"),
            WITHOUT_STATIC),
-    Client("Kafka's tools", kafka.kafka_version(), _tools, tuple(TOOLS)),
+    Client("Kafka's tools", kafka.kafka_version(), _tools, tuple(TOOLS), 600.0),
 )

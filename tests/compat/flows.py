@@ -136,6 +136,14 @@ def member(client, topic: str) -> str:
     return ""
 
 
+def create(client, topic: str) -> str:
+    """The first record makes its topic."""
+    name, sent = f"{topic}-new", rows("new", 5)
+    client.produce(name, sent, "none")
+    assert client.read(name, 0, 5) == sent, "read back other records than written"
+    return ""
+
+
 def resume(client, topic: str) -> str:
     sent = rows("resume", 30)
     client.produce(topic, sent, "none", 0)
@@ -227,7 +235,7 @@ def groups(client, topic: str) -> str:
     return note
 
 
-FLOWS = {"codecs": codecs, "group": group, "member": member, "resume": resume, "seek": seek,
+FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member, "resume": resume, "seek": seek,
          "reset": reset, "topics": topics, "configs": configs, "groups": groups}
 
 

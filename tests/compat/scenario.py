@@ -26,8 +26,7 @@ from tests.wire.raw import Connection
 from tests.wire.talk import append, create_topic
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4",
-            "auto.create.topics.enable": "false"}
+SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4"}
 DEADLY = {"dying": dying, "static": static, "restart": restart}
 PARTITIONS = {"group": flows.PARTITIONS, **dict.fromkeys(DEADLY, flows.PARTITIONS), "streams": 2,
               "kafka-consumer-groups": 3, "kafka-verifiable-consumer": 4}

@@ -11,6 +11,7 @@ import re
 COLUMNS = {
     "codecs": "every codec the client has, records of 0 to 390,000 bytes written and read back "
               "byte for byte by assignment",
+    "create": "the first record makes its topic",
     "group": "a group of one, a second member joins, then leaves; every record is seen",
     "dying": "one of two members is killed; when its session ends, and not before, the other takes "
              "over and reads on; a third joins",
@@ -23,6 +24,8 @@ COLUMNS = {
     "topics": "create, describe, delete; add partitions",
     "configs": "alter and describe a topic's settings, describe a broker's",
     "groups": "list, describe, committed offsets told and set, delete",
+    "calls": "every call of Kafka 4.3's administration client that one broker without security "
+             "serves, right and wrong ones: topics, records, settings, groups, cluster, quotas",
     "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
                "empty state folder",
 }

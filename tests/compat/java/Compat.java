@@ -67,6 +67,7 @@ public final class Compat {
     private String run(String scenario) throws Exception {
         switch (scenario) {
             case "codecs": return codecs();
+            case "create": return new Compat(bootstrap, topic + "-new").create();
             case "group": return group();
             case "resume": return resume();
             case "seek": return seek();
@@ -185,6 +186,13 @@ public final class Compat {
             readBack(names[place], (long) ROWS * place, 0, ROWS);
         }
         return String.join(" ", names);
+    }
+
+    /** The first record makes its topic. */
+    private String create() throws Exception {
+        produce("new", 5, "none", 0);
+        readBack("new", 0, 0, 5);
+        return "";
     }
 
     private final class Member extends Thread {

@@ -17,7 +17,9 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
 });
 
-const [bootstrap, scenario, topic] = process.argv.slice(2);
+const [bootstrap, scenario] = process.argv.slice(2);
+// The scenario "create" is of a topic that is not there yet.
+const topic = process.argv[4] + (scenario === 'create' ? '-new' : '');
 const BASE_MS = 1760000000000;
 const PARTITIONS = 4;
 // The last of a full set of rows is longer than any codec's block.
@@ -106,6 +108,12 @@ async function codecs() {
     offset += ROWS;
   }
   return Object.keys(CODECS).join(' ');
+}
+
+async function create() {
+  await produce('new', 5, 'none', 0);
+  await readBack('new', 0, 0, 5);
+  return '';
 }
 
 async function group() {
@@ -263,7 +271,9 @@ async function living() {
   }
 }
 
-const FLOWS = { codecs, group, member: living, resume, seek, reset, topics, configs, groups };
+const FLOWS = {
+  codecs, create, group, member: living, resume, seek, reset, topics, configs, groups,
+};
 FLOWS[scenario]().then((note) => {
   console.log(JSON.stringify({ ok: true, note }));
   process.exit(0);

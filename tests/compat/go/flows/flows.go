@@ -131,8 +131,8 @@ func Rows(stem string, count int) []Row {
 func Main(open func(bootstrap string) Client) {
 	client := open(os.Args[1])
 	flow := map[string]func(Client, string) (string, error){
-		"codecs": codecs, "group": group, "member": living, "resume": resume, "seek": seek,
-		"reset": reset, "topics": topics, "configs": configs, "groups": groups,
+		"codecs": codecs, "create": create, "group": group, "member": living,
+		"resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs, "groups": groups,
 	}[os.Args[2]]
 	note, err := flow(client, os.Args[3])
 	if err != nil {
@@ -177,6 +177,19 @@ func codecs(client Client, topic string) (string, error) {
 		offset += int64(len(sent))
 	}
 	return strings.Join(client.Codecs(), " "), nil
+}
+
+// create: the first record makes its topic.
+func create(client Client, topic string) (string, error) {
+	sent := Rows("new", 5)
+	if err := client.Produce(topic+"-new", sent, "none", 0); err != nil {
+		return "", err
+	}
+	got, err := client.Read(topic+"-new", 0, len(sent))
+	if err != nil {
+		return "", err
+	}
+	return "", same(got, sent, 0)
 }
 
 func join(client Client, topic string) *Member {

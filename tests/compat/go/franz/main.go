@@ -33,7 +33,7 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 		"gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression()}
 	kafka, err := c.open(kgo.ProducerBatchCompression(codecs[codec]),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.AllowAutoTopicCreation())
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 	codecs := map[string]kafka.Compression{"gzip": kafka.Gzip, "snappy": kafka.Snappy,
 		"lz4": kafka.Lz4, "zstd": kafka.Zstd}
 	writer := kafka.Writer{Addr: kafka.TCP(c.bootstrap), Topic: topic,
-		RequiredAcks: kafka.RequireAll, Compression: codecs[codec],
+		AllowAutoTopicCreation: true, RequiredAcks: kafka.RequireAll, Compression: codecs[codec],
 		BatchTimeout: 20 * time.Millisecond,
 		Balancer:     kafka.BalancerFunc(func(kafka.Message, ...int) int { return int(partition) })}
 	var messages []kafka.Message
