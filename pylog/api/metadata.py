@@ -47,7 +47,8 @@ async def metadata(broker, context, request):
 
 
 def _with_operations(entry):
-    if entry.error_code != ErrorCode.NONE:
+    # What there is to do to a topic that is not there is told too, as long as it has a name.
+    if entry.name is None:
         return entry
     entry = copy(entry)
     entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
