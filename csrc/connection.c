@@ -82,8 +82,14 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     learn_local_address(c);
     STAT_ADD(r, connections, 1);
     STAT_ADD(r, connections_accepted, 1);
-    if (r->all->config.idle_ms_max >= 0)
+    if (a->refused_ms > 0) {
+        STAT_ADD(r, connections_refused, 1);
+        c->refused = c->muted = true;
+        c->muted_until_ms = r->now_ms + a->refused_ms;
+        timers_set(&r->timers, &c->timer, c->muted_until_ms);
+    } else if (r->all->config.idle_ms_max >= 0) {
         timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
+    }
 }
 
 void connection_close(struct reactor *r, struct connection *c) {
@@ -139,6 +145,10 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
         arm(r, c);
         return;
     }
+    if (c->refused) {
+        connection_close(r, c);
+        return;
+    }
     if (!c->blocked && c->muted) {
         c->muted = false;
         c->active_ms = c->frame_ms = r->now_ms; /* it waited for us, not we for it */
@@ -166,6 +176,7 @@ void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_m
     c->muted = true;
     if (r->privileged == c) r->privileged = NULL; /* it would keep the others from going on */
     STAT_ADD(r, requests_throttled, 1);
+    if (c->quota != NULL) quota_client_note(c->quota, throttle_ms, r->now_ms);
 }
 
 /* Sends what is due. What that takes counts on the client's time, as far as it is limited. */

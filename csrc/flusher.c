@@ -166,7 +166,7 @@ static void flusher_note(struct log *log) {
 static void flusher_syncfs(struct log_dir *dir, struct log *first) {
     for (struct log *log = first; log != NULL; log = log->flush_next) flusher_note(log);
     int64_t began_ns = log_dir_now_ns();
-    if (syncfs(dir->fd) != 0) log_dir_fail(dir, errno, "syncfs");
+    if (log_dir_disk(dir)->syncfs(dir->fd) != 0) log_dir_fail(dir, errno, "syncfs");
     int64_t took_ns = log_dir_now_ns() - began_ns;
     meter_record_shared(&dir->flush_ns, METER_NS_FIRST, (uint64_t)took_ns);
     if (took_ns > FLUSHER_SYNCFS_MS_MAX * 1000000ll)

@@ -134,6 +134,8 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) {
     }
     struct listener_accepted a = {.fd = fd, .listener = l->listener};
     listener_address(&from, &a.peer);
+    if (r->all->config.quotas != NULL)
+        a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
     if (!peers_enter(r->all->peers, a.peer.ip, atomic_load(&r->all->connections_per_ip_max))) {
         STAT_ADD(r, connections_refused, 1);
         close(fd);

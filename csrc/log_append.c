@@ -75,9 +75,10 @@ static bool log_append_must_roll(const struct log *log, struct segment *s, size_
 /* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
 static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
+    const struct disk *disk = log_dir_disk(log->home->dir);
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
-        ssize_t n = pwrite(s->fd, bytes, len, at);
+        ssize_t n = disk->pwrite(s->fd, bytes, len, at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             int error = n < 0 ? errno : ENOSPC;

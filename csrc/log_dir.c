@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,10 +66,31 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     return error;
 }
 
+void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind) {
+    atomic_store(&dir->disk, disk_of(kind));
+}
+
+void log_dir_set_reserve(struct log_dir *dir, int64_t bytes) {
+    atomic_store(&dir->reserve_bytes, bytes);
+}
+
+bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+    struct statvfs space;
+    if (fstatvfs(dir->fd, &space) != 0) return false;
+    *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
+    *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
+    atomic_store(&dir->short_of_space, *free_bytes < atomic_load(&dir->reserve_bytes));
+    return true;
+}
+
+bool log_dir_short_of_space(const struct log_dir *dir) {
+    return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
+}
+
 int log_dir_sync(struct log_dir *dir, const char *name) {
     int fd = openat(dir->fd, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return -errno;
-    int result = fsync(fd) == 0 ? 0 : -errno;
+    int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
     close(fd);
     return result;
 }
@@ -108,7 +130,7 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
     if (fd < 0) return -errno;
     ssize_t n = write(fd, bytes, len);
     int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
-    if (result == 0 && sync && fsync(fd) != 0) result = -errno;
+    if (result == 0 && sync && log_dir_disk(dir)->fsync(fd) != 0) result = -errno;
     close(fd);
     if (result == 0 && renameat(dir->fd, temporary, dir->fd, path) != 0) result = -errno;
     if (result != 0) unlinkat(dir->fd, temporary, 0);
@@ -209,6 +231,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     if (dir == NULL) return NULL;
     dir->fd = -1;
     dir->pool = pool;
+    atomic_init(&dir->disk, disk_of(DISK_SYSTEM));
     dir->open_max = LOG_DIR_OPEN_MAX;
     pthread_mutex_init(&dir->logs_lock, NULL);
     pthread_mutex_init(&dir->files_lock, NULL);

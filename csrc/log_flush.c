@@ -44,12 +44,12 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     pthread_mutex_unlock(&log->view_lock);
 }
 
-static int log_flush_index(struct segment *s, const char *extension) {
+int log_flush_index(struct segment *s, const char *extension) {
     char path[SEGMENT_PATH_BYTES];
     segment_path(s, extension, path);
     int fd = openat(s->home->dir->fd, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? 0 : -errno;
-    int result = fdatasync(fd) == 0 ? 0 : -errno;
+    int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
     close(fd);
     return result;
 }
@@ -62,7 +62,7 @@ static int log_flush_segment(struct segment *s) {
     atomic_store(&s->dirty, false);
     if (sealed) segment_trim_sealed(s);
     int64_t began_ns = log_dir_now_ns();
-    if (fdatasync(s->fd) != 0) {
+    if (log_dir_disk(s->home->dir)->fdatasync(s->fd) != 0) {
         result = -errno;
         log_dir_fail(s->home->dir, errno, "fdatasync");
     }

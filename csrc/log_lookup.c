@@ -11,7 +11,8 @@
 enum {
     LOG_ABORTED_BYTES = 34,
     LOG_ABORTED_FILE_BYTES_MAX = 64 << 20,
-    LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30
+    LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30,
+    LOG_LOOKUP_ATTEMPTS = 16
 };
 
 /* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
@@ -104,7 +105,8 @@ static int64_t log_lookup_largest(struct segment *s) {
     return atomic_load(&s->largest_timestamp);
 }
 
-static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
+/* -ENOENT: a segment was removed or replaced meanwhile. */
+static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
     struct log_lookup l;
     int result = log_lookup_begin(log, &l), best = -1;
     if (result != 0) return result;
@@ -115,7 +117,7 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
         struct segment *s = l.segments[i];
         if (atomic_load(&s->bytes) == 0) continue;
         if ((result = segment_pin(s, false)) != 0) {
-            result = result == -ENOENT ? 0 : LOG_E_IO;
+            if (result != -ENOENT) result = LOG_E_IO;
             continue;
         }
         int64_t largest = log_lookup_largest(s), from;
@@ -140,6 +142,18 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
     inflater_free(in);
     log_lookup_end(&l);
     return result;
+}
+
+static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
+    int result;
+    for (int i = 0; i < LOG_LOOKUP_ATTEMPTS; i++) {
+        if ((result = log_lookup_once(log, q)) != -ENOENT) return result;
+        if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+        /* The cleaner changes the list under this lock. */
+        pthread_mutex_lock(&log->append_lock);
+        pthread_mutex_unlock(&log->append_lock);
+    }
+    return LOG_E_CORRUPT;
 }
 
 static int log_lookup_answer(struct log *log, struct log_lookup_question *q, int64_t *offset,

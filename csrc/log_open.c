@@ -43,8 +43,7 @@ int log_add_segment(struct log *log, struct segment *s) {
     return result;
 }
 
-/* Renames a segment's files away; whoever reads it keeps its descriptor. */
-static void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
+void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
     struct log_dir *dir = log->home->dir;
     char from[SEGMENT_PATH_BYTES], to[SEGMENT_PATH_BYTES + 16];

@@ -14,6 +14,8 @@
 
 #include "log_state.h"
 
+enum { LOG_READ_SWAPS_MAX = 16 };
+
 int32_t log_find_segment(const struct log *log, int64_t offset) {
     uint32_t low = 0, n = log->segment_count;
     if (n > 0 && log->segments[n - 1]->base_offset <= offset)
@@ -202,6 +204,7 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
     memset(out, 0, sizeof *out);
     out->fd = -1;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    int swaps = 0;
     for (int32_t skip = 0;; skip++) {
         int result = log_read_plan(log, offset, bound, skip, &plan, out);
         if (result != 1) {
@@ -211,10 +214,17 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         result = segment_pin(plan.segment, false);
         if (result != 0) {
             segment_release(plan.segment);
-            /* Retention took the file between the look and the open: the offset is below the start
-             * by now. */
-            if (result == -ENOENT) return atomic_load(&log->deleted) ? LOG_E_DELETED : LOG_E_RANGE;
-            return log_storage_error(log, result, "open");
+            if (result != -ENOENT) return log_storage_error(log, result, "open");
+            if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+            /* Retention took the file between the look and the open, and the next look finds the
+             * offset below the start; or the cleaner puts another in its place, under the append
+             * lock. */
+            if (nowait) return LOG_E_WOULD_BLOCK;
+            if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
+            pthread_mutex_lock(&log->append_lock);
+            pthread_mutex_unlock(&log->append_lock);
+            skip = -1;
+            continue;
         }
         result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
         if (result == 0 && out->length > 0) {

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "log_clean_state.h"
 #include "log_state.h"
 
 enum {
@@ -64,20 +65,21 @@ static const char *log_listing_parse(const char *name, int64_t *offset) {
     return name[20] == '.' ? name + 21 : NULL;
 }
 
-static int log_list(struct log *log, struct log_listing *listing) {
+/* `finish`: at a start, before anybody uses the files. */
+static int log_list(struct log *log, bool finish, struct log_listing *listing) {
     struct log_dir *dir = log->home->dir;
     char path[SEGMENT_PATH_BYTES];
     memset(listing, 0, sizeof *listing);
     log_path(log, ".", path);
     int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
+    int result = fd < 0 ? -errno : finish ? log_swap_finish(fd) : 0;
+    DIR *entries = result < 0 ? NULL : fdopendir(fd);
     if (entries == NULL) {
-        int result = -errno;
+        if (result == 0) result = -errno;
         if (fd >= 0) close(fd);
         return result;
     }
     struct dirent *entry;
-    int result = 0;
     while (result == 0 && (entry = readdir(entries)) != NULL) {
         const char *name = entry->d_name, *dot = strrchr(name, '.');
         int64_t offset;
@@ -242,7 +244,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     struct log_listing listing;
     producers_free(&log->producers);
     if (log->segment_count == 0) return 0;
-    int result = log_list(log, &listing);
+    int result = log_list(log, false, &listing);
     if (result != 0) return LOG_E_IO;
     int64_t from = log_load_snapshot(log, &listing.snapshots, end);
     log_list_free(&listing);
@@ -293,7 +295,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
     int64_t bytes = atomic_load(&s->bytes);
     if (bytes == good) return 0;
     log->bytes_cut += bytes - good;
-    if (ftruncate(s->fd, good) != 0 || fdatasync(s->fd) != 0) return -errno;
+    if (ftruncate(s->fd, good) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
+        return -errno;
     atomic_fetch_sub(&log->size_bytes, bytes - good);
     atomic_store(&s->bytes, good);
     return 0;
@@ -367,7 +370,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
     struct log_listing listing;
     int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
             end = start;
-    int result = log_list(log, &listing);
+    int result = log_list(log, true, &listing);
     for (uint32_t i = 0; i < listing.segments.count && result == 0; i++) {
         struct segment *s = segment_new(log->home, listing.segments.at[i], 0, -1);
         struct stat st;

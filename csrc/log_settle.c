@@ -66,7 +66,7 @@ static void log_settle_note(struct log_settle *entry) {
 
 static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) log_settle_note(&list[i]);
-    if (syncfs(dir->fd) != 0) {
+    if (log_dir_disk(dir)->syncfs(dir->fd) != 0) {
         log_dir_fail(dir, errno, "syncfs");
         return LOG_E_IO;
     }

@@ -37,6 +37,9 @@ struct log_dir {
     int fd;
     char *path;
     struct iopool *pool;
+    _Atomic(const struct disk *) disk;
+    _Atomic int64_t reserve_bytes;
+    _Atomic bool short_of_space;
     _Atomic bool offline;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
@@ -112,6 +115,9 @@ struct log {
 };
 
 /* log_dir.c */
+static inline const struct disk *log_dir_disk(struct log_dir *dir) {
+    return atomic_load_explicit(&dir->disk, memory_order_relaxed);
+}
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
 int log_dir_sync(struct log_dir *dir,
@@ -129,6 +135,7 @@ void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
+int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
 
 /* log_wait.c */
 void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
@@ -151,6 +158,8 @@ int log_write_epochs(struct log *log, bool sync, uint32_t *made);
 int log_close_files(struct log *log); /* everything of log_close_clean but the flush */
 int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
 int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
+/* Renames a segment's files away; whoever reads it keeps its descriptor. */
+void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
 

@@ -157,7 +157,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         atomic_fetch_sub(&log->size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
         s->since_entry_bytes = 0;
-        if (ftruncate(s->fd, position) != 0 || fdatasync(s->fd) != 0)
+        if (ftruncate(s->fd, position) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
             result = log_storage_error(log, -errno, "ftruncate");
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};

@@ -289,6 +289,10 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
 
 static void append_part(struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
+    if (log_short_of_space(p->log)) {
+        p->error = log_error_code(LOG_E_FULL);
+        return;
+    }
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     if (error != 0) {
         p->error = log_error_code(error);
@@ -398,7 +402,7 @@ static bool keep_keys(struct produce *q) {
 }
 
 static enum serve_status append_all(struct serve_request *r, struct produce *q) {
-    int64_t now_ms = serve_wall_ms();
+    int64_t now_ms = serve_wall_ms(q->serve);
     bool pending = false;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
@@ -423,7 +427,7 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
 static int check_job(struct iojob *job, void *worker_scratch) {
     struct produce *q = (struct produce *)job;
     struct scratch *scratch = worker_scratch;
-    int64_t now_ms = serve_wall_ms(), began_ns = quotas_monotonic_ns();
+    int64_t now_ms = serve_wall_ms(q->serve), began_ns = quotas_monotonic_ns();
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error == 0)
             check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
@@ -439,7 +443,7 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
         q->job_running =
             false; /* the pool is full: a slower reactor is better than a lost request */
     }
-    int64_t now_ms = serve_wall_ms();
+    int64_t now_ms = serve_wall_ms(s);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error == 0) check_part(q, &q->parts[i], s->inflater, now_ms);
     return append_all(r, q);

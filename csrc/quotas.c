@@ -14,6 +14,9 @@
 
 enum { BUCKETS_FIRST = 64, SAMPLES_FIRST = 4, SWEEP_COUNT_MIN = 1024, NS_PER_S = 1000000000 };
 
+/* Before an address, to tell its rate from those of clients. */
+#define ADDRESS_KEY "address"
+
 struct sample {
     int64_t start_ms, last_ms;
     double sum;
@@ -35,6 +38,8 @@ struct quota_client {
     struct quotas *quotas;
     struct quota_rate *rates[QUOTA_KINDS]; /* one reference on each */
     atomic_int references;                 /* the table's included */
+    _Atomic uint64_t throttled_ms;
+    _Atomic int64_t throttled_at_ms;
     uint32_t hash, generation, principal, client_id_len;
     uint8_t client_id[];
 };
@@ -48,6 +53,10 @@ struct quotas {
     struct quota_rate **rates;
     uint32_t client_buckets, rate_buckets, client_count, rate_count;
     uint32_t client_sweep_at, rate_sweep_at;
+    struct quota_address *addresses;
+    uint32_t address_count;
+    double address_others;
+    atomic_bool addresses_limited;
 };
 
 static uint32_t hash_bytes(uint32_t h, const uint8_t *p, size_t n) {
@@ -170,6 +179,7 @@ void quotas_free(struct quotas *q) {
     pthread_rwlock_destroy(&q->lock);
     free(q->clients);
     free(q->rates);
+    free(q->addresses);
     free(q);
 }
 
@@ -329,6 +339,47 @@ int quotas_install(struct quotas *q, uint32_t principal, const uint8_t *client_i
     return complete ? 0 : -1;
 }
 
+/* ---- addresses */
+
+int quotas_set_addresses(struct quotas *q, const struct quota_address *addresses, uint32_t count,
+                         double others) {
+    struct quota_address *copy = malloc((count + 1) * sizeof *copy);
+    if (copy == NULL) return -1;
+    if (count != 0) memcpy(copy, addresses, count * sizeof *copy);
+    pthread_rwlock_wrlock(&q->lock);
+    struct quota_address *old = q->addresses;
+    q->addresses = copy;
+    q->address_count = count;
+    q->address_others = others;
+    atomic_store(&q->addresses_limited, count != 0 || others > 0);
+    pthread_rwlock_unlock(&q->lock);
+    free(old);
+    return 0;
+}
+
+int32_t quotas_connection(struct quotas *q, const uint8_t ip[16], int64_t now_ms) {
+    if (!atomic_load_explicit(&q->addresses_limited, memory_order_relaxed)) return 0;
+    uint8_t key[sizeof ADDRESS_KEY - 1 + 16] = ADDRESS_KEY;
+    memcpy(key + sizeof ADDRESS_KEY - 1, ip, 16);
+    struct quota_rate *rate = NULL;
+    pthread_rwlock_wrlock(&q->lock);
+    double per_second = q->address_others;
+    for (uint32_t i = 0; i < q->address_count; i++)
+        if (memcmp(q->addresses[i].ip, ip, 16) == 0) per_second = q->addresses[i].per_second;
+    if (q->rate_count >= q->rate_sweep_at) sweep_rates(q, now_ms);
+    if (per_second > 0)
+        rate = rate_for(q, &(struct quota_limit){key, (uint32_t)sizeof key, per_second});
+    pthread_rwlock_unlock(&q->lock);
+    if (rate == NULL) return 0;
+    pthread_mutex_lock(&rate->lock);
+    rate_add(q, rate, 1, now_ms);
+    int32_t wait_ms = rate_excess_ms(q, rate, now_ms);
+    if (wait_ms > 0) rate_add(q, rate, -1, now_ms);
+    pthread_mutex_unlock(&rate->lock);
+    rate_release(rate);
+    return wait_ms > q->window_ms ? (int32_t)q->window_ms : wait_ms;
+}
+
 /* ---- reactors */
 
 int64_t quotas_monotonic_ns(void) {
@@ -354,6 +405,25 @@ bool quota_client_is(const struct quota_client *c, uint32_t generation, uint32_t
                      const uint8_t *client_id, uint32_t len) {
     return c->generation == generation && c->principal == principal && c->client_id_len == len &&
            (len == 0 || memcmp(c->client_id, client_id, len) == 0);
+}
+
+void quota_client_note(struct quota_client *c, int32_t throttle_ms, int64_t now_ms) {
+    atomic_fetch_add_explicit(&c->throttled_ms, (uint64_t)throttle_ms, memory_order_relaxed);
+    atomic_store_explicit(&c->throttled_at_ms, now_ms, memory_order_relaxed);
+}
+
+uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
+                          int64_t since_ms) {
+    uint64_t sum = 0;
+    pthread_rwlock_rdlock(&q->lock);
+    for (uint32_t i = 0; i < q->client_buckets; i++)
+        for (const struct quota_client *c = q->clients[i]; c != NULL; c = c->next)
+            if (c->client_id_len == len &&
+                (len == 0 || memcmp(c->client_id, client_id, len) == 0) &&
+                atomic_load_explicit(&c->throttled_at_ms, memory_order_relaxed) >= since_ms)
+                sum += atomic_load_explicit(&c->throttled_ms, memory_order_relaxed);
+    pthread_rwlock_unlock(&q->lock);
+    return sum;
 }
 
 void quota_client_retain(struct quota_client *c) {

@@ -39,6 +39,19 @@ struct quota_limit {
 /* 0, or -1 when out of memory. */
 int quotas_install(struct quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                    const struct quota_limit limits[QUOTA_KINDS], int64_t now_ms);
+/* For how many ms clients of this id were told to stop since they are known, of those that were
+ * since `since_ms`. */
+uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
+                          int64_t since_ms);
+/* How many connections may begin from an address in a second (KIP-612): of those named, and of
+ * every other one by itself; 0: without limit. */
+struct quota_address {
+    uint8_t ip[16]; /* v4-mapped for IPv4 */
+    double per_second;
+};
+/* Replaces what was set before. 0, or -1 when out of memory. */
+int quotas_set_addresses(struct quotas *q, const struct quota_address *addresses, uint32_t count,
+                         double others);
 /* Clients and rates that are known. */
 void quotas_count(struct quotas *q, uint32_t *clients, uint32_t *rates);
 
@@ -46,12 +59,17 @@ void quotas_count(struct quotas *q, uint32_t *clients, uint32_t *rates);
 /* Changes with every quotas_void; 0: no quota is set. The one thing that a broker without quotas
  * looks at. */
 atomic_uint *quotas_generation(struct quotas *q);
+/* A connection begins: counts it, or tells for how many ms it is to be kept waiting before it is
+ * closed. Any thread. */
+int32_t quotas_connection(struct quotas *q, const uint8_t ip[16], int64_t now_ms);
 /* The client with one reference for the caller; NULL: it is to be asked for. */
 struct quota_client *quotas_client(struct quotas *q, uint32_t principal, const uint8_t *client_id,
                                    uint32_t len);
 /* True: `c` is still what quotas_client would find. */
 bool quota_client_is(const struct quota_client *c, uint32_t generation, uint32_t principal,
                      const uint8_t *client_id, uint32_t len);
+/* Its connection was told to stop for so long; for quotas_throttled. */
+void quota_client_note(struct quota_client *c, int32_t throttle_ms, int64_t now_ms);
 void quota_client_retain(struct quota_client *c);
 void quota_client_release(struct quota_client *c);
 /* Some kind has a limit. */

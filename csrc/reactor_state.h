@@ -112,8 +112,9 @@ struct connection {
     int fd;
     uint8_t slot_count;
     bool readable, hung_up, failed, blocked, closing, watched;
-    bool asking; /* the control plane was asked about the client; nothing starts before */
-    bool muted;  /* until muted_until_ms nothing is read and nothing starts (KIP-219) */
+    bool asking;  /* the control plane was asked about the client; nothing starts before */
+    bool muted;   /* until muted_until_ms nothing is read and nothing starts (KIP-219) */
+    bool refused; /* muted, and then closed */
     struct slot *first, *last;
     struct input_buffer *in;
     size_t in_start, in_end; /* pending bytes */
@@ -138,6 +139,7 @@ struct listener_socket {
 };
 struct listener_accepted {
     int fd, listener;
+    int32_t refused_ms; /* its address begins too many: closed after so long, unread */
     struct event_address peer;
 };
 
@@ -158,6 +160,7 @@ struct reactor {
     uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
     int64_t now_ms, drain_until_ms;
     atomic_bool room_wanted;
+    bool unrung; /* the control plane's own: it left letters */
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index, abandoned, listener_count;
     int epoll;

@@ -103,8 +103,8 @@ void segment_release(struct segment *s) {
     free(s);
 }
 
-static void segment_path_locked(const struct segment *s, const char *extension,
-                                char path[SEGMENT_PATH_BYTES]) {
+void segment_path_locked(const struct segment *s, const char *extension,
+                         char path[SEGMENT_PATH_BYTES]) {
     snprintf(path, SEGMENT_PATH_BYTES, "%s/%020lld.%s", s->home->name, (long long)s->base_offset,
              extension);
 }
@@ -186,6 +186,8 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct log_dir *dir = s->home->dir;
     (void)scratch;
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
+    int64_t free_bytes, total_bytes;
+    log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
     } else {

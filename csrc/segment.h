@@ -72,6 +72,8 @@ void segment_release(struct segment *s);
 
 /* "<home>/<base>.<extension>" below the log directory. */
 enum { SEGMENT_PATH_BYTES = 320 };
+void segment_path_locked(const struct segment *s, const char *extension,
+                         char path[SEGMENT_PATH_BYTES]); /* files_lock */
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]);
 
 /* Opens when needed. 0 or -errno. `create`: a new empty file, whatever was there before. */

@@ -26,9 +26,14 @@ static size_t segment_index_entry(bool times) {
 
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
-    segment_path(s, segment_index_extension(times), path);
-    int fd = openat(s->home->dir->fd, path, flags | O_CLOEXEC, 0644);
-    return fd < 0 ? -errno : fd;
+    struct log_dir *dir = s->home->dir;
+    /* A removed segment's names may be another's by now; the lock keeps them until the open. */
+    pthread_mutex_lock(&dir->files_lock);
+    segment_path_locked(s, segment_index_extension(times), path);
+    int fd = s->removed ? -1 : openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
+    pthread_mutex_unlock(&dir->files_lock);
+    return result;
 }
 
 static bool segment_index_unmap(const uint8_t **map, size_t *bytes) {
@@ -145,8 +150,10 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
     size_t entry = segment_index_entry(times), bytes = fresh * entry;
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
     if (fd < 0) return fd;
-    ssize_t n =
-        bytes == 0 ? 0 : pwrite(fd, times ? t->times : t->offsets, bytes, (off_t)(*count * entry));
+    const struct disk *disk = log_dir_disk(s->home->dir);
+    ssize_t n = bytes == 0 ? 0
+                           : disk->pwrite(fd, times ? t->times : t->offsets, bytes,
+                                          (off_t)(*count * entry));
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
     close(fd);
     if (result != 0) return result;
@@ -187,7 +194,9 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
 
 bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_t position) {
     bool added = false;
-    if (h->max_timestamp > atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed)) {
+    /* A batch that compaction emptied has no record of that time. */
+    if (h->record_count > 0 &&
+        h->max_timestamp > atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed)) {
         atomic_store_explicit(&s->largest_timestamp, h->max_timestamp, memory_order_relaxed);
         atomic_store_explicit(&s->largest_timestamp_offset, batch_last_offset(h),
                               memory_order_relaxed);
@@ -291,7 +300,8 @@ static int segment_index_short(struct segment *s, int64_t position, int64_t late
     int result;
     segment_scan_begin(&scan, s, position, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
-        if (since > s->index_interval_bytes || h.max_timestamp > latest) return 1;
+        if (since > s->index_interval_bytes || (h.record_count > 0 && h.max_timestamp > latest))
+            return 1;
         since = (since < 0 ? 0 : since) + (int64_t)batch_bytes(&h);
         segment_scan_skip(&scan, &h);
     }

@@ -7,10 +7,15 @@
 
 enum { NS_PER_MS = 1000000 };
 
-int64_t serve_wall_ms(void) {
+int64_t serve_wall_ms(const struct serve *s) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 +
+           atomic_load_explicit(&s->shared->wall_ahead_ms, memory_order_relaxed);
+}
+
+void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms) {
+    atomic_store(&shared->wall_ahead_ms, ahead_ms);
 }
 
 /* Charges the time that the request took so far; what follows is counted when it is over. */

@@ -79,6 +79,8 @@ struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool
                                       const struct serve_limits *limits);
 void serve_shared_free(struct serve_shared *shared);
 /* Gauges for metrics: open fetch sessions. */
+/* The wall clock is the system's plus this from now on; deadlines go by the system's own. */
+void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms);
 void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */

@@ -36,6 +36,7 @@ struct serve_shared {
     struct sessions *sessions;
     struct serve_limits limits;
     atomic_uint_fast64_t random; /* session ids */
+    _Atomic int64_t wall_ahead_ms;
 };
 
 struct serve {
@@ -50,7 +51,8 @@ static inline void serve_count_error(const struct serve *s, int api_key, int16_t
     if (s->meters != NULL) meter_error(&s->meters[api_key], error);
 }
 
-int64_t serve_wall_ms(void);
+/* The wall clock of this broker. */
+int64_t serve_wall_ms(const struct serve *s);
 
 /* What the answer costs the client: sets and returns r->throttle_ms, with what the client has used
  * of its threads. `timed`: that counts too. */

@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import signal
+import socket
 import time
 
 from pylog._native.grants import Grants
@@ -54,7 +55,7 @@ class Broker:
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.controller = MetadataService(self)
         self.groups = GroupCoordinator(self)
-        self.quotas = ClientQuotas(settings, time.monotonic_ns)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of)
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
         self._io_threads = settings["num.io.threads"]
         self._changing = asyncio.Lock()
@@ -155,6 +156,14 @@ class Broker:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
         self.controller.close()
         self.logs.close()
+
+
+def _address_of(host: str) -> str | None:
+    """The text of a host's address, None without one. Waits for the resolver."""
+    try:
+        return socket.getaddrinfo(host, None)[0][4][0]
+    except (OSError, UnicodeError):
+        return None
 
 
 def run(settings, ready=None) -> int:

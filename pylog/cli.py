@@ -22,11 +22,13 @@ def brokerd(argv: list[str] | None = None) -> int:
 
 
 def pylog(argv: list[str] | None = None) -> int:
-    """The tool: settings and version. Returns the exit code."""
+    """The tool. Returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["config"]:
         return _guarded("pylog", _config, argv[1:])
-    return _guarded("pylog", _tool, argv)
+    from .tools.app import main
+
+    return main(argv)
 
 
 def _guarded(command: str, work, argv: list[str]) -> int:
@@ -151,15 +153,6 @@ def _config(command: str, argv: list[str]) -> int:
     lines = [settings.explain(args.key)] if args.about == "explain" else settings.listing()
     print("\n".join(lines), flush=True)
     return 0
-
-
-def _tool(command: str, argv: list[str]) -> int:
-    parser = _parser("pylog", "pylog's tool.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="config | version")
-    commands.add_parser("config", help="explain and list settings")
-    commands.add_parser("version", help="print the version")
-    parser.parse_args(argv)
-    return _version(command)
 
 
 def _version(command: str) -> int:

@@ -92,7 +92,7 @@ METRICS = (
     ("pylog_connections", "gauge", (), "", "Open connections of clients."),
     ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),
     ("pylog_connections_refused", "counter", (), "",
-     "Connections closed at once: over max.connections or max.connections.per.ip."),
+     "Connections closed unread: over max.connections.per.ip or their address's quota."),
     ("pylog_connections_closed", "counter", ("cause",), "",
      "Connections closed: idle (connections.max.idle.ms), stalled (takes nothing of its answer), "
      "late (a frame that does not come to its end), illegal (not a request), other (by the client, "
@@ -124,6 +124,17 @@ METRICS = (
     ("pylog_log_appends", "counter", (), "", "Record batches appended to any log."),
     ("pylog_io_jobs", "counter", (), "", "Jobs that the io pool has done."),
     ("pylog_io_jobs_waiting", "gauge", (), "", "Jobs that wait for a thread of the io pool."),
+
+    # ---- the cleaner of compacted topics
+    ("pylog_cleaner_passes", "counter", (), "", "Passes that came to their end."),
+    ("pylog_cleaner_read_bytes", "counter", (), "bytes", "Read by them."),
+    ("pylog_cleaner_written_bytes", "counter", (), "bytes", "Written anew by them."),
+    ("pylog_cleaner_read_records", "counter", (), "", "Records that they looked at."),
+    ("pylog_cleaner_kept_records", "counter", (), "", "Records that they kept."),
+    ("pylog_cleaner_failures", "counter", (), "", "Passes that failed."),
+    ("pylog_cleaner_logs_at_work", "gauge", (), "", "Partitions that are being cleaned."),
+    ("pylog_cleaner_logs_left_alone", "gauge", (), "",
+     "Partitions that are not cleaned any more, because a pass failed."),
 
     # ---- state.lmdb
     ("pylog_lmdb_map_bytes", "gauge", (), "bytes", "Address space for state.lmdb: its limit."),

@@ -6,8 +6,11 @@ Called by: broker (take), dispatch (install, time), api (mutations, matching), m
 Invariants: (1) for each kind the most specific entity that has a quota of this kind decides alone;
   (2) clients that a default limits are counted apart from each other, clients of a named entity
   together; (3) after take() nothing is decided by the quotas before it.
-Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-599 (mutations).
+Source: KIP-13, KIP-55 (users), KIP-124 (request time), KIP-546 (filters), KIP-599 (mutations),
+  KIP-612 (addresses).
 """
+
+import ipaddress
 
 from pylog._native import quotas as native
 
@@ -35,6 +38,12 @@ def entity(parts) -> tuple:
     parts: pairs in any order.
     """
     return tuple(sorted(dict(parts).items()))
+
+
+def packed(address: str) -> bytes:
+    """An address as connections carry theirs: 16 bytes, v4-mapped for IPv4."""
+    found = ipaddress.ip_address(address)
+    return bytes(10) + b"\xff\xff" + found.packed if found.version == 4 else found.packed
 
 
 def limit(quotas: dict, kind: str, user: str, client_id: str):
@@ -120,14 +129,17 @@ class Mutations:
 
 
 class ClientQuotas:
-    """The quotas of one broker. clock_ns: a monotonic clock."""
+    """The quotas of one broker. clock_ns: a monotonic clock. resolve: a host's name to the text of
+    its address, None for one that has none."""
 
-    def __init__(self, settings, clock_ns):
+    def __init__(self, settings, clock_ns, resolve=lambda name: None):
         self.native = native.Quotas(
             settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000)
         self._mutation_window_s = (settings["controller.quota.window.num"]
                                    * settings["controller.quota.window.size.seconds"])
         self.clock_ns = clock_ns
+        self._resolve = resolve
+        self._hosts: dict[str, str] = {}
         self._quotas: dict = {}
         self._tokens: dict[tuple, Tokens] = {}
         self.timed = False       # some client's time on the threads is limited
@@ -136,13 +148,33 @@ class ClientQuotas:
     def now_ms(self) -> int:
         return self.clock_ns() // NS_PER_MS
 
-    def take(self, quotas: dict) -> None:
-        """Puts an image's quotas in force (3)."""
+    def take(self, quotas: dict, hosts=()) -> None:
+        """Puts an image's quotas in force (3). hosts: {name: the text of its address}, of those
+        that need not be resolved."""
         self._quotas = quotas
+        self._hosts.update(hosts)
         kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
         self.timed = REQUEST_PERCENTAGE in kinds
         self._mutations_limited = CONTROLLER_MUTATION_RATE in kinds
         self.native.void(not kinds.isdisjoint(COUNTED))
+        self.native.set_addresses(*self._addresses())
+
+    def _addresses(self) -> tuple[dict, float]:
+        """(connections per second by address, those of every other address)."""
+        limits, others, hosts = {}, 0.0, {}
+        for parts, values in self._quotas.items():
+            rate = values.get(CONNECTION_CREATION_RATE)
+            if parts[0][0] != IP or rate is None:
+                continue
+            if parts[0][1] is None:
+                others = rate
+                continue
+            host = parts[0][1]
+            hosts[host] = self._hosts.get(host) or self._resolve(host)
+            if hosts[host] is not None:
+                limits[packed(hosts[host])] = rate
+        self._hosts = hosts
+        return limits, others
 
     def install(self, principal: int, client_id: bytes) -> None:
         """Tells the reactors what limits a client, unless they know it already."""
@@ -160,6 +192,10 @@ class ClientQuotas:
     def principal_name(principal: int) -> str:
         """The user that a connection's requests are counted for."""
         return ANONYMOUS
+
+    def throttled_ms(self, client_id: str, within_ms: int) -> int:
+        """For how many ms clients of this id were held back in all, when any was within_ms ago."""
+        return self.native.throttled(client_id.encode(), self.now_ms() - within_ms)
 
     def charge_time(self, principal: int, client_id: bytes, busy_ns: int) -> int:
         """Counts time that the control plane took; for how many ms the client is to be muted."""

@@ -23,6 +23,7 @@ ORDER = (
     ("dispatch", "client", "network", "monitor"),
     ("broker",),
     ("testing",),
+    ("tools",),
     ("cli",),
     ("__main__",),
 )

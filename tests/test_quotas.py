@@ -8,6 +8,7 @@ from pylog._native.quotas import FETCH, PRODUCE, REQUEST, Quotas
 from pylog.config import Settings
 from pylog.quotas import (
     CLIENT_ID,
+    CONNECTION_CREATION_RATE,
     CONTROLLER_MUTATION_RATE,
     IP,
     PRODUCER_BYTE_RATE,
@@ -16,6 +17,7 @@ from pylog.quotas import (
     ClientQuotas,
     entity,
     limit,
+    packed,
 )
 
 # From the most specific entity to the least, with what is counted together.
@@ -201,7 +203,7 @@ class Clock:
 
 def _quotas(clock, **settings) -> ClientQuotas:
     return ClientQuotas(Settings({key.replace("_", "."): str(value)
-                                  for key, value in settings.items()}), clock)
+                                  for key, value in settings.items()}), clock, lambda host: host)
 
 
 def _mutating(rate=2.0, **settings):
@@ -285,3 +287,54 @@ def test_bytes_alone_take_no_time_and_addresses_count_nothing():
     quotas.install(0, b"c")
     assert quotas.native.charge(0, b"c", PRODUCE, 200, 0) > 0
     assert quotas.native.charge(0, b"c", FETCH, 1e12, 0) == 0
+
+
+# ---- addresses ----------------------------------------------------------------------------------
+
+HERE, THERE = packed("127.0.0.1"), packed("2001:db8::1")
+
+
+def test_connections_from_an_address_are_limited_and_those_refused_do_not_count():
+    clock = Clock()
+    quotas = _quotas(clock)
+    quotas.take({entity({IP: "127.0.0.1"}.items()): {CONNECTION_CREATION_RATE: 2.0}})
+    began = [quotas.native.connection(HERE, 0) for _ in range(40)]
+    # Twenty in ten seconds; from then on each waits half a second for its turn.
+    assert began == [0] * 20 + [500] * 20
+    assert quotas.native.connection(HERE, 11_000) == 0
+    assert quotas.native.connection(THERE, 0) == 0
+
+
+def test_a_default_limits_every_other_address_by_itself():
+    quotas = _quotas(Clock())
+    quotas.take({entity({IP: None}.items()): {CONNECTION_CREATION_RATE: 1.0},
+                 entity({IP: "127.0.0.1"}.items()): {CONNECTION_CREATION_RATE: 100.0}})
+    assert not any(quotas.native.connection(HERE, 0) for _ in range(500))
+    for address in (THERE, packed("10.0.0.1")):
+        assert [quotas.native.connection(address, 0) > 0 for _ in range(12)] == [False] * 10 + [
+            True] * 2
+    quotas.take({})
+    assert quotas.native.connection(THERE, 0) == 0
+
+
+def test_a_refused_connection_waits_for_one_window_at_most():
+    quotas = _quotas(Clock(), quota_window_num=2)
+    quotas.take({entity({IP: None}.items()): {CONNECTION_CREATION_RATE: 1.0}})
+    quotas.native.set_addresses({}, 0.01)
+    assert quotas.native.connection(HERE, 0) == 1000
+
+
+def test_names_are_resolved_once():
+    asked = []
+
+    def resolve(name):
+        asked.append(name)
+        return {"here": "127.0.0.1"}.get(name)
+
+    quotas = ClientQuotas(Settings({}), Clock(), resolve)
+    kept = {entity({IP: name}.items()): {CONNECTION_CREATION_RATE: 0.01}
+            for name in ("here", "there", "nowhere")}
+    for _ in range(2):
+        quotas.take(kept, {"there": "2001:db8::1"})
+    assert asked.count("here") == 1 and "there" not in asked
+    assert quotas.native.connection(HERE, 0) > 0 and quotas.native.connection(THERE, 0) > 0

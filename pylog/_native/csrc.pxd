@@ -284,6 +284,12 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    enum disk_kind:
+        DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+    void log_dir_set_reserve(log_dir *dir, int64_t bytes)
+    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_short_of_space(const log_dir *dir)
+    void log_dir_set_disk(log_dir *dir, disk_kind kind)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
@@ -334,7 +340,7 @@ cdef extern from "log.h" nogil:
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
     struct log_figures:
-        pass
+        int64_t start_offset, high_watermark
     void log_figures_take(log_t *log, log_figures *out)
     int log_time_of(log_t *log, int64_t offset, inflater *inflater, int64_t *timestamp_ms)
     struct log_appended:
@@ -427,12 +433,19 @@ cdef extern from "quotas.h" nogil:
         const uint8_t *key
         uint32_t key_len
         double per_second
+    struct quota_address:
+        uint8_t ip[16]
+        double per_second
+    int quotas_set_addresses(quotas *q, const quota_address *addresses, uint32_t count,
+                             double others)
+    int32_t quotas_connection(quotas *q, const uint8_t *ip, int64_t now_ms)
     quotas *quotas_new(uint32_t samples, int64_t window_ms)
     void quotas_free(quotas *q)
     void quotas_void(quotas *q, bint enabled)
     int quotas_install(quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                        const quota_limit *limits, int64_t now_ms)
     void quotas_count(quotas *q, uint32_t *clients, uint32_t *rates)
+    uint64_t quotas_throttled(quotas *q, const uint8_t *client_id, uint32_t len, int64_t since_ms)
     quota_client *quotas_client(quotas *q, uint32_t principal, const uint8_t *client_id,
                                 uint32_t len)
     void quota_client_release(quota_client *c)
@@ -487,6 +500,7 @@ cdef extern from "serve.h" nogil:
         pass
     serve_shared *serve_shared_new(grants *grants, iopool *pool, const serve_limits *limits)
     void serve_shared_free(serve_shared *shared)
+    void serve_shared_set_wall_ahead(serve_shared *shared, int64_t ahead_ms)
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
 # ---- reactor.h
@@ -520,6 +534,9 @@ cdef extern from "reactor.h" nogil:
     void reactors_taken(reactors *rs)
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
+    bint reactors_leave(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                        int32_t throttle_ms)
+    void reactors_ring(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
@@ -529,6 +546,33 @@ cdef extern from "reactor.h" nogil:
     void reactors_stop(reactors *rs, int64_t drain_ms)
     const char *reactors_stat_name(int i)
     uint64_t reactors_stat(reactors *rs, int i)
+
+# ---- keymap.h, log_clean.h
+cdef extern from "keymap.h" nogil:
+    enum: KEYMAP_SLOT_BYTES
+    struct keymap:
+        uint64_t capacity, count
+    bint keymap_init(keymap *m, size_t bytes, double load_factor)
+    void keymap_free(keymap *m)
+    void keymap_clear(keymap *m)
+cdef extern from "log_clean.h" nogil:
+    struct log_clean_rules:
+        int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
+        int32_t segment_bytes
+    struct log_clean_look_t "log_clean_look":
+        int64_t clean_bytes, dirty_bytes, first_dirty, cleanable_end, first_dirty_timestamp
+    void log_clean_look(log_t *log, const log_clean_rules *rules, log_clean_look_t *out)
+    struct log_clean_figures:
+        int64_t end_offset, bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept
+        int64_t records_read, records_kept
+        uint32_t segments_before, segments_after
+    struct log_clean:
+        pass
+    int log_clean_begin(log_t *log, keymap *map, const log_clean_rules *rules, log_clean **out)
+    int log_clean_step(log_clean *c, int64_t bytes_max)
+    void log_clean_figures_of "log_clean_figures"(const log_clean *c, log_clean_figures *out)
+    void log_clean_end(log_clean *c)
+
     void reactors_meter(reactors *rs, int api_key, meter_api_figures *out)
     void reactors_rounds(reactors *rs, meter_figures *out)
     void reactors_meter_control(reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,

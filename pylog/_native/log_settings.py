@@ -21,6 +21,7 @@ DEFAULTS = {
     "index.interval.bytes": 4096,
     "internal.segment.bytes": None,
     "log.flush.acks.all.enable": True,
+    "max.compaction.lag.ms": LONG_MAX,
     "max.message.bytes": 1048588,
     "message.timestamp.after.max.ms": 3600000,
     "message.timestamp.before.max.ms": LONG_MAX,
@@ -48,6 +49,9 @@ def native_settings(settings: dict) -> dict:
     if isinstance(values["cleanup.policy"], str):
         values["cleanup.policy"] = values["cleanup.policy"].split(",")
     values["segment.bytes"] = values["internal.segment.bytes"] or values["segment.bytes"]
+    if "compact" in values["cleanup.policy"]:
+        # KIP-354: the active segment is never cleaned, so it must end in time.
+        values["segment.ms"] = min(values["segment.ms"], values["max.compaction.lag.ms"])
     kind = values["compression.type"]
     level = values.get(f"compression.{kind}.level")
     values["codec"] = CODECS[kind]

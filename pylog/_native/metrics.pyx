@@ -7,6 +7,8 @@ Invariants: (1) whatever grows with the number of partitions is done without the
 Source: csrc/meter.h, csrc/exposition.h, csrc/log.h (figures).
 """
 
+from array import array
+
 import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
@@ -119,6 +121,19 @@ cdef class Figures:
             at = FIGURES.index(name)
             out.append([values[i * FIGURE_COUNT + at] for i in range(self.count)])
         return out
+
+    def lags(self, const int64_t[::1] committed not None) -> tuple:
+        """(records between a committed offset and the high watermark, the first of them), each as
+        an array, for each log; what is below the log's start counts as committed."""
+        cdef Py_ssize_t i
+        assert committed.shape[0] == self.count, (committed.shape[0], self.count)
+        records, first = array("q", bytes(8 * self.count)), array("q", bytes(8 * self.count))
+        cdef int64_t[::1] counts = records if self.count else None
+        cdef int64_t[::1] offsets = first if self.count else None
+        for i in range(self.count):
+            offsets[i] = max(committed[i], self.rows[i].start_offset)
+            counts[i] = max(0, self.rows[i].high_watermark - offsets[i])
+        return records, first
 
     def sums(self, list ends not None):
         """Added up over stretches of rows: stretch k ends before ends[k]."""

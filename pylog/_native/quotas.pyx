@@ -10,6 +10,8 @@ Source: csrc/quotas.h; KIP-13, KIP-124, KIP-219.
 
 import cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
 from pylog._native cimport csrc as c
 
@@ -60,6 +62,36 @@ cdef class Quotas:
                             now_ms) != 0:
             raise MemoryError("quotas")
 
+    def set_addresses(self, dict limits, double others):
+        """How many connections may begin in a second from each address, 16 bytes, v4-mapped for
+        IPv4, and from any other one by itself; 0 without limit.
+        """
+        cdef size_t count = len(limits)
+        cdef c.quota_address *rows = <c.quota_address *>malloc(
+            (count + 1) * sizeof(c.quota_address))
+        cdef const uint8_t *ip
+        cdef size_t i = 0
+        cdef int failed
+        if rows == NULL:
+            raise MemoryError("quotas")
+        for address, per_second in limits.items():
+            assert len(address) == 16, address
+            ip = address
+            memcpy(rows[i].ip, ip, 16)
+            rows[i].per_second = per_second
+            i += 1
+        failed = c.quotas_set_addresses(self.ptr, rows, <uint32_t>count, others)
+        free(rows)
+        if failed:
+            raise MemoryError("quotas")
+
+    def connection(self, bytes address, int64_t now_ms):
+        """Counts a connection from an address; for how many ms it waits to be closed instead, 0
+        when it may begin.
+        """
+        assert len(address) == 16, address
+        return c.quotas_connection(self.ptr, address, now_ms)
+
     def charge(self, uint32_t principal, bytes client_id, int kind, double value, int64_t now_ms):
         """Counts `value` for the client; returns for how many ms it is to be left alone, 0 within
         its limit, None when the client is unknown.
@@ -87,6 +119,11 @@ cdef class Quotas:
         most = c.quota_client_fetch_max(client, most)
         c.quota_client_release(client)
         return most
+
+    def throttled(self, bytes client_id, int64_t since_ms):
+        """For how many ms in all clients of this id were told to stop; 0 when none was since
+        `since_ms`."""
+        return c.quotas_throttled(self.ptr, client_id, <uint32_t>len(client_id), since_ms)
 
     def count(self):
         """(clients, rates) that are known."""

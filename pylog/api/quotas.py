@@ -74,7 +74,7 @@ async def alter_client_quotas(broker, context, request):
     hosts = await _hosts(request.entries)
     results = await broker.controller.alter_client_quotas(request, hosts)
     if not request.validate_only:
-        broker.quotas.take(broker.image.client_quotas)
+        broker.quotas.take(broker.image.client_quotas, hosts)
     response = messages.AlterClientQuotasResponse
     return response(entries=[
         response.EntryData(
@@ -84,19 +84,19 @@ async def alter_client_quotas(broker, context, request):
         for result in results])
 
 
-async def _hosts(entries) -> set:
-    """Names of ip entities that are addresses or resolve to one; a resolver may take its time."""
+async def _hosts(entries) -> dict:
+    """Name -> address, of ip entities that have one; a resolver may take its time."""
     names = {part.entity_name for entry in entries for part in entry.entity
              if part.entity_type == quotas.IP and part.entity_name}
-    found = set()
+    found = {}
     for name in names:
         if len(name) > HOST_CHARACTERS_MAX:
             continue
         try:
-            await asyncio.get_running_loop().getaddrinfo(name, None)
+            rows = await asyncio.get_running_loop().getaddrinfo(name, None)
         except (socket.gaierror, UnicodeError, ValueError):
             continue
-        found.add(name)
+        found[name] = rows[0][4][0]
     return found
 
 

@@ -16,12 +16,13 @@ _PLACES = {
     "TopicPartition": "offsets", "OffsetAndMetadata": "offsets", "OffsetAndTimestamp": "offsets",
     "KafkaError": "errors", "RebalanceListener": "listener", "NewTopic": "descriptions",
     "ConfigResource": "descriptions", "ResourceType": "descriptions",
+    "RecordMetadata": "deliveries", "scan": "scanning",
 }
 _NATIVE = {"Record": "pylog._native.columns"}
 
 __all__ = ["Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic", "OffsetAndMetadata",
            "OffsetAndTimestamp", "RebalanceListener", "ResourceType",
-           "Producer", "Record", "TopicPartition", "errors"]
+           "Producer", "Record", "RecordMetadata", "TopicPartition", "errors", "scan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,9 @@ from pylog.client.consuming import Consuming
 from pylog.client.driver import Desk, Driver
 from pylog.client.errors import ClosedError
 from pylog.client.listener import listener_of
-from pylog.client.offsets import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
+from pylog.client.offsets import (
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+)
 from pylog.client.settings import CONSUMER, Settings
 
 CLOSE_S = 30.0
@@ -177,7 +179,15 @@ class Consumer:
         membership = self._core.membership
         return membership.member_id if membership is not None else None
 
+    def group_metadata(self) -> GroupMetadata:
+        """For Producer.send_offsets_to_transaction."""
+        return self._core.group_metadata()
+
     # Positions
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Of every assigned partition where it is known, in the form that a commit takes."""
+        return self._core.consumed()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next poll goes on at `offset`."""

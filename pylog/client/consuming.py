@@ -24,7 +24,9 @@ from pylog.client.errors import (
 )
 from pylog.client.fetcher import Fetcher
 from pylog.client.membership import ClassicMembership
-from pylog.client.offsets import EARLIEST, LATEST, OffsetAndMetadata, TopicPartition
+from pylog.client.offsets import (
+    EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
+)
 from pylog.client.ready import Ready, ReadyQueue
 from pylog.client.reconciliation import ConsumerMembership
 from pylog.client.settings import Settings
@@ -209,6 +211,7 @@ class Consuming:
             raise failure
         state.forget_position(policy)
         self.dirty = True
+        self._notify()
 
     # Callbacks
 
@@ -346,6 +349,15 @@ class Consuming:
         return {tp: OffsetAndMetadata(state.position, "", state.record_epoch)
                 for tp, state in list(self.subscription.states.items())
                 if state.position is not None}
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group. Raises IllegalStateError without one."""
+        who = self._committer() if self.membership is not None else None
+        if who is None:
+            if self.settings["group.id"] is None:
+                raise IllegalStateError("the consumer has no group.id")
+            return GroupMetadata(self.settings["group.id"])
+        return GroupMetadata(who.group, who.generation, who.member_id, who.instance_id)
 
     def _committer(self) -> Identity:
         group = self.settings["group.id"]
@@ -493,6 +505,7 @@ class Consuming:
                 await self.membership.stop()
             await self.fetcher.close()
             await self.cluster.close()
+            self.queue.clear()
             for interceptor in self.interceptors:
                 if hasattr(interceptor, "close"):
                     interceptor.close()

@@ -158,7 +158,7 @@ def error_class(code: int) -> type[KafkaError]:
     if found is None:
         row = TABLE.get(code) or TABLE[-1]
         found = _by_code.get(int(row)) or _make(row)
-        _by_code[code] = found  # Keeps (1).
+        _by_code[int(row)] = _by_code[code] = found  # Keeps (1).
     return found
 
 

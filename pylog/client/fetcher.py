@@ -122,6 +122,14 @@ class _Node:
         self.timeout_s = max(settings.seconds("request.timeout.ms"),
                              self.wait_ms / 1000 + _ANSWER_SLACK_S)
         self.task = asyncio.create_task(self._run())
+        self.task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a topic without records."""
+        failure = None if task.cancelled() else task.exception()
+        if isinstance(failure, Exception):
+            states = list(self.fetcher.subscription.states.values())
+            self._fail(states, failure)
 
     async def _run(self) -> None:
         pauses = self.cluster.backoff()
@@ -148,7 +156,7 @@ class _Node:
         except TimeoutError:
             pass
 
-    def _fail(self, wanted: list[PartitionState], failure: KafkaError) -> None:
+    def _fail(self, wanted: list[PartitionState], failure: Exception) -> None:
         """The application is told by its next poll."""
         for state in wanted:
             state.error = failure

@@ -51,7 +51,7 @@ class Membership:
         self.member_id = ""
         self.generation = -1
         self.lost = False
-        self.failure: KafkaError | None = None
+        self.failure: Exception | None = None
         self.polled_s = time.monotonic()
         self.poll_interval_s = self.settings.seconds("max.poll.interval.ms")
         self.task: asyncio.Task[None] | None = None
@@ -88,7 +88,20 @@ class Membership:
         finally:
             self.subscription.drop(taken)
 
-    def fail(self, failure: KafkaError) -> None:
+    def start_beating(self) -> None:
+        self.task = asyncio.create_task(self._beat())
+        self.task.add_done_callback(self._ended)
+
+    async def _beat(self) -> None:
+        raise AssertionError("each protocol has its own")
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of ours must not look like a group that never changes."""
+        failure = None if task.cancelled() else task.exception()
+        if isinstance(failure, Exception):
+            self.fail(failure)
+
+    def fail(self, failure: Exception) -> None:
         """The next poll raises it."""
         self.failure = failure
         self.host.notify()
@@ -96,7 +109,7 @@ class Membership:
     def raise_failure(self) -> None:
         failure = self.failure
         if failure is not None:
-            if not failure.fatal:
+            if isinstance(failure, KafkaError) and not failure.fatal:
                 self.failure = None
             raise failure
 
@@ -142,7 +155,7 @@ class ClassicMembership(Membership):
         """Joins as often as it takes. Raises KafkaError."""
         self.raise_failure()
         if self.task is None:
-            self.task = asyncio.create_task(self._beat())
+            self.start_beating()
         pauses = self.cluster.backoff()
         while self.needs_join or self.lost:
             if self.lost:

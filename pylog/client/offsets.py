@@ -38,3 +38,12 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """Who a consumer is in its group: what a transaction needs to commit its offsets."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None

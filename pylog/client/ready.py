@@ -43,6 +43,7 @@ class ReadyQueue:
         self.read_committed = read_committed
         self.check_crc = check_crc
         self.items: collections.deque[Ready] = collections.deque()
+        self.parked: list[Ready] = []  # Of paused partitions.
         # One writer each: no lock is needed.
         self._bytes_in = 0
         self._bytes_out = 0
@@ -72,7 +73,7 @@ class ReadyQueue:
                 self.done(item)
                 continue
             if state.paused:
-                state.parked.append(items.popleft())
+                self.parked.append(items.popleft())
                 continue
             if item.fetched is None and item.error is None:
                 item.fetched = Fetched(
@@ -96,7 +97,27 @@ class ReadyQueue:
             if not frame.users:
                 frame.release()
 
+    def sweep(self) -> None:
+        """Drops what was put aside and is void by now. On the thread that takes."""
+        if not self.parked:
+            return
+        kept = []
+        for item in self.parked:
+            if item.epoch == item.state.epoch and not item.state.revoking:
+                kept.append(item)
+            else:
+                self.drop(item)
+        self.parked = kept
+
     def unpark(self, state: PartitionState) -> None:
         """A partition was resumed. Keeps (1)."""
-        self.items.extendleft(reversed(state.parked))
-        state.parked = []
+        mine = [item for item in self.parked if item.state is state]
+        self.parked = [item for item in self.parked if item.state is not state]
+        self.items.extendleft(reversed(mine))
+
+    def clear(self) -> None:
+        """Lets go of everything: nothing will be read any more."""
+        while self.items:
+            self.done(self.items[0])
+        while self.parked:
+            self.drop(self.parked.pop())

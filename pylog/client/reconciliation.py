@@ -63,7 +63,7 @@ class ConsumerMembership(Membership):
             self.lost = False
             await self.take(self.owned(), lost=True)
         if self.task is None:
-            self.task = asyncio.create_task(self._beat())
+            self.start_beating()
         wanted = self.wanted
         if wanted is None:
             return
@@ -111,7 +111,8 @@ class ConsumerMembership(Membership):
                     self._forget()
                 elif not failure.retriable:
                     self.fail(failure)
-                    return
+                    if failure.fatal:
+                        return
                 await asyncio.sleep(pauses.next())
                 continue
             await self._sleep(self.beat_s)

@@ -292,6 +292,8 @@ class Sender:
         """Whether it is tried again. `first`: nothing sent before it is still without answer."""
         if self.failure is not None or pending.attempts > self.retries:
             return False
+        if self.identity is not None and not self.identity.may_retry:
+            return False
         if time.monotonic() >= pending.created_s + self.delivery_s:
             return False
         if self.identity is not None and failure.code in _NEW_EPOCH:

@@ -26,7 +26,7 @@ class PartitionState:
 
     __slots__ = (
         "checked_epoch", "epoch", "error", "fetch_position", "high_watermark", "last_stable_offset",
-        "log_start_offset", "not_before_s", "parked", "partition", "paused", "position",
+        "log_start_offset", "not_before_s", "partition", "paused", "position",
         "preferred", "preferred_until_s", "record_epoch", "reset", "revoking", "source", "topic",
         "tp", "validate",
     )
@@ -52,7 +52,6 @@ class PartitionState:
         self.preferred_until_s = 0.0
         self.not_before_s = 0.0
         self.error: Exception | None = None
-        self.parked: list[Any] = []
 
     def move_to(self, offset: int, record_epoch: int = -1) -> None:
         """Go on at an offset. Keeps (2)."""
@@ -63,7 +62,6 @@ class PartitionState:
         self.reset = None
         self.error = None
         self.preferred = -1
-        self.parked.clear()
 
     def forget_position(self, reset: str | int | None) -> None:
         """Have the position looked up. Keeps (2)."""
@@ -71,7 +69,6 @@ class PartitionState:
         self.position = None
         self.reset = reset
         self.error = None
-        self.parked.clear()
 
 
 class Subscription:

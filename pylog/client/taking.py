@@ -36,6 +36,7 @@ class Taker:
         """Up to records_max records, as many as are there. Raises KafkaError."""
         out: list[Record] = []
         queue = self.queue
+        queue.sweep()
         while len(out) < records_max:
             item = queue.head()
             if item is None:
@@ -52,12 +53,15 @@ class Taker:
             except RecordsError as broken:
                 if out:
                     break
+                fetched = None
                 raise _corrupt(item, broken) from None
             if self.key is not None or self.value is not None:
                 good, failure = self._deserialize(found)
                 if failure is not None:
                     self._go_back(item, found[good].offset)
                     if not (out or good):
+                        # An exception keeps the locals; the buffer must not live as long.
+                        fetched = None
                         raise _refused(item, failure) from failure
                     return out + found[:good]
             self._advance(item, fetched)
@@ -89,6 +93,7 @@ class Taker:
         if reader is None:
             reader = self._readers[headers] = ColumnReader(headers=headers)
         queue = self.queue
+        queue.sweep()
         while reader.count < records_max:
             item = queue.head()
             if item is None:

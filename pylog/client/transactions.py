@@ -57,6 +57,11 @@ class Identity:
         self._work(self._obtain)
         return False
 
+    @property
+    def may_retry(self) -> bool:
+        """Whether a batch that failed is worth another try."""
+        return True
+
     def bump(self) -> None:
         """A new epoch."""
         if self.epoch < EPOCH_MAX:
@@ -130,12 +135,18 @@ class Transactions(Identity):
         self._work(self._add_partitions)
         return False
 
+    @property
+    def may_retry(self) -> bool:
+        return self.state != BROKEN
+
     def note_failure(self, failure: KafkaError) -> None:
         """Keeps (2)."""
         if self.failure is None or failure.fatal and not self.failure.fatal:
             self.failure = failure
         if self.state in (OPEN, ENDING):
             self.state = BROKEN
+            # Soon: the sender may be in the midst of choosing what to send.
+            asyncio.get_running_loop().call_soon(self._fail, failure)
 
     async def _add_partitions(self) -> None:
         wanted = sorted(self._wanted)

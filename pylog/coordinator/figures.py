@@ -14,7 +14,8 @@ from pylog.coordinator import groups
 from pylog.protocol import codec
 from pylog.protocol.errors import ProtocolError
 
-STEP = 200      # Groups looked at in one go.
+STEP = 200              # Groups looked at in one go,
+STEP_OFFSETS = 2000     # and their committed offsets.
 ASSIGNMENT = "ConsumerProtocolAssignment"
 ASSIGNMENT_VERSION_MAX = 3
 
@@ -24,24 +25,53 @@ copy.
 """
 
 
+class Room:
+    """How much may still be taken: once something finds no place, nothing does, and is counted."""
+
+    def __init__(self, groups: int, offsets: int):
+        self._groups = groups
+        self._offsets = offsets
+        self.left_out = 0
+
+    def is_full(self) -> bool:
+        return self._groups < 1
+
+    def take(self, offsets: int) -> bool:
+        if self._groups < 1 or self._offsets < offsets:
+            self._groups = 0
+            self.left_out += 1
+            return False
+        self._groups -= 1
+        self._offsets -= offsets
+        return True
+
+
 def row(group) -> Row:
     return Row(group.id, group.state, group.generation, len(group.members), dict(group.offsets))
 
 
-async def rows(coordinator) -> tuple:
-    """([Row] of the groups in memory, the shards, ids of groups that were dropped)."""
-    found, gone = [], set()
+async def rows(coordinator, room: Room) -> tuple:
+    """([Row] of the groups in memory for which there is room, all their ids, the shards, ids of
+    groups that were dropped)."""
+    found, ids, gone = [], set(), set()
     shards, _ = coordinator.shards()
+    looked = 0
     for shard in shards:
         machine = shard.groups
         gone |= machine.gone
-        ids = list(machine.groups)
-        for first in range(0, len(ids), STEP):
-            found += [row(machine.groups[group_id]) for group_id in ids[first:first + STEP]
-                      if group_id in machine.groups]
-            if first + STEP < len(ids):
+        for group_id in list(machine.groups):
+            group = machine.groups.get(group_id)
+            if group is None:
+                continue
+            ids.add(group_id)
+            looked += 1
+            if room.take(len(group.offsets)):
+                found.append(row(group))
+                looked += len(group.offsets) * STEP // STEP_OFFSETS
+            if looked >= STEP:
+                looked = 0
                 await asyncio.sleep(0)
-    return found, shards, gone
+    return found, ids, shards, gone
 
 
 async def members(coordinator, group_id: str) -> list:
@@ -64,17 +94,25 @@ async def events(coordinator) -> dict:
     return totals
 
 
-def kept_rows(shards, known, count_max: int):
-    """Yields Rows of groups that are in state.lmdb only, but for those whose ids are `known`."""
+def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
+    """{group id: Row} of the groups that are in state.lmdb only; those in `elsewhere` are not.
+
+    known: what the last call gave: what is there only does not change.
+    """
+    found = {}
     for shard in shards:
         for group_id, _ in shard.kept.names():
-            if count_max <= 0:
-                return
-            if group_id not in known:
-                group = shard.kept.find(group_id)
-                if group is not None:
-                    count_max -= 1
-                    yield row(group)
+            if group_id in elsewhere:
+                continue
+            one = known.get(group_id)
+            if one is None:
+                group = None if room.is_full() else shard.kept.find(group_id)
+                one = None if group is None else row(group)
+            if one is None:
+                room.left_out += room.is_full()
+            elif room.take(len(one.offsets)):
+                found[group_id] = one
+    return found
 
 
 def assigned(assignment: bytes) -> list:

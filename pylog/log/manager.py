@@ -19,11 +19,14 @@ from pylog._native.log import LogDeleted, LogDir, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 from pylog.log import partitions
+from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.errors import StartError
 
 LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
+# The default of log.dir.free.bytes.min.
+RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 
 log = logging.getLogger("pylog.log")
 
@@ -54,6 +57,7 @@ class LogManager:
         self._due = None         # when retention, checkpoints are next looked at, in ms
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
+        self.cleaner = Cleaner(settings, now_ms, self.paths, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
 
@@ -105,6 +109,7 @@ class LogManager:
         self._gone += checkpoints
         self._set_aside(places)
         self._listings.clear()
+        self._look_at_space()
         self._open_all(plan, clean, hints)
 
     def _places(self) -> dict:
@@ -165,6 +170,7 @@ class LogManager:
     def close_partitions(self) -> list:
         """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
+        self.cleaner.stop()
         with self._upkeep_lock:
             now_ms = self._now_ms()
             for directory in self.directories:
@@ -191,8 +197,10 @@ class LogManager:
 
     def close(self) -> None:
         """Lets go of the logs and the directories."""
-        self._topics.clear()
+        for logs in (self._topics, self._place_of, self._timed):
+            logs.clear()
         self.directories.clear()
+        self._io_pool = None
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
@@ -227,6 +235,7 @@ class LogManager:
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         topic_id, logs, _ = self._topics.pop(name)
+        self.cleaner.forget(name)
         for index, one in enumerate(logs):
             if one is not None:
                 self._saved.pop((topic_id, index), None)
@@ -337,6 +346,17 @@ class LogManager:
                 self._settings.topic_config({}), self._settings)
         return self._default_config
 
+    def _compacted(self):
+        """Candidates of the cleaner."""
+        default = "compact" in self._settings.topic_defaults()["cleanup.policy"]
+        for name, (_, logs, overrides) in list(self._topics.items()):
+            own = overrides.get("cleanup.policy")
+            if default if own is None else "compact" in own:
+                config = self._config(overrides)
+                for index, one in enumerate(logs):
+                    if one is not None:
+                        yield Candidate(name, index, self._place_of.get(one, 0), one, config)
+
     def _set_aside(self, places: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
         for name, number in places.items():
@@ -367,10 +387,26 @@ class LogManager:
             every = now_ms >= self._due[0]
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
+            self.cleaner.tend()
+            self._look_at_space()
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
             if now_ms >= self._due[1]:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
+
+    def _look_at_space(self) -> None:
+        wanted = self._settings["log.dir.free.bytes.min"]
+        for number, directory in enumerate(self.directories):
+            before = directory.short_of_space
+            free, total = directory.look_at_space()
+            reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
+            directory.look_at_space(reserve)
+            if directory.short_of_space and not before:
+                log.error("the disk is nearly full: produce is refused", extra={
+                    "directory": self.paths[number], "free": free, "reserve": reserve})
+            elif before and not directory.short_of_space:
+                log.warning("the disk has room again", extra={
+                    "directory": self.paths[number], "free": free})
 
     def _keep(self, now_ms: int, logs) -> None:
         for one in logs:

@@ -50,6 +50,12 @@ REACTOR_STATS = (
 CLOSED = (("idle", "connections_idle"), ("stalled", "connections_stalled"),
           ("late", "frames_late"), ("illegal", "frames_illegal"))
 WAITS = (("input", "input_waits"), ("queue", "queue_waits"), ("accept", "accept_pauses"))
+CLEANER_STATS = (
+    ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
+    ("pylog_cleaner_written_bytes", "bytes_written"),
+    ("pylog_cleaner_read_records", "records_read"),
+    ("pylog_cleaner_kept_records", "records_kept"), ("pylog_cleaner_failures", "failures"),
+    ("pylog_cleaner_logs_at_work", "at_work"), ("pylog_cleaner_logs_left_alone", "left_alone"))
 DIRECTORY_STATS = (
     ("pylog_log_open_files", "open_files"), ("pylog_log_flush_groups", "flush_groups"),
     ("pylog_log_flush_files", "flush_files"), ("pylog_log_rolls", "rolls"),
@@ -186,6 +192,9 @@ class Collector:
         jobs = self._broker.io_pool.stats()
         page.one("pylog_io_jobs", jobs["done"])
         page.one("pylog_io_jobs_waiting", jobs["waiting"])
+        cleaner = logs.cleaner.stats()
+        for family, name in CLEANER_STATS:
+            page.one(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
         store = self._broker.controller.store
@@ -212,9 +221,14 @@ def process_figures() -> dict:
         "process_cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
         "process_resident_memory_bytes": int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
         "process_virtual_memory_bytes": int(fields[20]),
-        "process_open_fds": len(os.listdir("/proc/self/fd")) - 1,
+        "process_open_fds": _open_descriptors(),
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "process_threads": int(fields[17]),
         "process_start_time_seconds": booted + int(fields[19]) / ticks}
     assert figures.keys() <= metrics.TABLE.keys(), figures
     return figures
+
+
+def _open_descriptors() -> int:
+    # Since Linux 6.2 the directory's size tells; before that it is 0, and each name is counted.
+    return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")) - 1

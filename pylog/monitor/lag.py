@@ -2,8 +2,9 @@
 
 Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
 Called by: monitor.collect (write), monitor.server (sample, explain); one of them at a time.
-Invariants: (1) what is kept is about at most GROUPS_MAX groups; (2) a scrape spends at most
-  LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or has none.
+Invariants: (1) what is kept is about at most GROUPS_MAX groups and OFFSETS_MAX offsets; (2) a
+  scrape spends at most LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or
+  has none.
 Source: lag as kafka-consumer-groups has it; its age by the first record that is not committed.
 """
 
@@ -19,18 +20,47 @@ from pylog.monitor import explain
 from pylog.monitor.page import labels
 
 GROUPS_MAX = 10_000
+OFFSETS_MAX = 20_000
 LOOKUP_NS_MAX = 25_000_000
 KEPT_SECONDS = 30.0       # How often state.lmdb is looked at for groups without members.
 LOOP_SECONDS_MAX = 2.0    # For the event loop to tell; what it told last is used then.
 SAMPLE_SECONDS = 10.0
 SAMPLES_MAX = 31          # Of each group: five minutes.
-RATE_SECONDS = 60.0       # Over which rates are told.
+RATE_SECONDS = 60.0       # Over which rates are told,
+RATE_SECONDS_MIN = 0.5    # and over less of which they are not.
 
-# One partition of a group. age_ms: of the first uncommitted record, -1 unknown.
-Lag = namedtuple("Lag", (
-    "group", "topic", "partition", "committed", "commit_ms", "start_offset", "high_watermark",
-    "last_stable_offset", "cold_reads", "records", "age_ms"))
-Sample = namedtuple("Sample", ("seconds", "generation", "parts"))
+Sample = namedtuple("Sample", ("seconds", "generation", "keys", "numbers"))
+Sample.__doc__ = """A group at a moment. keys: [(topic, partition)]; numbers: for each of them the
+committed offset, the high watermark and the cold reads.
+"""
+
+
+class Part:
+    """One committed partition of a group, kept from one look to the next."""
+
+    __slots__ = ("commit_ms", "committed", "group", "key", "label", "timed", "timestamp")
+
+    def __init__(self, group: str, key: tuple):
+        self.group = group
+        self.key = key
+        self.label = labels("pylog_group_lag_records", group, *key)
+        self.committed = self.commit_ms = 0
+        self.timed = self.timestamp = -1     # The offset that was looked up, and its time.
+
+
+class Lags:
+    """The committed partitions of some groups: a column for each kind of number.
+
+    ages_ms: of the first uncommitted record, 0 when there is none, -1 unknown.
+    """
+
+    def __init__(self, parts: list, logs: list):
+        self.parts = parts
+        self.logs = logs
+        self.figures = native.Figures(logs)
+        self.committed = array("q", [part.committed for part in parts])
+        self.records, self.first = self.figures.lags(self.committed)
+        self.ages_ms = array("q", bytes(8 * len(parts)))
 
 
 class GroupLags:
@@ -41,21 +71,19 @@ class GroupLags:
         self._loop = loop
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._told = ([], [], set())
+        self._told = ([], set(), [], set())
         self._events = {}
         self._kept = {}          # group id -> Row, of groups that are in state.lmdb only
         self._kept_due = 0.0
-        self._left_out = 0
-        self._times = {}         # (group, topic, partition) -> (offset, timestamp)
-        self._labels = {}        # likewise -> bytes
+        self._left_out = [0, 0]  # in memory, and of those that are kept
+        self._parts = {}         # group id -> {(topic, partition): Part}
         self._samples = {}       # group id -> deque of Samples
-        self.throttled_ms = None  # client id -> ms throttled lately; set by whoever throttles
 
     # ---- reading --------------------------------------------------------------------------------
 
-    def _ask(self, make):
+    def _ask(self, make, *arguments):
         """What a coroutine on the event loop gives; None when that is too busy or gone."""
-        coroutine = make(self._broker.groups)
+        coroutine = make(self._broker.groups, *arguments)
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
@@ -68,63 +96,57 @@ class GroupLags:
             return None
 
     def _rows(self) -> list:
-        """All groups, at most GROUPS_MAX."""
-        told = self._ask(figures.rows)
+        """All groups, as far as (1) allows; those in memory first."""
+        room = figures.Room(GROUPS_MAX, OFFSETS_MAX)
+        told = self._ask(figures.rows, room)
         if told is not None:
             self._told = told
-        rows, shards, gone = self._told
-        known = {row.id for row in rows} | gone
+        rows, ids, shards, gone = self._told
+        self._left_out[0] = room.left_out
+        elsewhere = ids | gone
         now = self._seconds()
         if now >= self._kept_due:
             self._kept_due = now + KEPT_SECONDS
-            for row in figures.kept_rows(shards, known | self._kept.keys(),
-                                         GROUPS_MAX - len(self._kept)):
-                self._kept[row.id] = row
-        for group_id in self._kept.keys() & known:
+            self._kept = figures.kept_rows(shards, self._kept, elsewhere, room)
+            self._left_out[1] = room.left_out - self._left_out[0]
+        for group_id in self._kept.keys() & elsewhere:
             del self._kept[group_id]
-        every = [*rows, *self._kept.values()]
-        self._left_out = max(0, len(every) - GROUPS_MAX)
-        return every[:GROUPS_MAX]
+        return [*rows, *self._kept.values()]
 
-    def _lags(self, rows, timed: bool) -> list:
-        """A Lag for each committed partition that is here. timed: with ages."""
+    def _lags(self, rows) -> Lags:
         logs_of = dict(self._broker.logs.by_topic())
-        found, logs = [], []
+        parts, logs, kept = [], [], {}
         for row in rows:
-            for (topic, partition), entry in row.offsets.items():
-                topic_logs = logs_of.get(topic, ())
-                one = topic_logs[partition] if partition < len(topic_logs) else None
+            before, now = self._parts.get(row.id, {}), {}
+            for key, entry in row.offsets.items():
+                topic_logs = logs_of.get(key[0], ())
+                one = topic_logs[key[1]] if key[1] < len(topic_logs) else None
                 if one is not None:
-                    found.append((row.id, topic, partition, entry.offset, entry.commit_ms))
+                    part = now[key] = before.get(key) or Part(row.id, key)
+                    part.committed, part.commit_ms = entry.offset, entry.commit_ms
+                    parts.append(part)
                     logs.append(one)
-        columns = native.Figures(logs).columns(
-            "start_offset", "high_watermark", "last_stable_offset", "cold_reads")
-        lags = []
-        for key, start, high, stable, cold in zip(found, *columns, strict=True):
-            records = max(0, high - max(key[3], start))
-            lags.append(Lag(*key, start, high, stable, cold, records, -1 if records else 0))
-        return self._aged(lags, logs) if timed else lags
+            kept[row.id] = now
+        # Of one group alone the others' are not forgotten.
+        self._parts = kept if len(rows) != 1 else {**self._parts, **kept}
+        return Lags(parts, logs)
 
-    def _aged(self, lags, logs) -> list:
+    def _aged(self, lags: Lags) -> Lags:
         """The same with ages. Keeps (2)."""
         now_ms = self._broker.now_ms()
-        times, wanted = {}, []
-        for at, lag in enumerate(lags):
-            if lag.records:
-                key, offset = lag[:3], max(lag.committed, lag.start_offset)
-                known = self._times.get(key)
-                if known is not None:
-                    times[key] = known
-                if known is None or known[0] != offset:
-                    wanted.append((at, key, offset))
-        found = array("q", bytes(8 * len(wanted)))
-        done = native.times([logs[at] for at, _, _ in wanted],
-                            array("q", [offset for _, _, offset in wanted]), found, LOOKUP_NS_MAX)
-        for (_, key, offset), timestamp in zip(wanted[:done], found, strict=False):
-            times[key] = offset, timestamp
-        self._times = times
-        return [lag._replace(age_ms=max(0, now_ms - times[lag[:3]][1]))
-                if lag.records and times.get(lag[:3], (0, -1))[1] >= 0 else lag for lag in lags]
+        behind = [at for at, count in enumerate(lags.records) if count]
+        wanted = [at for at in behind if lags.parts[at].timed != lags.first[at]]
+        if wanted:
+            found = array("q", bytes(8 * len(wanted)))
+            done = native.times([lags.logs[at] for at in wanted],
+                                array("q", [lags.first[at] for at in wanted]), found,
+                                LOOKUP_NS_MAX)
+            for at, timestamp in zip(wanted[:done], found, strict=False):
+                lags.parts[at].timed, lags.parts[at].timestamp = lags.first[at], timestamp
+        for at in behind:
+            timestamp = lags.parts[at].timestamp
+            lags.ages_ms[at] = -1 if timestamp < 0 else max(0, now_ms - timestamp)
+        return lags
 
     # ---- a scrape -------------------------------------------------------------------------------
 
@@ -132,28 +154,20 @@ class GroupLags:
         """The families of groups."""
         with self._lock:
             rows = self._rows()
-            lags = self._lags(rows, timed=True)
+            lags = self._aged(self._lags(rows))
             self._events = self._ask(figures.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
-        page.one("pylog_groups_left_out", self._left_out)
+        page.one("pylog_groups_left_out", sum(self._left_out))
         page.family("pylog_group_members", [((row.id,), row.members) for row in rows])
         page.family("pylog_group_state", [((row.id, row.state), 1) for row in rows])
         page.family("pylog_group_generations", [((row.id,), row.generation) for row in rows])
-        shared = self._rows_of(lags)
-        page.integers("pylog_group_committed_offset", shared,
-                      array("q", [lag.committed for lag in lags]))
-        page.integers("pylog_group_lag_records", shared, array("q", [lag.records for lag in lags]))
-        page.integers("pylog_group_lag_seconds", shared, array("q", [lag.age_ms for lag in lags]),
-                      thousandths=True)
+        shared = native.Rows([part.label for part in lags.parts])
+        page.integers("pylog_group_committed_offset", shared, lags.committed)
+        page.integers("pylog_group_lag_records", shared, lags.records)
+        page.integers("pylog_group_lag_seconds", shared, lags.ages_ms, thousandths=True)
         page.family("pylog_coordinator_events", [
             ((name,), count) for name, count in self._events.items()])
-
-    def _rows_of(self, lags):
-        kept = self._labels
-        self._labels = {lag[:3]: kept.get(lag[:3]) or labels("pylog_group_lag_records", *lag[:3])
-                        for lag in lags}
-        return native.Rows(list(self._labels.values()))
 
     # ---- over time ------------------------------------------------------------------------------
 
@@ -162,18 +176,21 @@ class GroupLags:
         with self._lock:
             now = self._seconds()
             rows = self._rows()
-            parts = {row.id: {} for row in rows}
-            for lag in self._lags(rows, timed=False):
-                parts[lag.group][lag.topic, lag.partition] = (
-                    lag.committed, lag.high_watermark, lag.cold_reads)
+            lags = self._lags(rows)
+            high, cold = lags.figures.columns("high_watermark", "cold_reads")
+            keys = {row.id: [] for row in rows}
+            numbers = {row.id: array("q") for row in rows}
+            for part, *three in zip(lags.parts, lags.committed, high, cold, strict=True):
+                keys[part.group].append(part.key)
+                numbers[part.group].extend(three)
             self._samples = {row.id: self._samples.get(row.id) or deque(maxlen=SAMPLES_MAX)
                              for row in rows}
             for row in rows:
-                samples = self._samples[row.id]
-                before = samples[-1].parts if samples else None
-                # A group at rest has one set of numbers for all of its samples.
-                same = before is not None and before == parts[row.id]
-                samples.append(Sample(now, row.generation, before if same else parts[row.id]))
+                samples, mine = self._samples[row.id], keys[row.id]
+                # The keys seldom change: one list of them for many samples.
+                same = samples and samples[-1].keys == mine
+                samples.append(Sample(now, row.generation, samples[-1].keys if same else mine,
+                                      numbers[row.id]))
 
     # ---- why ------------------------------------------------------------------------------------
 
@@ -181,28 +198,27 @@ class GroupLags:
         """[{group, state, members, lag_records, lag_seconds}], the largest lag first."""
         with self._lock:
             rows = self._rows()
-            lags = self._lags(rows, timed=True)
+            lags = self._aged(self._lags(rows))
         found = {row.id: {"group": row.id, "state": row.state, "members": row.members,
                           "lag_records": 0, "lag_seconds": 0.0} for row in rows}
-        for lag in lags:
-            group = found[lag.group]
-            group["lag_records"] += lag.records
-            group["lag_seconds"] = max(group["lag_seconds"], lag.age_ms / 1000)
+        for part, records, age_ms in zip(lags.parts, lags.records, lags.ages_ms, strict=True):
+            group = found[part.group]
+            group["lag_records"] += records
+            group["lag_seconds"] = max(group["lag_seconds"], age_ms / 1000)
         return sorted(found.values(), key=lambda group: -group["lag_records"])
 
     def explain(self, group_id: str) -> dict | None:
         """All that tells why a group lags; None of a group that is not known here."""
-        members = self._ask(lambda groups: figures.members(groups, group_id)) or []
+        members = self._ask(figures.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:
                 return None
-            lags = self._lags([row], timed=True)
+            lags = self._aged(self._lags([row]))
             samples = list(self._samples.get(group_id, ()))
         now = self._seconds()
-        member_of = {tuple(part): member["member_id"]
-                     for member in members for part in member["partitions"]}
         recent = next((one for one in samples if now - one.seconds <= RATE_SECONDS), None)
+        parts = self._described(lags, members, recent, now)
         view = {
             "group": row.id, "state": row.state, "generation": row.generation,
             "members": [{**member, "partitions": len(member["partitions"]),
@@ -212,28 +228,36 @@ class GroupLags:
                 "count": row.generation - samples[0].generation if samples else 0,
                 "seconds": round(now - samples[0].seconds, 1) if samples else 0.0},
             "rate_seconds": round(now - recent.seconds, 1) if recent else 0.0,
-            "lag_records": sum(lag.records for lag in lags),
-            "lag_seconds": max((lag.age_ms / 1000 for lag in lags), default=0.0),
-            "partitions": [self._part(lag, member_of, recent, now) for lag in lags]}
+            "lag_records": sum(part["lag_records"] for part in parts),
+            "lag_seconds": max((part["lag_seconds"] for part in parts), default=0.0),
+            "partitions": parts}
         view["reasons"] = explain.reasons(view)
         return view
 
     def _throttled(self, client_id: str) -> int:
-        return 0 if self.throttled_ms is None else self.throttled_ms(client_id)
+        return self._broker.quotas.throttled_ms(client_id, int(RATE_SECONDS * 1000))
 
-    def _part(self, lag: Lag, member_of: dict, recent, now: float) -> dict:
-        key = lag.topic, lag.partition
-        part = {
-            "topic": lag.topic, "partition": lag.partition, "member_id": member_of.get(key),
-            "committed_offset": lag.committed, "start_offset": lag.start_offset,
-            "high_watermark": lag.high_watermark, "last_stable_offset": lag.last_stable_offset,
-            "lag_records": lag.records, "lag_seconds": max(0, lag.age_ms) / 1000,
-            "commit_age_seconds": max(0, self._broker.now_ms() - lag.commit_ms) / 1000,
-            "consume_rate": None, "produce_rate": None, "cold_reads": None}
+    def _described(self, lags: Lags, members, recent, now: float) -> list:
+        member_of = {part: member["member_id"]
+                     for member in members for part in member["partitions"]}
         seconds = now - recent.seconds if recent else 0.0
-        before = recent.parts.get(key) if seconds > 0.5 else None
-        if before is not None:
-            part["consume_rate"] = round((lag.committed - before[0]) / seconds, 3)
-            part["produce_rate"] = round((lag.high_watermark - before[1]) / seconds, 3)
-            part["cold_reads"] = lag.cold_reads - before[2]
-        return part
+        before = {} if seconds < RATE_SECONDS_MIN else {
+            key: recent.numbers[3 * at:3 * at + 3] for at, key in enumerate(recent.keys)}
+        rows = []
+        for at, part in enumerate(lags.parts):
+            told = lags.figures.row(at)
+            row = {
+                "topic": part.key[0], "partition": part.key[1],
+                "member_id": member_of.get(part.key), "committed_offset": part.committed,
+                **{name: told[name] for name in (
+                    "start_offset", "high_watermark", "last_stable_offset")},
+                "lag_records": lags.records[at], "lag_seconds": max(0, lags.ages_ms[at]) / 1000,
+                "commit_age_seconds": max(0, self._broker.now_ms() - part.commit_ms) / 1000,
+                "consume_rate": None, "produce_rate": None, "cold_reads": None}
+            if part.key in before:
+                committed, high, cold = before[part.key]
+                row["consume_rate"] = round((part.committed - committed) / seconds, 3)
+                row["produce_rate"] = round((told["high_watermark"] - high) / seconds, 3)
+                row["cold_reads"] = told["cold_reads"] - cold
+            rows.append(row)
+        return rows

@@ -11,11 +11,18 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
-import tempfile
 from typing import Any
 
+from pylog.testing import places
+from pylog.testing.child import ChildHost
+from pylog.testing.disturbances import free_port
+from pylog.testing.errors import BrokerFailed
+from pylog.testing.faults import Faults
 from pylog.testing.groups import Group
+from pylog.testing.thread import ThreadHost
 from pylog.testing.topics import Topic
+
+PORT_ATTEMPTS = 5
 
 
 class Clock:
@@ -27,10 +34,10 @@ class Clock:
     def advance(self, *, timers: bool = True, **duration: float) -> None:
         """Moves it forward: `advance(hours=1)`, words as datetime.timedelta's.
 
-        When it returns, what is due by then has happened: retention, rolls, expiry of committed
-        offsets, session and rebalance timeouts. timers=False moves the date only, so that members
-        of groups do not time out. The data plane's own waits, a Fetch that waits for records for
-        example, go by real time.
+        When it returns, what is due by then has happened: retention, rolls, compaction, expiry of
+        committed offsets, session and rebalance timeouts. timers=False moves the date only, so that
+        members of groups do not time out. The data plane's own waits, a Fetch that waits for
+        records for example, go by real time.
         """
         delta = datetime.timedelta(**duration)
         self._broker.advance(delta // datetime.timedelta(milliseconds=1), timers)
@@ -46,8 +53,9 @@ class Clock:
 class Broker:
     """A real broker for tests; `with Broker() as broker`, or start and stop.
 
-    settings: by Kafka's names, with dots or underscores. directory: its data, a temporary one by
-    default. process: a child process instead of threads of this one; only that can be killed.
+    settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
+    in memory that goes with it. process: a child process instead of threads of this one; only that
+    can be killed.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
@@ -55,11 +63,8 @@ class Broker:
         self.process = process
         self.settings = {name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
-        self._temporary = None
-        if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pylog-")
-            directory = self._temporary.name
-        self.directory = os.fspath(directory)
+        self._is_temporary = directory is None
+        self.directory = places.make() if directory is None else os.fspath(directory)
         self._host: Any = None
         self._port = 0
         self._ahead_ms = 0
@@ -69,19 +74,31 @@ class Broker:
 
     def start(self) -> Broker:
         """Returns when it answers. Raises BrokerFailed."""
-        texts = {"log.dirs": os.path.join(self.directory, "data"), **self.settings}
-        if self._port and "listeners" not in self.settings:
-            texts["listeners"] = f"PLAINTEXT://127.0.0.1:{self._port}"
-        host = self._new_host(texts)
-        host.start()
+        if self._host is not None:
+            raise BrokerFailed("the broker is running")
+        os.makedirs(self.directory, exist_ok=True)
+        for left in reversed(range(PORT_ATTEMPTS)):
+            host = self._new_host()
+            try:
+                host.start()
+                break
+            except BrokerFailed:
+                # Its port may have gone to another process since it was found free.
+                if self._port or "listeners" in self.settings or not left:
+                    raise
         self._host, self._port = host, host.port
         if self._ahead_ms:
             host.call("advance", self._ahead_ms, False)
         return self
 
-    def _new_host(self, texts: dict[str, str]) -> Any:
-        from pylog.testing.thread import ThreadHost
-
+    def _new_host(self) -> Any:
+        texts = {"log.dirs": os.path.join(self.directory, "data"), **self.settings}
+        if "listeners" not in texts:
+            address = f"PLAINTEXT://127.0.0.1:{self._port or free_port()}"
+            # Told to clients whatever happens to the listener: faults of the network need that.
+            texts = {"advertised.listeners": address, **texts, "listeners": address}
+        if self.process:
+            return ChildHost(texts, self.directory)
         return ThreadHost(texts)
 
     def stop(self) -> None:
@@ -89,6 +106,20 @@ class Broker:
         if self._host is not None:
             self._host.stop()
             self._host = None
+
+    def kill(self) -> None:
+        """SIGKILL for a broker in a child process; start() goes on from what is on disk. Raises
+        BrokerFailed for one on threads, which cannot be killed alone."""
+        if not self.process:
+            raise BrokerFailed("only a broker in a process of its own can be killed")
+        if self._host is not None:
+            self._host.kill()
+            self._host = None
+
+    @property
+    def pid(self) -> int:
+        """The process that the broker runs in."""
+        return self._host.pid if self.process and self._host is not None else os.getpid()
 
     def restart(self) -> None:
         """Stops cleanly and starts again: the same data, port and date."""
@@ -106,8 +137,8 @@ class Broker:
     def close(self) -> None:
         """Stops it and removes a temporary directory."""
         self.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            places.remove(self.directory)
 
     def __enter__(self) -> Broker:
         return self.start()
@@ -117,8 +148,6 @@ class Broker:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Asks the broker's Node; for the objects made here. Raises BrokerFailed."""
-        from pylog.testing.errors import BrokerFailed
-
         if self._host is None:
             raise BrokerFailed("the broker is not running")
         return self._host.call(name, *arguments)
@@ -142,6 +171,10 @@ class Broker:
     @property
     def clock(self) -> Clock:
         return Clock(self)
+
+    @property
+    def faults(self) -> Faults:
+        return Faults(self)
 
     def topic(self, name: str) -> Topic:
         """A topic by its name, whether it exists or not."""

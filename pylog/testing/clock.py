@@ -15,12 +15,12 @@ class MovedClock:
     """Wall clock and timers, each with its own lead."""
 
     def __init__(self):
-        self._wall_ahead_ms = 0
+        self.wall_ahead_ms = 0
         self._timers_ahead_s = 0.0
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000 + self._wall_ahead_ms
+        return time.time_ns() // 1_000_000 + self.wall_ahead_ms
 
     def timer_s(self) -> float:
         """Seconds of the clock of timers."""
@@ -30,7 +30,7 @@ class MovedClock:
         """Moves the wall clock, and that of timers if they are to be due too. Keeps (1)."""
         if ms < 0:
             raise ValueError(f"{ms} ms: a clock goes forward only")
-        self._wall_ahead_ms += ms
+        self.wall_ahead_ms += ms
         if timers:
             self._timers_ahead_s += ms / 1000
 

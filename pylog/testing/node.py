@@ -17,6 +17,7 @@ from pylog.log.errors import StartError
 from pylog.metadata.image import RESOURCE_TOPIC, is_internal
 from pylog.protocol import messages
 from pylog.testing.clock import MovedClock
+from pylog.testing.disturbances import Disturbances
 from pylog.testing.errors import BrokerFailed, Refused
 from pylog.testing.records import Record
 
@@ -43,6 +44,7 @@ class Node:
         self.clock = MovedClock()
         self._texts = {**SETTINGS, **texts}
         self._broker = None
+        self._disturbances = None
         self._spent = None       # Why no other test may have this broker.
         self._at_first = None    # What is not of topics, as it was at the start.
 
@@ -58,11 +60,14 @@ class Node:
             raise BrokerFailed(str(error)) from None
         self._broker = broker
         self._at_first = self._state()
-        return broker.network.addresses[0][2]
+        port = broker.network.addresses[0][2]
+        self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
+        return port
 
     async def end(self) -> None:
         broker, self._broker = self._broker, None
         if broker is not None:
+            await self._disturbances.take_relay_away()
             await broker.end(DRAIN_MS_MAX)
             # The coordinator and its broker know each other: threads and descriptors would stay
             # until the next garbage collection.
@@ -99,16 +104,40 @@ class Node:
         if ms:
             self._spent = "its clock was moved"
         self.clock.move(ms, timers)
+        self._broker.network.reactors.set_wall_ahead(self.clock.wall_ahead_ms)
         # The loop's own timers: in the next turn, and what they woke in the one after.
         for _ in range(3):
             await asyncio.sleep(0)
-        broker = self._broker
         await asyncio.get_running_loop().run_in_executor(
-            None, broker.logs.upkeep, broker.now_ms())
-        await broker.groups.expire()
+            None, _keep_up, self._broker.logs, self.clock.wall_ms())
+        await self._broker.groups.expire()
 
     async def now_ms(self) -> int:
         return self.clock.wall_ms()
+
+    # ---- disturbances ---------------------------------------------------------------------------
+
+    async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
+        """A rule of the relay, by its number. Raises BrokerFailed."""
+        self._spent = "its network was disturbed"
+        return await self._disturbances.add_rule(kind, api_name, ms, count)
+
+    async def remove_rule(self, number: int) -> None:
+        self._disturbances.remove_rule(number)
+
+    async def rule_hits(self, number: int) -> int:
+        return self._disturbances.hits(number)
+
+    async def drop_connections(self) -> int:
+        return await self._disturbances.drop_connections()
+
+    async def set_disk(self, kind: str) -> None:
+        self._spent = "its disk was disturbed"
+        self._disturbances.set_disk(kind)
+
+    async def clear_faults(self) -> None:
+        self._disturbances.set_disk("system")
+        await self._disturbances.take_relay_away()
 
     # ---- topics ---------------------------------------------------------------------------------
 
@@ -212,6 +241,13 @@ class Node:
 # Fields of the image that change with topics and restarts, or are compared in part.
 _OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_producer_id",
               "offset", "epoch", "states"}
+
+
+def _keep_up(logs, now_ms: int) -> None:
+    """Retention, rolls and compaction, as far as they are due; blocks."""
+    logs.upkeep(now_ms)
+    while logs.cleaner.clean_one():
+        pass
 
 
 def _records_of(log, partition: int) -> list:

@@ -20,8 +20,8 @@ from bench import kafka
 from tests.compat.client_tools import CLASSES as TOOLS
 
 HERE = Path(__file__).resolve().parent
-WITHOUT_STATIC = ("codecs", "create", "group", "dying", "restart", "resume", "seek", "reset", "topics",
-                  "configs", "groups")
+WITHOUT_STATIC = ("codecs", "create", "group", "dying", "restart", "resume", "seek", "reset",
+                  "topics", "configs", "groups")
 SCENARIOS = (*WITHOUT_STATIC, "static")
 CODECS_OF_PYTHON = ("lz4==4.4.5", "python-snappy==0.7.3", "zstandard==0.25.0", "cramjam==2.14.0")
 SLF4J_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

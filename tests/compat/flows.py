@@ -235,8 +235,8 @@ def groups(client, topic: str) -> str:
     return note
 
 
-FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member, "resume": resume, "seek": seek,
-         "reset": reset, "topics": topics, "configs": configs, "groups": groups}
+FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member,
+         "resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs, "groups": groups}
 
 
 def main(make) -> None:

@@ -12,8 +12,7 @@ TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "con
 # A client's settings have names of their own, some of which are the broker's too.
 OTHERS = {"client", "testing", "tools"}
 # Read by the checks on what a client asks for, and by nothing else.
-ONLY_CHECKED = {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
-                "max.compaction.lag.ms", "min.compaction.lag.ms"}
+ONLY_CHECKED = {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 
 
 def names_read() -> set[str]:

@@ -70,11 +70,12 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name, text, words):
 
 
 def test_a_setting_without_effect_is_taken_with_a_warning():
-    settings = Settings({"log.cleaner.threads": "2", "listener.name.inside.ssl.protocol": "TLSv1.3",
+    settings = Settings({"num.replica.fetchers": "2",
+                         "listener.name.inside.ssl.protocol": "TLSv1.3",
                          "super.users": "User:a", "num.io.threads": "2"})
-    assert settings["log.cleaner.threads"] == 2
+    assert settings["num.replica.fetchers"] == 2
     assert [warning.split()[0] for warning in settings.warnings] == [
-        "log.cleaner.threads", "listener.name.inside.ssl.protocol", "super.users"]
+        "num.replica.fetchers", "listener.name.inside.ssl.protocol", "super.users"]
 
 
 def test_a_password_is_not_repeated_in_a_message():

@@ -15,7 +15,9 @@ from tests.wire.messages import ask
 from tests.wire.raw import Connection
 
 OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
-BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0", "request.log.slow.ms": "200"}
+JOIN_GROUP, ALTER_CLIENT_QUOTAS = 11, 49
+BROKER_SETTINGS = {"metrics.listener": "127.0.0.1:0", "request.log.slow.ms": "200",
+                   "group.initial.rebalance.delay.ms": "0"}
 
 
 @pytest.fixture
@@ -168,6 +170,35 @@ def test_explain_says_why_a_group_lags(brokerd, address):
     assert (part["topic"], part["lag_records"], part["high_watermark"]) == (name, 5, 8)
     assert view["reasons"][0]["reason"] == "no_members"
     assert scrape.explain(address, "nobody")["status"] == 404
+
+
+def limit(port: int, rate: float | None) -> None:
+    """Limits what clients of the id `raw` may send; None: no more."""
+    with Connection(port) as connection:
+        answer = ask(connection, ALTER_CLIENT_QUOTAS, 1, validate_only=False, entries=[{
+            "entity": [{"entity_type": "client-id", "entity_name": "raw"}],
+            "ops": [{"key": "producer_byte_rate", "value": rate or 0.0, "remove": rate is None}]}])
+        assert answer["entries"][0]["error_code"] == 0, answer
+
+
+def test_throttled_members_are_told_of(brokerd, address):
+    group = talk.unique("held")
+    name = made(brokerd.port, group, 8, 3, int(time.time() * 1000))
+    before = scrape.value(address, "pylog_requests_throttled_total")
+    limit(brokerd.port, 20_000.0)
+    try:
+        talk.append(brokerd.port, name, raw.batch([raw.record(b"k", bytes(300_000))]))
+        with Connection(brokerd.port) as connection:
+            ask(connection, JOIN_GROUP, 3, group_id=group, session_timeout=30_000,
+                rebalance_timeout=30_000, member_id="", protocol_type="consumer",
+                protocols=[{"name": "range", "metadata": b"\0\1\0\0\0\0\xff\xff\xff\xff"}])
+            view = scrape.explain(address, group)
+    finally:
+        limit(brokerd.port, None)
+    assert scrape.value(address, "pylog_requests_throttled_total") > before
+    [member] = view["members"]
+    assert member["client_id"] == "raw" and member["throttled_ms"] > 0, view
+    assert "throttled" in [one["reason"] for one in view["reasons"]]
 
 
 def test_groups_that_only_the_disk_remembers_are_told_after_a_restart(tmp_path):

@@ -1,6 +1,6 @@
-/* Appenders, readers, waiters, a flusher, upkeep and truncation-free role changes on a few logs at
- * once; then a directory that fails. Every reader must see each offset once and in order, every
- * waiter must be woken. Exit 0, or 1 with a line on stderr. */
+/* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments and truncation-free
+ * role changes on a few logs at once; then a directory that fails. Every reader must see each
+ * offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "bytes.h"
 #include "crc32c.h"
 #include "log.h"
+#include "log_clean.h"
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
 
@@ -35,9 +36,11 @@ struct worker {
 };
 
 static size_t make_batch(uint8_t *p, int64_t producer_id, int32_t sequence, int64_t timestamp) {
-    uint8_t record[] = {0, 0, 0, 0, 1, 8, 'a', 'b', 'c', 'd', 0};
+    uint8_t record[] = {0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 8, 'a', 'b', 'c', 'd', 0};
     size_t len = BATCH_HEADER_BYTES + sizeof record;
     record[0] = (uint8_t)((sizeof record - 1) << 1);
+    put_i32(record + 5, (int32_t)producer_id);
+    put_i32(record + 9, sequence);
     memset(p, 0, BATCH_HEADER_BYTES);
     put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
     p[16] = 2;
@@ -175,6 +178,29 @@ static void *upkeep(void *argument) {
     return NULL;
 }
 
+/* All keys differ: no record may be lost while neighbours become one segment. */
+static void *clean(void *argument) {
+    struct setting *setting = ((struct worker *)argument)->setting;
+    struct keymap map;
+    CHECK(keymap_init(&map, 1 << 20, 0.9));
+    while (atomic_load(&setting->appenders_left) > 0) {
+        for (int k = 0; k < setting->count; k++) {
+            struct log_clean_rules rules = {.segment_bytes = 100000, .inflated_bytes_max = 1 << 20};
+            struct log_clean *pass = NULL;
+            keymap_clear(&map);
+            int result = log_clean_begin(setting->logs[k], &map, &rules, &pass);
+            CHECK(result >= 0);
+            if (result == 1) continue;
+            while ((result = log_clean_step(pass, 5000)) == 1) {}
+            CHECK(result == 0);
+            log_clean_end(pass);
+        }
+        usleep(1000);
+    }
+    keymap_free(&map);
+    return NULL;
+}
+
 static void fail(struct setting *setting) {
     struct mailbox *m = mailbox_new(4);
     struct log_waiter waiter = {.mailbox = m, .offset = INT64_MAX - 1, .wait_for = LOG_WAIT_END};
@@ -220,10 +246,11 @@ int main(int argc, char **argv) {
     struct {
         void *(*run)(void *);
         int count;
-    } parts[] = {{append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}};
+    } parts[] = {
+        {append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}, {clean, 1}};
     struct worker workers[16];
     int n = 0;
-    for (size_t part = 0; part < 4; part++)
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++)
         for (int i = 0; i < parts[part].count; i++, n++) {
             workers[n] = (struct worker){.setting = &setting, .number = i};
             CHECK(pthread_create(&workers[n].thread, NULL, parts[part].run, &workers[n]) == 0);

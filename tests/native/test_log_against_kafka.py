@@ -6,6 +6,7 @@ import pytest
 
 from bench import kafka
 from pylog._native import batch, log
+from tests.native.test_cleaner import cleaned
 from tests.native.test_log import NOW, opened
 
 COMPLAINTS = ("mismatch", "not found", "isvalid: false", "corrupt", "out of order", "error")
@@ -40,3 +41,30 @@ def test_kafka_dump_log_accepts_every_file(tmp_path):
     said = (ran.stdout + ran.stderr).lower()
     assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
     assert said.count("isvalid: true") == 300
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_kafka_dump_log_accepts_what_the_cleaner_writes(tmp_path):
+    chance = random.Random(815)
+    one = opened(log.LogDir(tmp_path, 2), config={"internal.segment.bytes": 100_000,
+                                                  "cleanup.policy": "compact"})
+    for i in range(400):
+        records = [(b"k%d" % chance.randrange(60),
+                    None if chance.random() < 0.2 else chance.randbytes(chance.randrange(900)),
+                    NOW + 10 * i, []) for _ in range(chance.randrange(1, 8))]
+        one.append(batch.build(records, codec=i % 5, producer_id=5 + i % 9, producer_epoch=i,
+                               base_sequence=0), NOW)
+    end = cleaned(one, segment_bytes=100_000)["end_offset"]
+    for i in range(200):
+        one.append(batch.build([(b"k%d" % (i % 7), chance.randbytes(900), NOW, [])]), NOW)
+    cleaned(one, first_dirty=end, now_ms=NOW + 5000, segment_bytes=100_000)
+    one.close(NOW)
+    files = [str(f) for f in sorted((tmp_path / "t-0").iterdir())
+             if f.suffix in (".log", ".index", ".timeindex")]
+    ran = kafka.run_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(files))
+    assert ran.returncode == 0
+    said = (ran.stdout + ran.stderr).lower()
+    assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert "deletehorizonms: optionallong[" in said

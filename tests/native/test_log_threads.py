@@ -35,6 +35,11 @@ SOURCES = [
     "flusher",
     "log_settle",
     "log_wait",
+    "disk",
+    "keymap",
+    "clean",
+    "log_clean",
+    "log_swap",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lstdc++"]

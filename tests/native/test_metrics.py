@@ -136,3 +136,14 @@ def test_rows_and_figures_of_other_lengths_are_a_bug(directory):
     with pytest.raises(AssertionError):
         Exposition().integers(b"name", Rows([b"a"]), array("q", []))
     assert len(FIGURES) == len(set(FIGURES))
+
+
+def test_lag_is_counted_from_the_committed_offset_or_the_start(directory):
+    one = opened(directory, config={"internal.segment.bytes": 300})
+    for _ in range(5):
+        one.append(make(2, size=200), NOW)
+    one.move_start(4, NOW)
+    figures = Figures([one] * 4)
+    records, first = figures.lags(array("q", [0, 6, 10, 12]))
+    assert (list(records), list(first)) == ([6, 4, 0, 0], [4, 6, 10, 12])
+    assert Figures([]).lags(array("q", []))[0] == array("q", [])

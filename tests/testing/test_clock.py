@@ -96,3 +96,23 @@ def test_the_clock_does_not_touch_waits_of_the_data_plane(broker):
                              "last_fetched_epoch": -1, "log_start_offset": -1,
                              "partition_max_bytes": 1 << 20}]}])
     assert answer["error_code"] == 0
+
+
+def test_stamps_of_the_broker_are_by_the_moved_clock(broker):
+    from tests.wire import talk
+
+    topic = broker.create_topic("t", message_timestamp_type="LogAppendTime", retention_ms=HOUR_MS)
+    broker.clock.advance(days=1)
+    talk.append(broker.port, "t", raw.batch())
+    broker.clock.advance(minutes=1)
+    row, = topic.records()
+    assert 0 <= broker.clock.now_ms() - row.timestamp - 60_000 < 60_000
+
+
+def test_what_can_be_compacted_by_then_is(broker):
+    topic = broker.create_topic("t", cleanup_policy="compact", segment_ms=HOUR_MS,
+                                min_cleanable_dirty_ratio=0.01)
+    for value in "123":
+        topic.append(("a", value), ("b", value))
+    broker.clock.advance(hours=2)
+    topic.assert_records([("a", "3"), ("b", "3")])

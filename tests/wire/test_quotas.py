@@ -53,6 +53,14 @@ def limit(port: int, parts: dict, **values) -> None:
     assert answer["entries"][0]["error_code"] == 0, answer
 
 
+@pytest.fixture(scope="module")
+def brokerd(tmp_path_factory):
+    """One reactor, so that nobody is spared by being on another one."""
+    broker = Brokerd(tmp_path_factory.mktemp("quotas"), {"num.network.threads": 1}).start()
+    yield broker
+    broker.stop()
+
+
 @pytest.fixture
 def limited(brokerd):
     """A client id with quotas of its own: limited(**values) -> client id."""
@@ -269,3 +277,28 @@ def test_quotas_survive_a_kill_and_are_in_force_afterwards(tmp_path):
             assert client.told_ms[-1] > 0
     finally:
         broker.stop()
+
+
+def test_an_address_begins_no_more_connections_than_it_may(brokerd):
+    limit(brokerd.port, {"ip": "127.0.0.1"}, connection_creation_rate=1)
+    try:
+        began = []
+        for _ in range(14):
+            connection = Connection(brokerd.port, 3)
+            try:
+                ask(connection, raw.API_VERSIONS, 0)
+                began.append(connection)
+            except raw.Closed:
+                connection.close()
+        assert 9 <= len(began) <= 13, len(began)
+        for connection in began:
+            ask(connection, raw.API_VERSIONS, 0)
+            connection.close()
+    finally:
+        # Until the connection that lifts the limit may begin.
+        for _ in range(60):
+            try:
+                limit(brokerd.port, {"ip": "127.0.0.1"}, connection_creation_rate=None)
+                break
+            except raw.Closed:
+                time.sleep(0.2)

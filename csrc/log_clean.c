@@ -1,0 +1,481 @@
+/* A pass over one log, in three parts: transactions (headers only, when there are any), the map,
+ * and the new segments. Sources are groups of neighbours that together fit one segment; a group's
+ * new file is `<base>.log.cleaned` until log_swap.c makes it the segment. */
+#include "log_clean.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clean.h"
+#include "log_clean_state.h"
+
+enum { CLEAN_WINDOW_BYTES = 1 << 20, CLEAN_OUTPUT_BYTES = 1 << 20 };
+
+/* ---- what may be cleaned ---- */
+
+/* Segments [0, count) end at or below what is stable, and their records are old enough; view_lock
+ * or append_lock held. */
+static uint32_t cleanable_count(const struct log *log, const struct log_clean_rules *rules) {
+    int64_t stable = atomic_load(&log->last_stable);
+    uint32_t count = 0;
+    while (count + 1 < log->segment_count) {
+        struct segment *s = log->segments[count];
+        if (log->segments[count + 1]->base_offset > stable || !atomic_load(&s->sealed)) break;
+        if (rules->min_compaction_lag_ms > 0 && s->base_offset >= rules->first_dirty &&
+            atomic_load(&s->largest_timestamp) > rules->now_ms - rules->min_compaction_lag_ms)
+            break;
+        count++;
+    }
+    return count;
+}
+
+void log_clean_look(struct log *log, const struct log_clean_rules *rules,
+                    struct log_clean_look *out) {
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&log->view_lock);
+    int64_t start = atomic_load(&log->start_offset);
+    out->first_dirty = rules->first_dirty > start ? rules->first_dirty : start;
+    out->first_dirty_timestamp = -1;
+    uint32_t count = cleanable_count(log, rules);
+    out->cleanable_end = count < log->segment_count ? log->segments[count]->base_offset
+                                                    : atomic_load(&log->end_offset);
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t bytes = atomic_load(&log->segments[i]->bytes);
+        if (log->segments[i + 1]->base_offset <= out->first_dirty) {
+            out->clean_bytes += bytes;
+            continue;
+        }
+        if (out->dirty_bytes == 0) {
+            out->first_dirty_timestamp = log->segments[i]->first_timestamp;
+            if (out->first_dirty_timestamp < 0)
+                out->first_dirty_timestamp = atomic_load(&log->segments[i]->largest_timestamp);
+        }
+        out->dirty_bytes += bytes;
+    }
+    if (out->first_dirty > out->cleanable_end) out->first_dirty = out->cleanable_end;
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+/* ---- begin, end ---- */
+
+static int by_producer(const void *a, const void *b) {
+    const struct clean_last *x = a, *y = b;
+    return x->producer_id < y->producer_id ? -1 : x->producer_id > y->producer_id;
+}
+
+/* Each producer's last batch: it stays, empty if need be. */
+static int copy_producers(struct log_clean *c) {
+    struct log *log = c->log;
+    pthread_mutex_lock(&log->append_lock);
+    int result = log_load_producers(log, c->rules.now_ms);
+    if (result == 0 && log->producers.count > 0) {
+        c->last = malloc(log->producers.count * sizeof *c->last);
+        if (c->last == NULL) result = LOG_E_MEMORY;
+        for (uint32_t i = 0; result == 0 && i < log->producers.capacity; i++) {
+            const struct producers_entry *e = &log->producers.slots[i];
+            if (e->producer_id >= 0 && e->batch_count > 0)
+                c->last[c->last_count++] =
+                    (struct clean_last){e->producer_id, e->batches[e->newest].last_offset};
+        }
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    if (c->last_count > 1) qsort(c->last, c->last_count, sizeof *c->last, by_producer);
+    return result;
+}
+
+static bool is_last_of_producer(const struct log_clean *c, const struct batch_header *h) {
+    struct clean_last wanted = {h->producer_id, 0};
+    if (h->producer_id < 0 || c->last_count == 0) return false;
+    const struct clean_last *found =
+        bsearch(&wanted, c->last, c->last_count, sizeof *c->last, by_producer);
+    return found != NULL && found->last_offset == batch_last_offset(h);
+}
+
+static int take_sources(struct log_clean *c) {
+    struct log *log = c->log;
+    int result = 0;
+    pthread_mutex_lock(&log->view_lock);
+    uint32_t count = cleanable_count(log, &c->rules);
+    c->stable = atomic_load(&log->last_stable);
+    c->truncations = log->truncations;
+    /* The one behind the last is only for its base offset, and markers are looked for in it. */
+    c->sources = malloc((log->segment_count + 1) * sizeof(struct segment *));
+    if (c->sources == NULL) result = LOG_E_MEMORY;
+    for (uint32_t i = 0; result == 0 && i < log->segment_count; i++) {
+        segment_retain(log->segments[i]);
+        c->sources[c->source_count++] = log->segments[i];
+    }
+    c->clean_count = count;
+    int64_t start = atomic_load(&log->start_offset);
+    if (c->rules.first_dirty < start) c->rules.first_dirty = start;
+    pthread_mutex_unlock(&log->view_lock);
+    if (result == 0 && (count == 0 || c->sources[count]->base_offset <= c->rules.first_dirty))
+        result = 1;
+    return result;
+}
+
+int log_clean_begin(struct log *log, struct keymap *map, const struct log_clean_rules *rules,
+                    struct log_clean **out) {
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
+    struct log_clean *c = calloc(1, sizeof *c);
+    if (c == NULL) return LOG_E_MEMORY;
+    c->log = log;
+    log_retain(log);
+    c->map = map;
+    c->rules = *rules;
+    c->output.fd = -1;
+    int result = take_sources(c);
+    if (result == 0) result = copy_producers(c);
+    if (result == 0 && (c->work.inflater = inflater_new()) == NULL) result = LOG_E_MEMORY;
+    if (result != 0) {
+        log_clean_end(c);
+        return result;
+    }
+    while (c->at < c->clean_count && c->sources[c->at + 1]->base_offset <= c->rules.first_dirty)
+        c->at++;
+    c->figures.end_offset = c->sources[c->clean_count]->base_offset;
+    c->figures.segments_before = c->clean_count;
+    *out = c;
+    return 0;
+}
+
+void log_clean_end(struct log_clean *c) {
+    clean_output_discard(c);
+    for (uint32_t i = 0; i < c->source_count; i++) segment_release(c->sources[i]);
+    free(c->sources);
+    free(c->last);
+    free(c->window.bytes);
+    free(c->output.bytes);
+    if (c->output.segment != NULL) segment_release(c->output.segment);
+    clean_transactions_free(&c->open);
+    clean_transactions_free(&c->aborted);
+    if (c->work.inflater != NULL) inflater_free(c->work.inflater);
+    clean_work_free(&c->work);
+    log_release(c->log);
+    free(c);
+}
+
+void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out) {
+    *out = c->figures;
+}
+
+/* ---- reading a source whole, through a window ---- */
+
+static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
+    int64_t left = atomic_load(&s->bytes) - c->position;
+    if ((int64_t)wanted > left) return LOG_E_CORRUPT;
+    if (wanted > c->window.room) {
+        size_t room = wanted > CLEAN_WINDOW_BYTES ? wanted : CLEAN_WINDOW_BYTES;
+        uint8_t *bytes = realloc(c->window.bytes, room);
+        if (bytes == NULL) return LOG_E_MEMORY;
+        c->window.bytes = bytes;
+        c->window.room = room;
+    }
+    size_t take = left < (int64_t)c->window.room ? (size_t)left : c->window.room;
+    int result = segment_read(s, c->position, c->window.bytes, take);
+    c->window.position = c->position;
+    c->window.len = result == 0 ? take : 0;
+    return result;
+}
+
+/* 1 and the batch at `position`, whole and with a right checksum; 0 at the segment's end. */
+static int next_batch(struct log_clean *c, struct segment *s, const uint8_t **p,
+                      struct batch_header *h) {
+    if (c->position >= atomic_load(&s->bytes)) return 0;
+    for (size_t wanted = BATCH_HEADER_BYTES;;) {
+        int64_t within = c->position - c->window.position;
+        if (within < 0 || within + (int64_t)wanted > (int64_t)c->window.len) {
+            int result = read_window(c, s, wanted);
+            if (result != 0) return result;
+            within = 0;
+        }
+        *p = c->window.bytes + within;
+        if (batch_parse(*p, c->window.len - (size_t)within, h) != 0) return LOG_E_CORRUPT;
+        if (wanted >= batch_bytes(h)) break;
+        wanted = batch_bytes(h);
+    }
+    if (batch_check_crc(*p, h) != 0) return LOG_E_CORRUPT;
+    return 1;
+}
+
+static int open_source(struct log_clean *c, struct segment *s) {
+    if (c->pinned) return 0;
+    int result = segment_pin(s, false);
+    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Keeps (3). */
+    if (result != 0) return log_storage_error(c->log, result, "open");
+    c->pinned = true;
+    c->position = 0;
+    c->window.len = 0;
+    return 0;
+}
+
+static void close_source(struct log_clean *c, struct segment *s) {
+    segment_unpin(s);
+    c->pinned = false;
+    c->at++;
+}
+
+/* ---- transactions ---- */
+
+/* Which were aborted: known only at their markers, so headers are walked before data are judged. */
+static int follow_segment(struct log_clean *c, struct segment *s) {
+    struct segment_scan scan;
+    struct batch_header h;
+    uint8_t marker[256];
+    int result = segment_pin(s, false);
+    if (result != 0)
+        return result == -ENOENT ? LOG_E_WOULD_BLOCK : log_storage_error(c->log, result, "open");
+    segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < c->stable) {
+        if (h.attributes & BATCH_TRANSACTIONAL) {
+            bool control = (h.attributes & BATCH_CONTROL) != 0;
+            if (control && (batch_bytes(&h) > sizeof marker ||
+                            segment_read(s, scan.position, marker, batch_bytes(&h)) != 0))
+                result = LOG_E_CORRUPT;
+            else
+                result = clean_follow(&c->open, &c->aborted, &h, marker);
+            if (result < 0) break;
+        }
+        segment_scan_skip(&scan, &h);
+    }
+    segment_unpin(s);
+    if (result == BATCH_E_MEMORY) return LOG_E_MEMORY;
+    return result < 0 ? result : 0;
+}
+
+static int follow_transactions(struct log_clean *c) {
+    int result = 0;
+    for (uint32_t i = 0; i < c->source_count && result == 0; i++)
+        if (c->sources[i]->base_offset < c->stable) result = follow_segment(c, c->sources[i]);
+    clean_sort(&c->aborted);
+    c->open.count = 0;
+    c->followed = true;
+    return result;
+}
+
+static int batch_failure(int error) {
+    return error == BATCH_E_MEMORY ? LOG_E_MEMORY : LOG_E_CORRUPT;
+}
+
+/* ---- the map ---- */
+
+/* 1: go on, 0: the map is full. */
+static int map_batch(struct log_clean *c, const uint8_t *p, const struct batch_header *h) {
+    if (h->attributes & BATCH_TRANSACTIONAL && !c->followed) {
+        int result = follow_transactions(c);
+        if (result != 0) return result;
+    }
+    if (h->attributes & BATCH_CONTROL || batch_last_offset(h) < c->rules.first_dirty ||
+        clean_is_aborted(&c->aborted, h))
+        return 1;
+    int result = clean_map(c->map, p, h, c->rules.first_dirty,
+                           (uint64_t)c->rules.inflated_bytes_max, &c->work);
+    if (result < 0) return batch_failure(result);
+    return result;
+}
+
+static int step_map(struct log_clean *c, int64_t *bytes_left) {
+    while (c->at < c->clean_count) {
+        struct segment *s = c->sources[c->at];
+        const uint8_t *p;
+        struct batch_header h;
+        int result = open_source(c, s);
+        if (result != 0) return result;
+        while ((result = next_batch(c, s, &p, &h)) == 1) {
+            result = map_batch(c, p, &h);
+            if (result < 0) return result;
+            if (result == 0) {
+                /* The rest is for the next pass; a batch with more keys than the map holds would
+                 * stop every pass. */
+                close_source(c, s);
+                if (h.base_offset <= c->rules.first_dirty) return LOG_E_MEMORY;
+                c->figures.end_offset = h.base_offset;
+                return 0;
+            }
+            c->position += (int64_t)batch_bytes(&h);
+            c->figures.bytes_mapped += (int64_t)batch_bytes(&h);
+            if ((*bytes_left -= (int64_t)batch_bytes(&h)) < 0) return 1;
+        }
+        if (result < 0) return result;
+        close_source(c, s);
+    }
+    return 0;
+}
+
+/* ---- the new segments ---- */
+
+static int flush_output(struct log_clean *c) {
+    struct clean_output *o = &c->output;
+    const struct disk *disk = log_dir_disk(c->log->home->dir);
+    for (size_t at = 0; at < o->len;) {
+        ssize_t n = disk->pwrite(o->fd, o->bytes + at, o->len - at, o->written);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return log_storage_error(c->log, -errno, "write");
+        at += (size_t)n;
+        o->written += n;
+    }
+    o->len = 0;
+    return 0;
+}
+
+static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
+    struct clean_output *o = &c->output;
+    struct batch_header h;
+    if (o->len + kept->len > CLEAN_OUTPUT_BYTES) {
+        int result = flush_output(c);
+        if (result != 0) return result;
+    }
+    if (kept->len > o->room) {
+        size_t room = kept->len > CLEAN_OUTPUT_BYTES ? kept->len : CLEAN_OUTPUT_BYTES;
+        uint8_t *bytes = realloc(o->bytes, room);
+        if (bytes == NULL) return LOG_E_MEMORY;
+        o->bytes = bytes;
+        o->room = room;
+    }
+    memcpy(o->bytes + o->len, kept->bytes, kept->len);
+    batch_parse(kept->bytes, kept->len, &h);
+    int64_t position = atomic_load(&o->segment->bytes);
+    segment_index_batch(o->segment, &h, position);
+    o->len += kept->len;
+    atomic_store(&o->segment->bytes, position + (int64_t)kept->len);
+    c->figures.bytes_written += (int64_t)kept->len;
+    return 0;
+}
+
+static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch_header *h) {
+    struct clean_kept kept;
+    struct clean_batch_rules rules = {c->map, c->rules.now_ms, c->rules.delete_retention_ms,
+                                      (uint64_t)c->rules.inflated_bytes_max};
+    if (h->attributes & BATCH_TRANSACTIONAL && !c->followed) {
+        int result = follow_transactions(c);
+        if (result != 0) return result;
+    }
+    int ended = clean_follow(&c->open, NULL, h, p);
+    if (ended < 0) return LOG_E_MEMORY;
+    struct clean_batch_facts facts = {.aborted = clean_is_aborted(&c->aborted, h),
+                                      .empty_marker =
+                                          (h->attributes & BATCH_CONTROL) != 0 && ended == 0,
+                                      .last_of_producer = is_last_of_producer(c, h)};
+    int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
+    if (result < 0) return batch_failure(result);
+    c->figures.batches_read++;
+    c->figures.records_read += kept.read;
+    c->figures.records_kept += kept.kept;
+    if (kept.bytes != p) c->output.changed = true;
+    if (kept.bytes == NULL) return 0;
+    c->figures.batches_kept++;
+    return write_batch(c, &kept);
+}
+
+/* Neighbours from `at` on that fit one segment, what is left of them or not. */
+static uint32_t group_end(const struct log_clean *c) {
+    uint32_t end = c->at;
+    int64_t bytes = 0, base = c->sources[c->at]->base_offset;
+    while (end < c->clean_count && c->sources[end]->base_offset < c->figures.end_offset) {
+        bytes += atomic_load(&c->sources[end]->bytes);
+        if (end > c->at &&
+            (bytes > c->rules.segment_bytes || c->sources[end + 1]->base_offset - base > INT32_MAX))
+            break;
+        end++;
+    }
+    return end;
+}
+
+static int begin_group(struct log_clean *c) {
+    struct clean_output *o = &c->output;
+    char path[SEGMENT_PATH_BYTES];
+    c->group = c->at;
+    c->group_end = group_end(c);
+    o->written = 0;
+    o->changed = c->group_end > c->at + 1;
+    o->segment = segment_new(c->log->home, c->sources[c->at]->base_offset, 0, -1);
+    if (o->segment == NULL) return LOG_E_MEMORY;
+    /* Nobody opens its files before they have their names, and it writes no index until then. */
+    o->segment->removed = true;
+    o->segment->counted = true;
+    o->segment->index_interval_bytes = c->log->config.index_interval_bytes;
+    atomic_store(&o->segment->sealed, true);
+    atomic_store(&o->segment->settled, true);
+    segment_path(o->segment, "log.cleaned", path);
+    o->fd = openat(c->log->home->dir->fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;
+}
+
+static int end_group(struct log_clean *c) {
+    struct clean_output *o = &c->output;
+    int result = flush_output(c);
+    if (result != 0) return result;
+    bool changed = o->changed;
+    if (changed && log_dir_disk(c->log->home->dir)->fdatasync(o->fd) != 0)
+        return log_storage_error(c->log, -errno, "fdatasync");
+    close(o->fd);
+    o->fd = -1;
+    if (changed) {
+        result = log_swap(c->log, c->sources + c->group, c->group_end - c->group, o->segment,
+                          c->truncations);
+        if (result == 0 && atomic_load(&o->segment->bytes) > 0) {
+            c->figures.segments_after++;
+            o->segment = NULL; /* The log has it. */
+        }
+        if (result != 0) return result;
+    } else {
+        c->figures.segments_after++;
+    }
+    clean_output_discard(c);
+    return 0;
+}
+
+void clean_output_discard(struct log_clean *c) {
+    struct clean_output *o = &c->output;
+    char path[SEGMENT_PATH_BYTES];
+    if (o->fd >= 0) close(o->fd);
+    o->fd = -1;
+    o->len = 0;
+    if (c->pinned) segment_unpin(c->sources[c->at]);
+    c->pinned = false;
+    if (o->segment == NULL) return;
+    segment_path(o->segment, "log.cleaned", path);
+    unlinkat(c->log->home->dir->fd, path, 0);
+    segment_release(o->segment);
+    o->segment = NULL;
+}
+
+static int step_write(struct log_clean *c, int64_t *bytes_left) {
+    while (c->at < c->clean_count && c->sources[c->at]->base_offset < c->figures.end_offset) {
+        const uint8_t *p;
+        struct batch_header h;
+        int result = c->output.segment == NULL ? begin_group(c) : 0;
+        struct segment *s = c->sources[c->at];
+        if (result == 0) result = open_source(c, s);
+        if (result != 0) return result;
+        while ((result = next_batch(c, s, &p, &h)) == 1) {
+            result = judge_batch(c, p, &h);
+            if (result != 0) return result;
+            c->position += (int64_t)batch_bytes(&h);
+            c->figures.bytes_read += (int64_t)batch_bytes(&h);
+            if ((*bytes_left -= (int64_t)batch_bytes(&h)) < 0) return 1;
+        }
+        if (result < 0) return result;
+        close_source(c, s);
+        if (c->at == c->group_end && (result = end_group(c)) != 0) return result;
+    }
+    return 0;
+}
+
+int log_clean_step(struct log_clean *c, int64_t bytes_max) {
+    int result = 0;
+    if (atomic_load(&c->log->deleted)) return LOG_E_DELETED;
+    if (log_dir_offline(c->log->home->dir)) return LOG_E_OFFLINE;
+    if (!c->mapped) {
+        result = step_map(c, &bytes_max);
+        if (result != 0) return result;
+        c->mapped = true;
+        c->at = 0;
+        c->open.count = 0;
+    }
+    return step_write(c, &bytes_max);
+}

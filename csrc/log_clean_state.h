@@ -1,0 +1,60 @@
+/* What the parts of a cleaning pass share: log_clean.c and log_swap.c. */
+#ifndef PYLOG_LOG_CLEAN_STATE_H
+#define PYLOG_LOG_CLEAN_STATE_H
+
+#include "clean.h"
+#include "log_clean.h"
+#include "log_state.h"
+
+struct clean_last { /* a producer's last batch */
+    int64_t producer_id, last_offset;
+};
+
+struct clean_window {
+    uint8_t *bytes;
+    size_t room, len;
+    int64_t position;
+};
+
+struct clean_output { /* the new segment in the making */
+    struct segment *segment;
+    uint8_t *bytes; /* not written yet */
+    size_t len, room;
+    int64_t written;
+    int fd;
+    bool changed; /* it differs from its one source, or has several */
+};
+
+struct log_clean {
+    struct log *log;
+    struct keymap *map;
+    struct log_clean_rules rules;
+    struct log_clean_figures figures;
+    struct segment **sources; /* all segments at the beginning, retained */
+    uint32_t source_count, clean_count;
+    uint32_t at; /* of the source at hand */
+    uint32_t group, group_end;
+    int64_t position; /* in it */
+    int64_t stable;
+    uint64_t truncations;
+    bool pinned, mapped, followed;
+    struct clean_last *last;
+    uint32_t last_count;
+    struct clean_window window;
+    struct clean_output output;
+    struct clean_transactions open, aborted;
+    struct clean_work work;
+};
+
+void clean_output_discard(struct log_clean *c);
+
+/* log_swap.c: puts `fresh` (its file is on disk as `.log.cleaned`) in the place of neighbouring
+ * segments; one without bytes only removes them. Takes the reference when it has bytes and the
+ * result is 0. LOG_E_WOULD_BLOCK: they are not what they were. */
+int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
+             uint64_t truncations);
+/* Before a directory is listed: finishes the swaps that a crash left, removes what came to nothing.
+ * 0 or -errno. `fd`: of the partition's directory. */
+int log_swap_finish(int fd);
+
+#endif

@@ -1,0 +1,225 @@
+"""The log cleaner: which compacted log is next, on how many threads, how fast.
+
+Owns: its threads, the memory of their key maps, cleaner-offset-checkpoint in each log directory.
+Called by: log.manager (tend, about once a second; forget; stop).
+Invariants: (1) one thread at a time cleans a log; (2) what the checkpoint calls clean has been
+  cleaned: it is written after a pass, never before; (3) a log whose pass failed is left alone until
+  the next start, and goes on serving.
+Source: Kafka's log cleaner: settings by their names, KIP-354 (max.compaction.lag.ms), KIP-58
+  (min.compaction.lag.ms).
+"""
+
+import logging
+import os
+import threading
+from collections import namedtuple
+
+from pylog._native import cleaner
+from pylog._native.log import LogDeleted, LogError
+from pylog.log import checkpoints as files
+
+CHECKPOINT = "cleaner-offset-checkpoint"
+STEP_BYTES = 4 << 20
+MAP_BYTES_MIN = 64 << 10
+# Behind the limit, a thread sleeps at most so long before it looks again.
+PAUSE_S_MAX = 0.5
+
+log = logging.getLogger("pylog.log.cleaner")
+
+Candidate = namedtuple("Candidate", "topic partition place log config")
+Candidate.__doc__ = """A compacted partition: its log, the number of its log directory, its settings
+by Kafka's names."""
+Choice = namedtuple("Choice", "candidate first_dirty end dirty_bytes ratio")
+
+
+class Cleaner:
+    """Compaction of one node's logs. candidates: gives the Candidates there are now."""
+
+    def __init__(self, settings, now_ms, paths, candidates):
+        self._settings = settings
+        self._now_ms = now_ms
+        self._paths = paths
+        self._candidates = candidates
+        self._clean_until = None     # (topic, partition) -> offset below which all is clean
+        self._at_work = set()        # keys of logs that a thread cleans
+        self._failed = set()         # keys of logs that are left alone
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads = []
+        self._began_ms = now_ms()
+        self._spent = 0              # bytes since _began_ms, against the limit
+        self._totals = {"passes": 0, "bytes_read": 0, "bytes_written": 0, "records_read": 0,
+                        "records_kept": 0, "failures": 0}
+
+    def tend(self) -> None:
+        """Has as many threads as the setting says, from when there is something to compact."""
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if self._stopping.is_set() or not self._settings["log.cleaner.enable"]:
+                return
+            missing = self._settings["log.cleaner.threads"] - len(self._threads)
+            if missing > 0 and next(iter(self._candidates()), None) is not None:
+                for _ in range(missing):
+                    thread = threading.Thread(target=self._run, name="log-cleaner", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def stop(self) -> None:
+        """Ends the threads after their step at hand; passes that are not done change nothing."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def forget(self, topic: str) -> None:
+        """A topic is gone: another of its name begins dirty."""
+        with self._lock:
+            for key in [key for key in self._clean_until or () if key[0] == topic]:
+                del self._clean_until[key]
+            self._failed = {key for key in self._failed if key[0] != topic}
+
+    def stats(self) -> dict[str, int]:
+        """Totals since the start, and how many logs are at work on and left alone."""
+        with self._lock:
+            return {**self._totals, "at_work": len(self._at_work), "left_alone": len(self._failed)}
+
+    def clean_one(self) -> bool:
+        """Cleans the log that needs it most. False: none does."""
+        choice = self._choose()
+        if choice is None:
+            return False
+        key = choice.candidate.topic, choice.candidate.partition
+        try:
+            self._clean(choice)
+        except (cleaner.Interrupted, LogDeleted):
+            # Its segments changed meanwhile: what is dirty now is seen at the next look.
+            log.info("a pass was given up", extra={"topic": key[0], "partition": key[1]})
+        except (LogError, MemoryError) as error:
+            with self._lock:
+                self._failed.add(key)
+                self._totals["failures"] += 1
+            log.error("a log cannot be compacted and is left alone", extra={
+                "topic": key[0], "partition": key[1], "reason": str(error)})
+        finally:
+            with self._lock:
+                self._at_work.discard(key)
+        return True
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if len(self._threads) > self._settings["log.cleaner.threads"]:
+                return
+            if not self.clean_one():
+                self._stopping.wait(self._settings["log.cleaner.backoff.ms"] / 1000)
+
+    # ---- the choice ---------------------------------------------------------------------------
+
+    def _choose(self) -> Choice | None:
+        """The dirtiest log that is due; it is at work from here on (1)."""
+        with self._lock:
+            if self._clean_until is None:
+                self._clean_until = self._load()
+            now_ms, best = self._now_ms(), None
+            for candidate in self._candidates():
+                key = candidate.topic, candidate.partition
+                if key in self._at_work or key in self._failed:
+                    continue
+                choice = self._look(candidate, key, now_ms)
+                if choice is not None and (best is None or choice.ratio > best.ratio):
+                    best = choice
+            if best is not None:
+                self._at_work.add((best.candidate.topic, best.candidate.partition))
+            return best
+
+    def _look(self, candidate: Candidate, key, now_ms: int) -> Choice | None:
+        config = candidate.config
+        try:
+            clean, dirty, first, end, first_ms = cleaner.look(
+                candidate.log, now_ms=now_ms, first_dirty=self._clean_until.get(key, 0),
+                min_compaction_lag_ms=config["min.compaction.lag.ms"])
+        except LogError:
+            return None
+        if not dirty:
+            return None
+        ratio = dirty / (clean + dirty)
+        late = 0 <= first_ms < now_ms - config["max.compaction.lag.ms"]
+        if not late and ratio <= config["min.cleanable.dirty.ratio"]:
+            return None
+        return Choice(candidate, first, end, dirty, ratio)
+
+    # ---- a pass -------------------------------------------------------------------------------
+
+    def _clean(self, choice: Choice) -> None:
+        candidate, config, begin_ms = choice.candidate, choice.candidate.config, self._now_ms()
+        one_pass = cleaner.CleaningPass(
+            candidate.log, cleaner.OffsetMap(*self._map_size(choice)), now_ms=begin_ms,
+            first_dirty=choice.first_dirty,
+            delete_retention_ms=config["delete.retention.ms"],
+            min_compaction_lag_ms=config["min.compaction.lag.ms"],
+            segment_bytes=config.get("internal.segment.bytes") or config["segment.bytes"])
+        try:
+            before, going = 0, True
+            while going and not self._stopping.is_set():
+                going = one_pass.step(STEP_BYTES)
+                done = one_pass.figures()
+                moved = done and done["bytes_mapped"] + done["bytes_read"] + done["bytes_written"]
+                self._hold_back((moved or 0) - before)
+                before = moved or 0
+            if not going and done is not None:
+                self._note(candidate, done, self._now_ms() - begin_ms)
+        finally:
+            one_pass.close()
+
+    def _map_size(self, choice: Choice) -> tuple[int, float]:
+        """No more memory than the dirty records can need, within the setting's share."""
+        load_factor = self._settings["log.cleaner.io.buffer.load.factor"]
+        share = self._settings["log.cleaner.dedupe.buffer.size"] // max(
+            1, self._settings["log.cleaner.threads"])
+        needed = int((choice.end - choice.first_dirty + 1) / load_factor + 1) * cleaner.SLOT_BYTES
+        return max(MAP_BYTES_MIN, min(share, needed)), load_factor
+
+    def _hold_back(self, count: int) -> None:
+        """Sleeps while all threads together are ahead of log.cleaner.io.max.bytes.per.second."""
+        with self._lock:
+            self._spent += count
+        while not self._stopping.is_set():
+            limit = self._settings["log.cleaner.io.max.bytes.per.second"]
+            with self._lock:
+                elapsed_s = (self._now_ms() - self._began_ms) / 1000
+                ahead_s = self._spent / limit - elapsed_s
+                if ahead_s <= 0 or elapsed_s < 0:
+                    # Time without work is no credit for later.
+                    self._began_ms, self._spent = self._now_ms(), 0
+                    return
+            self._stopping.wait(min(ahead_s, PAUSE_S_MAX))
+
+    def _note(self, candidate: Candidate, done: dict, took_ms: int) -> None:
+        """Keeps (2)."""
+        with self._lock:
+            self._clean_until[candidate.topic, candidate.partition] = done["end_offset"]
+            self._totals["passes"] += 1
+            for name in ("bytes_read", "bytes_written", "records_read", "records_kept"):
+                self._totals[name] += done[name]
+            self._store(candidate.place)
+        log.info("compacted", extra={
+            "topic": candidate.topic, "partition": candidate.partition, "ms": took_ms,
+            **{name: done[name] for name in (
+                "end_offset", "bytes_read", "bytes_written", "records_read", "records_kept",
+                "segments_before", "segments_after")}})
+
+    # ---- the checkpoint -----------------------------------------------------------------------
+
+    def _load(self) -> dict:
+        found = {}
+        for path in self._paths:
+            found.update(files.read_offsets(os.path.join(path, CHECKPOINT)))
+        return found
+
+    def _store(self, place: int) -> None:
+        here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}
+        rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
+        try:
+            files.write_offsets(os.path.join(self._paths[place], CHECKPOINT), rows)
+        except OSError as error:
+            # The next start takes more for dirty than there is.
+            log.error("the cleaner's checkpoint could not be written",
+                      extra={"reason": error.strerror})

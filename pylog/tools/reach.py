@@ -1,0 +1,171 @@
+"""Checks of a cluster from here: every advertised address, and the state of its partitions.
+
+Owns: connections of its own for the time of a check.
+Called by: tools.doctor.
+Invariants: (1) an address is tried as a client would: resolved, connected, spoken to, and who
+  answers has to be the broker that the address was advertised for.
+Source: what goes wrong with advertised.listeners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import time
+from typing import Any
+
+from pylog.client.connection import BufferPool, Connection
+from pylog.client.errors import KafkaError
+from pylog.client.settings import servers
+from pylog.protocol import messages
+from pylog.tools import inquiry
+from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
+from pylog.tools.printer import size, span
+
+ANSWER_WARN_S = 0.25
+FREE_SHARE_WARN = 0.15
+ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
+
+
+async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
+    """(findings, log directories that are on this machine)."""
+    metadata = await inquiry.all_topics(cluster)
+    nodes = sorted(metadata.nodes.values())
+    found = [Finding("bootstrap", bootstrap, OK,
+                     f"cluster {metadata.cluster_id} with {len(nodes)} brokers")]
+    is_remote = not all(_is_loopback(host) for host, _ in servers(bootstrap.split(",")))
+    for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
+        found += rows
+    found.append(_controller(metadata))
+    found += _partitions(metadata)
+    dirs, local = await _log_dirs(cluster)
+    return [*found, *dirs], local
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
+    """Keeps (1)."""
+    name = f"broker {node.id} at {node.host}:{node.port}"
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(
+            node.host, node.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return [Finding("listener", name, FAIL, f"the name does not resolve: {error.strerror}",
+                        f"{ADVERTISE}, or give the name an address (DNS, /etc/hosts)")]
+    found = []
+    if is_remote and _is_loopback(node.host):
+        found.append(Finding("listener", name, WARN, "loopback is advertised to the network",
+                             ADVERTISE))
+    begun = time.perf_counter()
+    try:
+        connection = await Connection.open(node.host, node.port, cluster.settings, BufferPool())
+    except KafkaError as error:
+        address = infos[0][4][0]
+        return [*found, Finding("listener", name, FAIL, f"{address}: {error}",
+                                f"{ADVERTISE}; is the broker up, and no firewall between?")]
+    taken = time.perf_counter() - begun
+    try:
+        found.append(await _identity(connection, node, name, taken))
+    except KafkaError as error:
+        found.append(Finding("listener", name, WARN, f"connected, then: {error}",
+                             "look at the broker's log"))
+    finally:
+        connection.close()
+    return found
+
+
+async def _identity(connection: Connection, node: Any, name: str, taken: float) -> Finding:
+    """Whether who answers is who was advertised."""
+    resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=4, resource_name=str(node.id), configuration_keys=["node.id", "broker.id"])
+    answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
+    if answer.results[0].error_code:
+        # A broker refuses to tell another one's settings.
+        return Finding("listener", name, FAIL, "another broker answers there: "
+                       f"{answer.results[0].error_message or answer.results[0].error_code}",
+                       ADVERTISE)
+    slow = taken > ANSWER_WARN_S
+    return Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
+                   "look at DNS and the network's latency" if slow else "")
+
+
+def _controller(metadata: Any) -> Finding:
+    if metadata.controller in metadata.nodes:
+        return Finding("controller", "", OK, f"broker {metadata.controller}")
+    return Finding("controller", "", FAIL, "there is none: nothing can be created or changed",
+                   "look at the controllers' logs: is there a majority?")
+
+
+def _partitions(metadata: Any) -> list[Finding]:
+    parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
+    offline = [part for part in parts if part.leader < 0]
+    under = [part for part in parts if len(part.isr) < len(part.replicas)]
+    elsewhere = [part for part in parts if part.leader >= 0 and part.replicas
+                 and part.leader != part.replicas[0]]
+    rows = (
+        ("offline", offline, FAIL, "start the brokers that have them: pylog topics partitions "
+         "--offline"),
+        ("under-replicated", under, WARN, "start or relieve the brokers that lag: pylog topics "
+         "partitions --under-replicated"),
+        ("led by another replica", elsewhere, WARN, "elect preferred leaders: the load is "
+         "uneven until then"),
+    )
+    return [Finding("partitions", what, bad if some else OK,
+                    f"{len(some)} of {len(parts)}{_names(some)}", advice if some else "")
+            for what, some, bad, advice in rows]
+
+
+def _names(parts: list[Any]) -> str:
+    if not parts:
+        return ""
+    shown = ", ".join(f"{part.topic}-{part.partition}" for part in parts[:3])
+    return f" ({shown}{', ...' if len(parts) > 3 else ''})"
+
+
+async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
+    found, local = [], []
+    rows = await inquiry.log_dirs(cluster)
+    if not rows:
+        return [Finding("log directory", "", SKIP, "no broker tells of its own")], []
+    for row in rows:
+        subject = f"broker {row['broker']} {row['path']}"
+        if row["error"]:
+            found.append(Finding("log directory", subject, FAIL, row["error"],
+                                 "look at the disk and the broker's log, then restart it"))
+            continue
+        if os.path.isdir(row["path"]) and await _is_here(cluster, row["broker"]):
+            local.append(row["path"])
+        total, free = row["total_bytes"], row["usable_bytes"]
+        if total > 0:
+            low = free < FREE_SHARE_WARN * total
+            found.append(Finding("log directory", subject, WARN if low else OK,
+                                 f"{len(row['partitions'])} partitions, {size(free)} of "
+                                 f"{size(total)} free",
+                                 "shorten retention, or add a disk" if low else ""))
+    return found, local
+
+
+async def _is_here(cluster: Any, broker: int) -> bool:
+    """Whether a broker's address is one of this machine: a path of the same name proves nothing."""
+    node = cluster.metadata.nodes[broker]
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(
+            node.host, node.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in infos:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind((address[0], 0))
+                return True
+            except OSError:
+                continue
+    return False

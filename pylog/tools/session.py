@@ -1,0 +1,127 @@
+"""One run of the command: which cluster, with which client settings, and how to print.
+
+Owns: the options given, the printer.
+Called by: all of tools.
+Invariants: (1) a cluster that cannot be reached is told of at once, not after retries; (2) a key of
+  a client settings file that belongs to another role is left out; one that does not exist is an
+  error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pylog.client.administration import Admin
+    from pylog.client.cluster import Cluster
+    from pylog.tools.printer import Printer
+
+BOOTSTRAP = "localhost:9092"
+TIMEOUT_S = 15.0
+
+
+class ToolError(Exception):
+    """What a command could not do, in one line."""
+
+    exit_code = 1
+
+
+class Session:
+    """What the shared options said. `now_ms` is the clock of all commands."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self._printer: Printer | None = None
+
+    @property
+    def out(self) -> Printer:
+        if self._printer is None:
+            from pylog.tools.printer import Printer
+
+            self._printer = Printer(as_json=bool(self.given.get("as_json")))
+        return self._printer
+
+    @property
+    def timeout_s(self) -> float:
+        return float(self.given.get("timeout_s", TIMEOUT_S))
+
+    @property
+    def bootstrap(self) -> str:
+        return str(self.client_values().get("bootstrap.servers", ""))
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def client_values(self) -> dict[str, Any]:
+        """Client settings as given: file, then -X, then -b. Raises ToolError."""
+        values: dict[str, Any] = {}
+        if "client_config" in self.given:
+            from pylog.config.errors import ConfigError
+            from pylog.config.properties import parse
+
+            with open(self.given["client_config"], encoding="latin-1") as file:
+                try:
+                    values = {key: value for key, (value, _) in parse(file.read()).items()}
+                except ConfigError as error:
+                    raise ToolError(f"{self.given['client_config']}: {error}") from None
+        for text in self.given.get("client_settings", ()):
+            key, sign, value = text.partition("=")
+            if not sign:
+                raise ToolError(f"-X {text}: expected KEY=VALUE")
+            values[key] = value
+        if "bootstrap" in self.given:
+            values["bootstrap.servers"] = self.given["bootstrap"]
+        values.setdefault("bootstrap.servers", os.environ.get("PYLOG_BOOTSTRAP", BOOTSTRAP))
+        return values
+
+    def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
+        """Settings for a client object of a role; `more` with underscores are the command's own,
+        which what was given overrules. Keeps (2)."""
+        from pylog.client.settings import ALIASES, ALL, ROWS
+
+        wait_ms = int(self.timeout_s * 1000)
+        values = {"client.id": "pylog-tool", "default.api.timeout.ms": wait_ms,
+                  "socket.connection.setup.timeout.ms": min(10_000, wait_ms),
+                  **{name.replace("_", "."): value for name, value in more.items()}}
+        for key, value in self.client_values().items():
+            row = ROWS.get(ALIASES.get(key, key))
+            if row is None or role in row.roles or ALL in row.roles:
+                values[ALIASES.get(key, key)] = value
+        return values
+
+    def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
+        """What work(cluster) gives, on an event loop of its own. Raises KafkaError."""
+        return self.administer(lambda admin: work(admin.cluster))
+
+    def administer(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        """What work(admin) gives, likewise."""
+        import asyncio  # Only here: help and completion of commands do without it.
+
+        return asyncio.run(self._with_admin(work))
+
+    async def _with_admin(self, work: Callable[[Admin], Awaitable[Any]]) -> Any:
+        from pylog.client.administration import Admin
+
+        async with Admin(self.settings_of("admin")) as admin:
+            await self.reach(admin.cluster)
+            return await work(admin)
+
+    async def reach(self, cluster: Cluster) -> None:
+        """Keeps (1)."""
+        import asyncio
+
+        from pylog.client.errors import KafkaTimeoutError, NoBrokersError
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await cluster.refresh()
+        except NoBrokersError as error:
+            raise ToolError(f"{error}; -b HOST:PORT or PYLOG_BOOTSTRAP says where it is") from None
+        except TimeoutError as error:
+            if isinstance(error, KafkaTimeoutError):
+                raise
+            raise ToolError(
+                f"{self.bootstrap} did not answer within {self.timeout_s:g} s") from None

@@ -1,0 +1,287 @@
+"""`pylog topics`: list, describe, create, alter, delete, and the state of partitions.
+
+Owns: nothing.
+Called by: tools.app.
+Invariants: (1) a change of several topics is tried for all of them; the exit code tells whether one
+  failed.
+Source: Kafka's CreateTopics, DeleteTopics, CreatePartitions, Metadata.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import click
+
+from pylog.client.cluster import Cluster
+from pylog.client.offsets import TopicPartition
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.tools import inquiry, resources
+from pylog.tools.command import TOPIC, Tools, confirmed, pairs
+from pylog.tools.printer import size
+from pylog.tools.session import Session, ToolError
+
+LISTED = {"topic": "TOPIC", "partitions": "PARTITIONS", "replicas": "REPLICAS"}
+LONG = {**LISTED, "records": "RECORDS", "bytes": ("SIZE", size)}
+PARTS = {"topic": "TOPIC", "partition": "PARTITION", "leader": "LEADER", "replicas": "REPLICAS",
+         "isr": "ISR", "start_offset": "START", "end_offset": "END", "records": "RECORDS",
+         "bytes": ("SIZE", size)}
+
+
+@click.group(cls=Tools)
+def topics() -> None:
+    """List, describe, create, change and delete topics."""
+
+
+@topics.command("list")
+@click.argument("pattern", required=False)
+@click.option("-l", "--long", "is_long", is_flag=True, help="With records and bytes.")
+@click.option("-i", "--internal", is_flag=True, help="With the broker's own topics.")
+@click.pass_obj
+def list_topics(session: Session, pattern: str | None, is_long: bool, internal: bool) -> None:
+    """List topics. PATTERN has * and ? as in a shell."""
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        metadata = await inquiry.all_topics(cluster)
+        rows = [row for name, row in sorted(metadata.topics.items())
+                if fnmatch.fnmatchcase(name, pattern or "*") and (internal or not row.is_internal)]
+        made = [{"topic": row.name, "partitions": len(row.partitions),
+                 "replicas": max((len(part.replicas) for part in row.partitions.values()),
+                                 default=0),
+                 "internal": row.is_internal} for row in rows]
+        if is_long:
+            await _add_amounts(cluster, rows, made)
+        return made
+
+    session.out.rows(session.run(work), LONG if is_long else LISTED, empty="no topics")
+
+
+async def _add_amounts(cluster: Cluster, rows: list[Any], made: list[dict[str, Any]]) -> None:
+    first, last = await inquiry.ends(cluster, inquiry.partitions_of(rows))
+    bytes_of = await inquiry.sizes(cluster)
+    for info, row in zip(rows, made):
+        parts = [TopicPartition(info.name, number) for number in info.partitions]
+        row["records"] = sum(filter(None, (_between(first, last, part) for part in parts)))
+        row["bytes"] = sum(bytes_of.get(part, 0) for part in parts)
+
+
+def _between(first: dict[Any, Any], last: dict[Any, Any], part: TopicPartition) -> int | None:
+    low, high = first.get(part), last.get(part)
+    return high - low if isinstance(low, int) and isinstance(high, int) else None
+
+
+async def _parts(cluster: Cluster, rows: list[Any]) -> list[dict[str, Any]]:
+    first, last = await inquiry.ends(cluster, inquiry.partitions_of(rows))
+    bytes_of = await inquiry.sizes(cluster)
+    found = []
+    for info in rows:
+        for number, part in info.partitions.items():
+            at = TopicPartition(info.name, number)
+            found.append({
+                "topic": info.name, "partition": number,
+                "leader": part.leader if part.leader >= 0 else "none",
+                "replicas": list(part.replicas), "isr": list(part.isr),
+                "offline": list(part.offline_replicas),
+                "start_offset": first.get(at), "end_offset": last.get(at),
+                "records": _between(first, last, at), "bytes": bytes_of.get(at)})
+    return found
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
+@click.pass_obj
+def describe(session: Session, names: tuple[str, ...]) -> None:
+    """Describe topics: id, settings that are not defaults, partitions."""
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        rows = await inquiry.topics(cluster, names)
+        parts = await _parts(cluster, rows)
+        made = []
+        for info in rows:
+            configs = await resources.described(cluster, resources.TOPIC, info.name)
+            own = [part for part in parts if part["topic"] == info.name]
+            made.append({
+                "topic": info.name, "id": resources.uuid_text(info.id),
+                "internal": info.is_internal, "partition_count": len(own),
+                "replicas": max((len(part["replicas"]) for part in own), default=0),
+                "records": sum(part["records"] or 0 for part in own),
+                "bytes": sum(part["bytes"] or 0 for part in own),
+                "configs": {row["name"]: row["value"] for row in configs
+                            if row["source"] == "topic"},
+                "partitions": own})
+        return made
+
+    found = session.run(work)
+    if session.out.as_json:
+        session.out.document(found)
+        return
+    for at, row in enumerate(found):
+        if at:
+            session.out.line()
+        _describe(session, row)
+
+
+def _describe(session: Session, row: dict[str, Any]) -> None:
+    out = session.out
+    out.title(row["topic"])
+    out.line(f"  id          {row['id']}")
+    out.line(f"  partitions  {row['partition_count']} x {row['replicas']} replicas")
+    out.line(f"  records     {row['records']}  ({size(row['bytes'])})")
+    for number, (name, value) in enumerate(row["configs"].items()):
+        out.line(f"  {'settings' if number == 0 else '':<10}  {name}={value}")
+    out.line()
+    out.table(row["partitions"], {key: head for key, head in PARTS.items() if key != "topic"})
+
+
+@topics.command()
+@click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
+@click.option("--under-replicated", is_flag=True, help="Only those that lack in-sync replicas.")
+@click.option("--offline", is_flag=True, help="Only those without a leader.")
+@click.pass_obj
+def partitions(session: Session, names: tuple[str, ...], under_replicated: bool,
+               offline: bool) -> None:
+    """List partitions with leader, replicas, offsets and size."""
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        if names:
+            rows = await inquiry.topics(cluster, names)
+        else:
+            metadata = await inquiry.all_topics(cluster)
+            rows = [row for _, row in sorted(metadata.topics.items())]
+        return await _parts(cluster, rows)
+
+    found = session.run(work)
+    if under_replicated:
+        found = [row for row in found if len(row["isr"]) < len(row["replicas"])]
+    if offline:
+        found = [row for row in found if row["leader"] == "none"]
+    session.out.rows(found, PARTS, empty="no partitions")
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", "partition_count", type=click.IntRange(min=1),
+              help="Partitions.  [default: the broker's num.partitions]")
+@click.option("-r", "--replicas", type=click.IntRange(min=1),
+              help="Replicas.  [default: the broker's default.replication.factor]")
+@click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
+              help="A setting of the topic; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that exists is no error.")
+@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.pass_obj
+def create(session: Session, names: tuple[str, ...], partition_count: int | None,
+           replicas: int | None, settings: tuple[str, ...], if_not_exists: bool,
+           dry_run: bool) -> None:
+    """Create topics."""
+    configs = pairs(settings, "--set")
+    request = messages.CreateTopicsRequest(
+        timeout_ms=int(session.timeout_s * 1000), validate_only=dry_run,
+        topics=[messages.CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partition_count or -1, replication_factor=replicas or -1,
+            configs=[messages.CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+                     for key, value in configs.items()]) for name in names])
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        answer = await cluster.send(await cluster.controller(), request)
+        ended = [{"topic": row.name, "id": resources.uuid_text(row.topic_id),
+                  "partitions": row.num_partitions, "replicas": row.replication_factor,
+                  "error": _failure(row, if_not_exists, ErrorCode.TOPIC_ALREADY_EXISTS)}
+                 for row in answer.topics]
+        if any(row["error"] and "INVALID_CONFIG" in row["error"] for row in ended):
+            await resources.check_names(cluster, resources.TOPIC, None, configs)
+        return ended
+
+    _outcome(session, session.run(work), "would be created" if dry_run else "created")
+
+
+def _failure(row: Any, may_pass: bool, passing: int) -> str | None:
+    if not row.error_code or may_pass and row.error_code == passing:
+        return None
+    return inquiry.said(row.error_code, row.error_message, f"topic {row.name}")
+
+
+def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
+    """Keeps (1)."""
+    if session.out.as_json:
+        session.out.document(rows)
+    failed = [row["error"] for row in rows if row["error"]]
+    for row in rows:
+        if not row["error"]:
+            session.out.line(f"{row['topic']} {what}")
+    if failed:
+        raise ToolError("; ".join(failed))
+
+
+@topics.command()
+@click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no error.")
+@click.pass_obj
+def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+    """Delete topics with all their records."""
+    confirmed(f"Delete {', '.join(names)} with all records?", yes)
+    request = messages.DeleteTopicsRequest(timeout_ms=int(session.timeout_s * 1000))
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        node = await cluster.controller()
+        connection = await cluster.connection(node)
+        if connection.version(messages.DeleteTopicsRequest) >= 6:
+            request.topics = [messages.DeleteTopicsRequest.DeleteTopicState(name=name)
+                              for name in names]
+        else:
+            request.topic_names = list(names)
+        answer = await connection.send(request)
+        rows = []
+        for row in answer.responses:
+            is_gone = row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            failure = _failure(row, if_exists, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if is_gone and failure:
+                failure = str(inquiry.unknown("topic", row.name,
+                                              await inquiry.topic_names(cluster)))
+            rows.append({"topic": row.name, "deleted": not row.error_code, "error": failure})
+        return rows
+
+    _outcome(session, session.run(work), "deleted")
+
+
+@topics.command()
+@click.argument("name", type=TOPIC, metavar="TOPIC")
+@click.option("-p", "--partitions", "partition_count", type=click.IntRange(min=1),
+              help="New number of partitions; it can only grow.")
+@click.option("-s", "--set", "settings", metavar="KEY=VALUE", multiple=True,
+              help="Set a setting; may be repeated.")
+@click.option("-u", "--unset", "unset", metavar="KEY", multiple=True,
+              help="Take a setting back to its default; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Have it checked only.")
+@click.pass_obj
+def alter(session: Session, name: str, partition_count: int | None, settings: tuple[str, ...],
+          unset: tuple[str, ...], dry_run: bool) -> None:
+    """Add partitions to a topic, or change its settings."""
+    changes: dict[str, str | None] = {**pairs(settings, "--set"), **dict.fromkeys(unset)}
+    if not changes and partition_count is None:
+        raise click.UsageError("nothing to alter: --partitions, --set or --unset")
+
+    async def work(cluster: Cluster) -> None:
+        await inquiry.topics(cluster, [name])
+        if partition_count is not None:
+            await _grow(cluster, name, partition_count, session.timeout_s, dry_run)
+        if changes:
+            await resources.alter(cluster, resources.TOPIC, name, changes, dry_run)
+
+    session.run(work)
+    session.out.result({"topic": name, "partitions": partition_count, "configs": changes,
+                        "dry_run": dry_run},
+                       f"{name} {'would be altered' if dry_run else 'altered'}")
+
+
+async def _grow(cluster: Cluster, name: str, count: int, wait_s: float, dry_run: bool) -> None:
+    request = messages.CreatePartitionsRequest(
+        timeout_ms=int(wait_s * 1000), validate_only=dry_run,
+        topics=[messages.CreatePartitionsRequest.CreatePartitionsTopic(
+            name=name, count=count, assignments=None)])
+    answer = await cluster.send(await cluster.controller(), request)
+    for row in answer.results:
+        if row.error_code:
+            raise ToolError(inquiry.said(row.error_code, row.error_message, f"topic {name}"))
+
+
+COMMANDS = {"topics": topics}

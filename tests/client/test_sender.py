@@ -1,0 +1,283 @@
+"""The sender against a broker that the test plays: order, sequences, retries, limits."""
+
+import asyncio
+import types
+
+import pytest
+from pylog._native import batch as native
+
+from pylog.client.accumulator import Accumulator
+from pylog.client.errors import KafkaConnectionError, KafkaTimeoutError, error
+from pylog.client.sender import Sender
+from pylog.client.settings import PRODUCER, Settings
+from pylog.client.transactions import Identity
+from pylog.protocol import messages
+from pylog.protocol.codec import ZERO_UUID
+from pylog.protocol.errors import ErrorCode
+
+RESPONSE = messages.ProduceResponse
+
+
+class World:
+    """One broker, one topic; requests wait in `requests` until the test answers them."""
+
+    def __init__(self, idempotent=True, partitions=1, **more):
+        self.settings = Settings(PRODUCER, bootstrap_servers="x:1", retry_backoff_ms=1,
+                                 retry_backoff_max_ms=2, **more)
+        self.requests: list = []
+        self.refreshes = 0
+        self.metadata = types.SimpleNamespace(
+            leader=lambda topic, partition: self.leader, topic_id=lambda topic: ZERO_UUID, ids={})
+        self.leader = 1
+        self.accumulator = Accumulator(batch_bytes=100, bytes_max=10_000, linger_s=0.0, codec=0,
+                                       level=None, wake=lambda: loop.call_soon(self.sender.awake))
+        loop = self.loop = asyncio.get_running_loop()
+        self.identity = None
+        if idempotent:
+            self.identity = Identity(self, self.settings, self.accumulator.notify, self.failed)
+            self.identity.producer_id, self.identity.epoch = 7, 0
+        self.sender = Sender(self, self.settings, self.accumulator, self.identity, -1)
+        self.task = asyncio.create_task(self.sender.run())
+
+    # What Sender uses of Cluster and Connection.
+
+    def usable(self, node_id):
+        return self
+
+    def request_refresh(self):
+        self.refreshes += 1
+
+    def version(self, cls, highest=None):
+        return min(12, highest or 12)
+
+    def send(self, request, version):
+        future = self.loop.create_future()
+        self.requests.append((request, future))
+        return future
+
+    def failed(self, failure):
+        raise AssertionError(failure)
+
+    # What tests do.
+
+    def put(self, value, partition=0):
+        """One record; with 90 bytes it fills a batch."""
+        queue = self.accumulator.queue("t", partition)
+        taken = self.accumulator.append(queue, None, value, 5, None, None, len(value))
+        return None if taken is None else taken[0]
+
+    async def wait(self, count):
+        for _ in range(1000):
+            if len(self.requests) >= count:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"{len(self.requests)} requests, {count} are awaited")
+
+    def sent(self, number):
+        """(producer epoch, base sequence, value) of the batch in a request."""
+        rows = self.requests[number][0].topic_data[0].partition_data
+        header = native.header(rows[0].records)
+        values = [row[3][:1] for row in native.records(rows[0].records)]
+        return header.producer_epoch, header.base_sequence, b"".join(values)
+
+    def answer(self, number, code=0, offset=0):
+        request, future = self.requests[number]
+        future.set_result(RESPONSE(responses=[RESPONSE.TopicProduceResponse(
+            name="t", partition_responses=[RESPONSE.PartitionProduceResponse(
+                index=row.index, error_code=code, base_offset=offset, log_append_time_ms=-1)
+                for row in topic.partition_data]) for topic in request.topic_data]))
+
+    def lose(self, number):
+        self.requests[number][1].set_exception(KafkaConnectionError("lost"))
+
+
+def played(test):
+    """The test on an event loop of its own; the sender must be alive at its end."""
+    def run():
+        async def work():
+            world = World(**options)
+            await test(world)
+            assert not world.task.done(), world.task
+            world.task.cancel()
+
+        asyncio.run(work())
+
+    options = getattr(test, "options", {})
+    run.__name__ = test.__name__
+    return run
+
+
+def with_options(**options):
+    def mark(test):
+        test.options = options
+        return test
+    return mark
+
+
+@played
+async def test_batches_follow_each_other_without_waiting_for_answers(world):
+    pendings = [world.put(bytes([i]) * 60) for i in range(3)]
+    await world.wait(3)
+    assert [world.sent(i) for i in range(3)] == [(0, 0, b"\0"), (0, 1, b"\1"), (0, 2, b"\2")]
+    for i in range(3):
+        world.answer(i, offset=i)
+    await asyncio.sleep(0.01)
+    assert [p.base_offset for p in pendings] == [0, 1, 2]
+    assert world.accumulator.bytes_used == 0 and not world.accumulator.active
+
+
+@played
+async def test_no_more_than_max_in_flight_requests_are_under_way(world):
+    for i in range(8):
+        world.put(bytes([i]) * 60)
+    await world.wait(5)
+    await asyncio.sleep(0.02)
+    assert len(world.requests) == 5
+    world.answer(0)
+    await world.wait(6)
+
+
+@played
+async def test_after_a_loss_batches_come_again_in_order_with_their_sequences(world):
+    pendings = [world.put(bytes([i]) * 60) for i in range(3)]
+    await world.wait(3)
+    world.lose(1)
+    world.answer(0)
+    world.answer(2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    await world.wait(4)
+    await asyncio.sleep(0.02)
+    assert len(world.requests) == 4, "a retry goes alone"
+    assert world.sent(3) == (0, 1, b"\1")
+    world.answer(3)
+    await world.wait(5)
+    assert world.sent(4) == (0, 2, b"\2")
+    world.answer(4)
+    await asyncio.sleep(0.01)
+    assert all(p.done and p.error is None for p in pendings) and world.refreshes
+
+
+@played
+async def test_a_duplicate_was_written_before(world):
+    pending = world.put(b"x" * 60)
+    await world.wait(1)
+    world.lose(0)
+    await world.wait(2)
+    world.answer(1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, offset=-1)
+    await asyncio.sleep(0.01)
+    assert pending.error is None and pending.metadata(0, 5).offset == -1
+
+
+@played
+async def test_a_forgotten_producer_begins_a_new_epoch_at_zero(world):
+    for i in range(2):
+        world.put(bytes([i]) * 60)
+    await world.wait(2)
+    world.answer(0)
+    world.answer(1, ErrorCode.UNKNOWN_PRODUCER_ID)
+    await world.wait(3)
+    assert world.sent(2) == (1, 0, b"\1")
+    world.put(b"\2" * 60)
+    await world.wait(4)
+    assert world.sent(3) == (1, 1, b"\2")
+
+
+@played
+async def test_a_batch_refused_for_good_leaves_no_gap_behind(world):
+    pendings = [world.put(bytes([i]) * 60) for i in range(3)]
+    await world.wait(3)
+    world.answer(0, ErrorCode.MESSAGE_TOO_LARGE)
+    for i in (1, 2):
+        world.answer(i, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    await world.wait(4)
+    assert world.sent(3) == (1, 0, b"\1")
+    world.answer(3)
+    await world.wait(5)
+    assert world.sent(4) == (1, 1, b"\2")
+    world.answer(4)
+    await asyncio.sleep(0.01)
+    assert [p.error and p.error.code for p in pendings] == [10, None, None]
+
+
+@played
+@with_options(delivery_timeout_ms=150, request_timeout_ms=100, linger_ms=0)
+async def test_what_cannot_be_delivered_in_time_fails(world):
+    world.leader = -1
+    pending = world.put(b"x" * 60)
+    await asyncio.sleep(0.4)
+    assert isinstance(pending.error, KafkaTimeoutError) and world.refreshes > 1
+    assert world.accumulator.bytes_used == 0
+
+
+@played
+@with_options(retries=2, enable_idempotence=True)
+async def test_retries_are_counted(world):
+    pending = world.put(b"x" * 60)
+    for number in range(3):
+        await world.wait(number + 1)
+        world.lose(number)
+    await asyncio.sleep(0.02)
+    assert isinstance(pending.error, KafkaConnectionError) and len(world.requests) == 3
+
+
+@played
+async def test_an_error_that_is_not_retriable_is_final(world):
+    pending = world.put(b"x" * 60)
+    await world.wait(1)
+    world.answer(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    await asyncio.sleep(0.01)
+    assert pending.error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@played
+@with_options(idempotent=False, max_in_flight_requests_per_connection=1)
+async def test_one_request_at_a_time_keeps_the_order_without_idempotence(world):
+    for i in range(3):
+        world.put(bytes([i]) * 60)
+    await world.wait(1)
+    world.lose(0)
+    for number in range(1, 4):
+        await world.wait(number + 1)
+        await asyncio.sleep(0.01)
+        assert len(world.requests) == number + 1
+        assert world.sent(number) == (-1, -1, bytes([number - 1]))
+        world.answer(number)
+
+
+@played
+@with_options(partitions=3)
+async def test_one_request_takes_a_batch_of_each_partition(world):
+    world.leader = -1
+    for partition in range(3):
+        world.put(b"x" * 60, partition)
+    await asyncio.sleep(0.02)
+    world.leader = 1
+    world.accumulator.notify()
+    await world.wait(1)
+    rows = world.requests[0][0].topic_data[0].partition_data
+    assert sorted(row.index for row in rows) == [0, 1, 2]
+
+
+@played
+async def test_memory_is_refused_beyond_its_limit_and_told_when_free(world):
+    world.leader, told = -1, []
+    pendings = []
+    while (pending := world.put(b"x" * 60)) is not None:
+        pendings.append(pending)
+    assert world.accumulator.bytes_used <= 10_000 and len(pendings) > 20
+    world.accumulator.when_room([lambda: told.append(1)])
+    world.leader = 1
+    world.accumulator.notify()
+    await world.wait(1)
+    world.answer(0)
+    await asyncio.sleep(0.01)
+    assert told == [1] and world.put(b"x" * 60) is not None
+
+
+@played
+async def test_a_producer_that_has_failed_fails_what_waits(world):
+    world.leader = -1
+    pending = world.put(b"x" * 60)
+    world.sender.fail_all(error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    assert pending.error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    with pytest.raises(AssertionError):
+        pending.settle()

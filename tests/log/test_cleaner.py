@@ -1,0 +1,145 @@
+"""Which log is compacted when, at what pace, and what is remembered of it."""
+
+import os
+import random
+import time
+
+import pytest
+
+from pylog._native import batch
+from pylog.log import checkpoints
+from pylog.log.cleaner import CHECKPOINT
+from tests.metadata.node import Node
+
+MIB = 1 << 20
+SETTINGS = {"log_cleaner_threads": "0", "log_cleaner_backoff_ms": "10"}
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": str(MIB),
+           "min.cleanable.dirty.ratio": "0.5"}
+
+
+def append(node, topic, keys, size=50_000):
+    log = node.logs.get(topic, 0)
+    for key in keys:
+        record = (b"%d" % key, random.randbytes(size), node.now_ms(), ())
+        log.append(batch.build([record]), node.now_ms())
+
+
+def keys_of(node, topic):
+    log, found = node.logs.get(topic, 0), []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = memoryview(log.read(offset))
+        for position, header in batch.walk(data):
+            found += [int(row[2]) for row in batch.records(data[position:])]
+            offset = header.base_offset + header.last_offset_delta + 1
+    return found
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path, **SETTINGS)
+    yield made
+    made.stop()
+
+
+def test_only_compacted_logs_that_are_dirty_enough_are_cleaned(node):
+    node.create("deleted")
+    node.create("compacted", configs=COMPACT)
+    node.create("patient", configs={**COMPACT, "min.compaction.lag.ms": "3600000"})
+    for topic in ("deleted", "compacted", "patient"):
+        append(node, topic, [1, 2] * 30)
+    assert node.logs.cleaner.clean_one()
+    assert not node.logs.cleaner.clean_one()
+    assert len(keys_of(node, "compacted")) < 30
+    assert len(keys_of(node, "deleted")) == len(keys_of(node, "patient")) == 60
+    # Little new: below the ratio. Much new: above it.
+    append(node, "compacted", range(100, 200))
+    node.logs.cleaner.clean_one()
+    append(node, "compacted", range(200, 230))
+    assert not node.logs.cleaner.clean_one()
+    append(node, "compacted", range(300, 460))
+    assert node.logs.cleaner.clean_one()
+
+
+def test_the_dirtiest_log_comes_first(node):
+    node.create("some", "more", configs=COMPACT)
+    for topic in ("some", "more"):
+        append(node, topic, range(60))
+    while node.logs.cleaner.clean_one():
+        pass
+    append(node, "some", range(60))
+    append(node, "more", list(range(60)) * 3)
+    before = len(keys_of(node, "some"))
+    assert node.logs.cleaner.clean_one()
+    assert len(keys_of(node, "some")) == before
+    assert len(keys_of(node, "more")) < 180
+
+
+def test_a_longest_lag_overrules_the_ratio_and_rolls_the_active_segment(node):
+    node.create("late", configs={**COMPACT, "min.cleanable.dirty.ratio": "1",
+                                 "max.compaction.lag.ms": "1"})
+    append(node, "late", [1, 1, 1], size=10)
+    time.sleep(0.01)
+    node.logs.get("late", 0).upkeep(node.now_ms() + 10)
+    assert node.logs.cleaner.clean_one()
+    assert keys_of(node, "late") == [1]
+
+
+def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(tmp_path):
+    node = Node(tmp_path, **SETTINGS)
+    node.create("kept", "gone", configs=COMPACT)
+    for topic in ("kept", "gone"):
+        append(node, topic, [1, 2, 3] * 20)
+    assert node.logs.cleaner.clean_one() and node.logs.cleaner.clean_one()
+    path = os.path.join(tmp_path, CHECKPOINT)
+    found = checkpoints.read_offsets(path)
+    assert set(found) == {("kept", 0), ("gone", 0)} and min(found.values()) > 0
+    node.delete("gone")
+    node.create("gone", configs=COMPACT)
+    append(node, "gone", [1, 2, 3] * 20)
+    assert node.logs.cleaner.clean_one()
+    node.stop()
+    node = Node(tmp_path, **SETTINGS)
+    assert not node.logs.cleaner.clean_one()
+    node.stop()
+
+
+def test_a_log_that_cannot_be_read_is_left_alone_and_others_go_on(node, tmp_path):
+    node.create("broken", "sound", configs=COMPACT)
+    for topic in ("broken", "sound"):
+        append(node, topic, [1, 2] * 40)
+    with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
+        file.seek(1000)
+        file.write(b"\xff" * 100)
+    while node.logs.cleaner.clean_one():
+        pass
+    assert node.logs.cleaner.stats()["left_alone"] == 1
+    assert len(keys_of(node, "sound")) < 40
+
+
+def test_threads_follow_the_setting_and_the_limit_slows_them(tmp_path):
+    node = Node(tmp_path, log_cleaner_threads="1", log_cleaner_backoff_ms="10",
+                log_cleaner_io_max_bytes_per_second=str(20 * MIB))
+    node.create("plain")
+    node.logs.cleaner.tend()
+    assert node.logs.cleaner._threads == []
+    node.create("compacted", configs=COMPACT)
+    append(node, "compacted", [1, 2] * 120)
+    begin_s = time.monotonic()
+    node.logs.cleaner.tend()
+    while not node.logs.cleaner.stats()["passes"] and time.monotonic() < begin_s + 20:
+        time.sleep(0.01)
+    # 12 MB are mapped, then read again, of which little is written.
+    assert time.monotonic() - begin_s > 0.8
+    assert len(keys_of(node, "compacted")) < 40
+    node.stop()
+
+
+def test_compact_and_delete_together_also_delete(node):
+    node.create("both", configs={**COMPACT, "cleanup.policy": "compact,delete",
+                                 "retention.bytes": str(2 * MIB)})
+    append(node, "both", range(100))
+    node.logs.cleaner.clean_one()
+    node.logs.upkeep(node.now_ms() + 400_000)
+    assert min(keys_of(node, "both")) > 0
+    assert node.logs.get("both", 0).size_bytes < 4 * MIB

@@ -1,0 +1,343 @@
+"""Compaction of one log: the newest record of each key stays, at its offset, and nothing else."""
+
+import random
+import shutil
+import struct
+
+import pytest
+
+from pylog._native import batch, cleaner, log
+from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of
+
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": 4000}
+RETENTION_MS = 1000
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+def opened(directory, config=CONFIG, **checkpoint):
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, config, now_ms=NOW, **checkpoint)
+    one.become_leader(0)
+    return one
+
+
+def cleaned(one, *, first_dirty=0, now_ms=NOW, size=1 << 20, step=1000, segment_bytes=4000, lag=0):
+    """The figures of a whole pass, None when there was nothing to clean."""
+    one_pass = cleaner.CleaningPass(
+        one, cleaner.OffsetMap(size), now_ms=now_ms, first_dirty=first_dirty,
+        delete_retention_ms=RETENTION_MS, segment_bytes=segment_bytes, min_compaction_lag_ms=lag)
+    try:
+        while one_pass.step(step):
+            pass
+        return one_pass.figures()
+    finally:
+        one_pass.close()
+
+
+def append(one, rows, *, now_ms=NOW, **options):
+    """rows: [(key, value)]. Returns the base offset."""
+    records = [(key, value, now_ms + at, []) for at, (key, value) in enumerate(rows)]
+    return one.append(batch.build(records, **options), now_ms)[0]
+
+
+def fill(one, key=b"filler", count=60):
+    """Pushes what was appended before out of the active segment."""
+    for _ in range(count):
+        append(one, [(key, b"x" * 100)])
+
+
+def content(one):
+    """[(offset, key, value)] of everything, checksums and order of offsets checked."""
+    rows, offset, before = [], one.start_offset, -1
+    while offset < one.end_offset:
+        data = memoryview(one.read(offset))
+        if not data:
+            break
+        for position, header in batch.walk(data):
+            assert batch.crc_ok(data[position:])
+            assert header.base_offset > before
+            before = offset = header.base_offset + header.last_offset_delta
+            offset += 1
+            if not header.attributes & batch.CONTROL and header.record_count:
+                rows += [(at, key, value)
+                         for at, _, key, value, _ in batch.records(data[position:])]
+    return rows
+
+
+def headers(one):
+    found, offset = [], one.start_offset
+    while offset < one.end_offset:
+        data = memoryview(one.read(offset))
+        if not data:
+            break
+        for position, header in batch.walk(data):
+            found.append((header, bytes(data[position:position + header.batch_length + 12])))
+            offset = header.base_offset + header.last_offset_delta + 1
+    return found
+
+
+def newest(rows, end):
+    """What compaction must leave of rows below `end`, and all from there on."""
+    last = {key: at for at, key, _ in rows if at < end}
+    return [row for row in rows if row[0] >= end or last[row[1]] == row[0]]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_newest_record_of_each_key_stays_at_its_offset(directory, codec):
+    one = opened(directory)
+    for number in range(50):
+        append(one, [(b"k%d" % (number % 7), b"v%d" % number * 10), (b"own%d" % number, b"x")],
+               codec=codec)
+    fill(one)
+    before = content(one)
+    figures = cleaned(one)
+    end = figures["end_offset"]
+    assert content(one) == newest(before, end)
+    assert figures["records_kept"] < figures["records_read"]
+    assert one.size_bytes == sum(path.stat().st_size for path in _logs(directory))
+    # Reads may begin anywhere, also at an offset that is gone.
+    for offset in range(0, one.end_offset, 3):
+        data = one.read(offset, max_bytes=100)
+        first = next(header for _, header in batch.walk(data))
+        assert first.base_offset + first.last_offset_delta >= offset
+
+
+def _logs(directory):
+    from pathlib import Path
+
+    return list(Path(directory.path, "t-0").glob("*.log"))
+
+
+def test_random_logs_keep_what_a_map_would_keep(directory, request):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    one = opened(directory)
+    for _ in range(3):
+        for _ in range(150):
+            rows = [(b"%d" % dice.randrange(40), None if dice.random() < 0.1 else
+                     dice.randbytes(dice.randrange(60))) for _ in range(dice.randrange(1, 9))]
+            append(one, rows, codec=dice.randrange(5))
+        fill(one, count=45)
+        before = content(one)
+        end = cleaned(one, step=dice.choice((100, 5000, 1 << 20)))["end_offset"]
+        assert content(one) == newest(before, end)
+
+
+def test_a_second_pass_maps_only_what_is_dirty_and_joins_small_segments(directory):
+    one = opened(directory)
+    for number in range(120):
+        append(one, [(b"k%d" % (number % 5), b"y" * 200)])
+    fill(one)
+    first = cleaned(one)
+    fill(one, b"other")
+    before = content(one)
+    second = cleaned(one, first_dirty=first["end_offset"])
+    assert second["bytes_mapped"] < second["bytes_read"] + first["bytes_mapped"]
+    assert second["segments_after"] < first["segments_before"]
+    assert content(one) == newest(before, second["end_offset"])
+    assert cleaned(one, first_dirty=second["end_offset"]) is None
+
+
+def test_a_tombstone_stays_for_its_retention_and_then_goes(directory):
+    one = opened(directory)
+    append(one, [(b"gone", b"1")])
+    append(one, [(b"gone", None), (b"kept", b"2")])
+    fill(one)
+    end = cleaned(one)["end_offset"]
+    assert (1, b"gone", None) in content(one) and b"1" not in [row[2] for row in content(one)]
+    times = dict((row[0], row[1]) for _, data in headers(one)[:1] for row in batch.records(data))
+    assert times[1] == NOW
+    fill(one)
+    cleaned(one, first_dirty=end, now_ms=NOW + RETENTION_MS - 1)
+    assert (1, b"gone", None) in content(one)
+    fill(one)
+    cleaned(one, first_dirty=end, now_ms=NOW + RETENTION_MS)
+    assert b"gone" not in [row[1] for row in content(one)]
+    assert (2, b"kept", b"2") in content(one)
+
+
+def test_the_active_segment_and_young_ones_are_left_alone(directory):
+    one = opened(directory)
+    append(one, [(b"k", b"1")])
+    append(one, [(b"k", b"2")])
+    assert cleaned(one) is None
+    fill(one)
+    assert cleaned(one, lag=10_000) is None
+    assert [row for row in content(one) if row[1] == b"k"] == [(0, b"k", b"1"), (1, b"k", b"2")]
+
+
+def test_a_full_map_ends_the_pass_early_and_the_next_goes_on(directory):
+    one = opened(directory)
+    for number in range(300):
+        append(one, [(b"%d" % (number % 150), b"z" * 50)])
+    fill(one)
+    before, end = content(one), 0
+    for _ in range(50):
+        figures = cleaned(one, first_dirty=end, size=40 * cleaner.SLOT_BYTES)
+        if figures is None:
+            break
+        assert figures["end_offset"] > end
+        end = figures["end_offset"]
+        keys = [row[1] for row in content(one)]
+        assert set(keys) == {row[1] for row in before}
+    assert content(one) == newest(before, end)
+
+
+def test_the_last_batch_of_a_producer_leaves_its_sequence(directory):
+    one = opened(directory)
+    append(one, [(b"k", b"1")], producer_id=7, producer_epoch=0, base_sequence=0)
+    append(one, [(b"k", b"2")], producer_id=7, producer_epoch=0, base_sequence=1)
+    append(one, [(b"k", b"3")])
+    fill(one)
+    cleaned(one)
+    mine = [header for header, _ in headers(one) if header.producer_id == 7]
+    assert [(header.base_sequence, header.record_count) for header in mine] == [(1, 0)]
+    one.release()
+    one = opened(directory)
+    assert append(one, [(b"k", b"2")], producer_id=7, producer_epoch=0, base_sequence=1) == 1
+    assert append(one, [(b"k", b"4")], producer_id=7, producer_epoch=0, base_sequence=2) > 1
+
+
+def marker(producer_id, commit):
+    key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0)
+    return batch.build([(key, value, NOW, [])], producer_id=producer_id, producer_epoch=0,
+                       attributes=batch.CONTROL | batch.TRANSACTIONAL)
+
+
+def follow(one, data):
+    data = bytearray(data)
+    batch.stamp(data, one.end_offset, 0)
+    one.append_as_follower(data, NOW)
+    one.advance_high_watermark(one.end_offset)
+
+
+def transaction(one, producer_id, rows, sequence, commit=None):
+    records = [(key, value, NOW, []) for key, value in rows]
+    follow(one, batch.build(records, producer_id=producer_id, producer_epoch=0,
+                            base_sequence=sequence, attributes=batch.TRANSACTIONAL))
+    if commit is not None:
+        follow(one, marker(producer_id, commit))
+
+
+def plain(one, rows):
+    follow(one, batch.build([(key, value, NOW, []) for key, value in rows]))
+
+
+def test_aborted_data_go_and_supersede_nothing(directory):
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW)
+    plain(one, [(b"a", b"old"), (b"b", b"old")])
+    transaction(one, 1, [(b"a", b"aborted")], 0, commit=False)
+    transaction(one, 2, [(b"b", b"new")], 0, commit=True)
+    transaction(one, 1, [(b"c", b"later")], 1, commit=True)
+    for _ in range(60):
+        plain(one, [(b"filler", b"x" * 100)])
+    first = cleaned(one)
+    assert [row[1:] for row in content(one) if row[1] != b"filler"] == [
+        (b"a", b"old"), (b"b", b"new"), (b"c", b"later")]
+    controls = [header for header, _ in headers(one) if header.attributes & batch.CONTROL]
+    assert [header.producer_id for header in controls] == [1, 2, 1]
+    for _ in range(60):
+        plain(one, [(b"filler", b"x" * 100)])
+    # The aborted one has no data left: its marker ages, and goes. The others keep theirs.
+    second = cleaned(one, first_dirty=first["end_offset"], now_ms=NOW)
+    for _ in range(60):
+        plain(one, [(b"filler", b"x" * 100)])
+    cleaned(one, first_dirty=second["end_offset"], now_ms=NOW + RETENTION_MS)
+    controls = [header for header, _ in headers(one) if header.attributes & batch.CONTROL
+                and header.record_count]
+    assert [header.producer_id for header in controls] == [2, 1]
+
+
+def test_what_an_open_transaction_holds_is_not_cleaned(directory):
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW)
+    transaction(one, 1, [(b"a", b"undecided")], 0)
+    for _ in range(90):
+        plain(one, [(b"a", b"x" * 100)])
+    assert cleaned(one) is None
+
+
+def test_looks_tell_clean_from_dirty_bytes(directory):
+    one = opened(directory)
+    fill(one, count=100)
+    clean, dirty, first, end, timestamp = cleaner.look(one, now_ms=NOW, first_dirty=0)
+    assert (clean, first, timestamp) == (0, 0, NOW) and 0 < dirty < one.size_bytes
+    cleaned(one)
+    after = cleaner.look(one, now_ms=NOW, first_dirty=end)
+    assert after[1] == 0 and after[2] == after[3] == end
+
+
+def test_a_cleaned_log_opens_again_clean_or_not(directory, tmp_path):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 30), b"v" * 60)])
+    fill(one)
+    cleaned(one)
+    expected, end = content(one), one.end_offset
+    one.flush()
+    copy = tmp_path / "copy"
+    shutil.copytree(directory.path, copy)
+    crashed = opened(log.LogDir(copy, 2))
+    assert content(crashed) == expected and crashed.end_offset == end
+    one.settle(NOW)
+    at_rest = checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, **at_rest)
+    assert content(again) == expected
+
+
+def test_a_swap_that_a_crash_left_is_finished_by_the_next_start(directory, tmp_path):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 3), b"v" * 60)])
+    fill(one)
+    before = content(one)
+    one.flush()
+    old = tmp_path / "old"
+    shutil.copytree(directory.path, old)
+    end = cleaned(one)["end_offset"]
+    first = min(_logs(directory))
+    # The new file has its swap name, and the old ones are all there still.
+    shutil.copy(first, old / "t-0" / f"{first.name}.swap")
+    shutil.copy(first, old / "t-0" / "00000000000000000050.log.cleaned")
+    crashed = opened(log.LogDir(old, 2))
+    assert not list((old / "t-0").glob("*.swap")) + list((old / "t-0").glob("*.cleaned"))
+    rows = content(crashed)
+    assert set(newest(before, end)) <= set(rows) and len(rows) < len(before)
+    for offset in range(0, crashed.end_offset, 7):
+        crashed.read(offset, max_bytes=100)
+
+
+def test_a_pass_whose_segments_were_deleted_meanwhile_changes_nothing(directory):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 3), b"v" * 60)])
+    fill(one)
+    one_pass = cleaner.CleaningPass(one, cleaner.OffsetMap(1 << 20), now_ms=NOW, first_dirty=0,
+                                    delete_retention_ms=0, segment_bytes=4000)
+    assert one_pass.step(100)
+    one.move_start(one.end_offset - 1, NOW)
+    expected = content(one)
+    with pytest.raises(cleaner.Interrupted):
+        while one_pass.step(1 << 20):
+            pass
+    one_pass.close()
+    assert content(one) == expected
+    assert not [path for path in (_logs(directory)[0].parent).glob("*.cleaned")]
+
+
+def test_damage_ends_the_pass_and_leaves_the_log(directory):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 3), b"v" * 60)])
+    fill(one)
+    with open(sorted(_logs(directory))[1], "r+b") as file:
+        file.seek(300)
+        file.write(b"\xff" * 8)
+    with pytest.raises(log.CorruptLog):
+        cleaned(one)
+    assert not list(_logs(directory)[0].parent.glob("*.cleaned"))
+    assert len(_logs(directory)) > 2

@@ -1,0 +1,83 @@
+"""A broker in a process of its own: the same face, and it can be killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pylog.testing import BrokerFailed, record
+from tests.brokers import REPOSITORY, answers
+from tests.wire import raw, talk
+
+
+@pytest.fixture
+def broker(make_broker):
+    return make_broker(process=True)
+
+
+def test_it_runs_in_a_process_of_its_own_and_ends_with_close(broker):
+    assert broker.pid != os.getpid() and answers(broker.port)
+    pid = broker.pid
+    broker.close()
+    assert not os.path.exists(f"/proc/{pid}") and not answers(broker.port)
+
+
+def test_records_clock_and_groups_are_as_with_threads(broker):
+    topic = broker.create_topic("t", retention_ms=3_600_000)
+    topic.append("a", record(key="k", value="b", headers={"h": "x"}))
+    topic.assert_records(["a", record(key="k", headers=[("h", b"x")])])
+    broker.clock.advance(hours=2)
+    topic.assert_empty()
+    assert broker.group("g").state == "Dead"
+
+
+def test_errors_come_over_as_they_are(broker):
+    with pytest.raises(BrokerFailed, match="no members"):
+        broker.group("g").rebalance()
+    with pytest.raises(ValueError, match="forward"):
+        broker.clock.advance(hours=-1)
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(broker):
+    broker.create_topic("t")
+    talk.append(broker.port, "t", raw.batch([raw.record(None, b"v")]))
+    broker.kill()
+    assert not answers(broker.port)
+    broker.start()
+    broker.topic("t").assert_records(["v"])
+
+
+def test_a_child_that_died_is_told_of_with_its_last_words(broker):
+    os.kill(broker.pid, signal.SIGKILL)
+    with pytest.raises(BrokerFailed, match="has ended"):
+        broker.topics()
+    broker.kill()
+
+
+def test_a_child_that_cannot_start_says_why(make_broker):
+    with pytest.raises(BrokerFailed, match="cannot listen"):
+        make_broker(process=True, settings={"listeners": "PLAINTEXT://192.0.2.1:1"})
+
+
+def test_only_a_child_can_be_killed(make_broker):
+    with pytest.raises(BrokerFailed, match="process of its own"):
+        make_broker().kill()
+
+
+def test_a_child_does_not_outlive_its_parent(tmp_path):
+    source = ("import json, os, sys\n"
+              "from pylog.testing import Broker\n"
+              f"broker = Broker({os.fspath(tmp_path)!r}, process=True).start()\n"
+              "print(json.dumps([broker.pid, broker.port]), flush=True)\n"
+              "os.kill(os.getpid(), 9)\n")
+    done = subprocess.run([sys.executable, "-c", source], cwd=REPOSITORY, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": os.fspath(REPOSITORY)})
+    pid, port = json.loads(done.stdout)
+    end_s = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert not answers(port)

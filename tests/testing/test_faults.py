@@ -1,0 +1,147 @@
+"""Faults on request, in both kinds of broker: what a client sees of each, and when it is over."""
+
+import threading
+import time
+
+import pytest
+
+from pylog.testing import BrokerFailed
+from tests.brokers import answers
+from tests.wire import raw, talk
+from tests.wire.raw import Closed, Connection
+
+STORAGE_ERROR = 56
+
+
+@pytest.fixture(params=[False, True], ids=["threads", "process"])
+def broker(request, make_broker):
+    broker = make_broker(process=request.param)
+    broker.create_topic("t")
+    return broker
+
+
+def _append(broker, value: bytes = b"v") -> int:
+    """Appends over a new connection; the error code."""
+    with Connection(broker.port) as connection:
+        return talk.produce(connection, "t", raw.batch([raw.record(None, value)]))["error_code"]
+
+
+def _seconds(work, *arguments) -> float:
+    began_s = time.monotonic()
+    work(*arguments)
+    return time.monotonic() - began_s
+
+
+def test_a_lost_answer_is_of_a_request_that_was_served(broker):
+    fault = broker.faults.lose_answers("Produce")
+    with pytest.raises(Closed):
+        _append(broker, b"lost")
+    assert fault.hits == 1
+    assert _append(broker, b"told") == 0
+    broker.topic("t").assert_records(["lost", "told"])
+
+
+def test_a_lost_request_is_not_served(broker):
+    broker.faults.lose_requests("Produce", count=2)
+    for _ in range(2):
+        with pytest.raises(Closed):
+            _append(broker, b"lost")
+    assert _append(broker, b"served") == 0
+    broker.topic("t").assert_records(["served"])
+
+
+def test_a_delay_holds_the_answers_that_it_names(broker):
+    with broker.faults.delay(300, "Produce"):
+        assert _seconds(_append, broker) >= 0.3
+        assert answers(broker.port, 0.29)
+    assert broker.topic("t").values() == [b"v"]
+
+
+def test_delayed_answers_of_one_connection_do_not_wait_for_each_other(broker):
+    body = raw.produce_body(8, "t", [(0, raw.batch())])
+    with broker.faults.delay(300, "Produce"), Connection(broker.port) as connection:
+        began_s = time.monotonic()
+        for number in range(5):
+            connection.send(raw.frame(raw.header(raw.PRODUCE, 8, number) + body))
+        for number in range(5):
+            connection.answer(raw.PRODUCE, 8, number)
+        assert 0.3 <= time.monotonic() - began_s < 1.2
+
+
+def test_refused_connections_are_taken_again_when_it_is_over(broker):
+    with broker.faults.refuse_connections() as fault:
+        assert not answers(broker.port)
+        assert fault.hits >= 1
+    assert answers(broker.port)
+
+
+def test_dropped_connections_end_while_they_wait(broker):
+    with Connection(broker.port) as connection:
+        timer = threading.Timer(0.2, broker.faults.drop_connections)
+        timer.start()
+        with pytest.raises(Closed):
+            talk.fetch(connection, "t", wait_ms_max=30_000, bytes_min=1)
+        timer.join()
+    assert _append(broker) == 0
+
+
+def test_drop_connections_tells_how_many(broker):
+    with Connection(broker.port) as first, Connection(broker.port) as second:
+        for connection in (first, second):
+            talk.fetch(connection, "t")
+        assert broker.faults.drop_connections() == 2
+    assert broker.faults.drop_connections() == 0
+
+
+def test_clear_ends_every_fault_and_clients_find_the_broker_where_it_was(broker):
+    broker.faults.delay(10_000)
+    broker.faults.lose_requests(count=None)
+    broker.faults.disk_full()
+    broker.faults.clear()
+    assert _seconds(_append, broker) < 5
+    assert _append(broker) == 0
+
+
+def test_clients_are_told_the_same_address_whatever_happens_to_the_network(broker):
+    from tests.wire.messages import ask
+
+    def told():
+        with Connection(broker.port) as connection:
+            answer = ask(connection, raw.METADATA, 12, topics=[], allow_auto_topic_creation=False)
+            return [(row["host"], row["port"]) for row in answer["brokers"]]
+
+    before = told()
+    broker.faults.delay(1)
+    assert told() == before == [("127.0.0.1", broker.port)]
+
+
+def test_a_full_disk_refuses_records_and_serves_those_that_it_has(broker):
+    assert _append(broker, b"before") == 0
+    with broker.faults.disk_full():
+        assert _append(broker, b"refused") == STORAGE_ERROR
+        with Connection(broker.port) as connection:
+            assert talk.fetch(connection, "t")["high_watermark"] == 1
+    assert _append(broker, b"after") == 0
+    broker.topic("t").assert_records(["before", "after"])
+
+
+def test_a_refused_fsync_is_never_acknowledged_and_stays_until_a_restart(broker):
+    fault = broker.faults.refuse_fsync()
+    assert _append(broker, b"refused") == STORAGE_ERROR
+    fault.end()
+    assert _append(broker, b"refused too") == STORAGE_ERROR
+    broker.restart()
+    assert _append(broker, b"taken") == 0
+    assert broker.topic("t").values()[-1] == b"taken"
+
+
+def test_a_fault_of_an_unknown_api_is_refused(broker):
+    with pytest.raises(BrokerFailed, match="'Teleport' is no API"):
+        broker.faults.delay(1, "Teleport")
+
+
+def test_a_broker_with_listeners_of_its_own_has_no_faults_of_the_network(make_broker):
+    broker = make_broker(settings={"listeners": "PLAINTEXT://127.0.0.1:0"})
+    with pytest.raises(BrokerFailed, match="leave the setting"):
+        broker.faults.delay(1)
+    assert broker.faults.drop_connections() == 0

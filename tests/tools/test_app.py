@@ -1,0 +1,191 @@
+"""The command as such: help, errors in one line, nearest names, colours, how quickly it starts."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pylog import cli
+from pylog.tools import app
+from tests.tools.support import run, topic_of
+
+PYLOG = [sys.executable, "-c", "import sys; from pylog.cli import pylog; sys.exit(pylog())"]
+HELP_S = 0.25
+
+
+def child(*words, **options):
+    return subprocess.run([*PYLOG, *words], capture_output=True, text=True, timeout=60, **options)
+
+
+def test_every_command_has_help_and_tells_of_json():
+    names = [name for rows in app.COMMANDS.values() for name in rows]
+    shown = run("--help").out
+    for name in names:
+        assert f"  {name} " in shown
+        if name not in ("config", "completion"):
+            told = run(name, "--help").out
+            assert "--json" in told or "Commands:" in told, name
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["tpics"], "no command 'tpics'; nearest valid name: topics"),
+    (["topics", "descrbe"], "nearest valid name: describe"),
+    (["topics", "list", "--jsno"], "Did you mean '--json'?"),
+    (["topics", "create"], "Missing argument 'TOPIC...'"),
+    (["topics", "list", "-X", "nonsense"], "expected KEY=VALUE"),
+    (["topics", "list", "-X", "request.timeout.mss=1"], "did you mean 'request.timeout.ms'?"),
+    (["topics", "list", "-b", "nonsense"], "'nonsense' is not host:port"),
+    (["offsets", "any", "--at", "yesterday"], "'yesterday' is no time"),
+    (["log", "verify", "absent"], "Path 'absent' does not exist"),
+    (["topics", "delete", "any"], "--yes is needed"),
+])
+def test_a_mistake_is_one_line_and_a_code(words, told, monkeypatch):
+    monkeypatch.setenv("PYLOG_BOOTSTRAP", "127.0.0.1:1")
+    ended = run(*words, fails=True)
+    assert told in ended.err and ended.out == "" and ended.err.count("\n") == 1
+    assert ended.code in (1, 2)
+
+
+def test_a_broker_that_is_not_there_is_told_of_at_once():
+    begun = time.monotonic()
+    ended = run("topics", "list", "-b", "127.0.0.1:1", fails=True)
+    assert "no bootstrap server could be reached" in ended.err and ended.err.count("\n") == 1
+    assert time.monotonic() - begun < 5
+
+
+def test_a_bug_is_one_line_too(monkeypatch, capsys):
+    def fail(self):
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("pylog.tools.session.Session.client_values", fail)
+    assert cli.pylog(["topics", "list"]) == app.EXIT_BUG
+    assert capsys.readouterr().err.startswith("pylog: internal error: RuntimeError: two lines (")
+
+
+def test_help_comes_within_a_quarter_of_a_second_of_processor_time():
+    # Processor time, because what else runs on the machine is not ours to bound.
+    best = HELP_S * 10
+    for _ in range(3):
+        before = os.times()
+        child("--help")
+        after = os.times()
+        best = min(best, after.children_user + after.children_system
+                   - before.children_user - before.children_system)
+    assert best < HELP_S
+
+
+def test_help_imports_nothing_of_the_client_and_brokerd_nothing_of_the_tools():
+    program = ("import sys; from pylog import cli; cli.pylog(['--help']); print(sorted(m for m in "
+               "('asyncio', 'rich', 'numpy', 'pylog.client.cluster') if m in sys.modules))")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout.endswith("[]\n"), ended.stdout[-200:] + ended.stderr
+    program = ("import sys; from pylog import cli; cli.brokerd(['--version']); print([m for m in "
+               "sys.modules if m.startswith(('pylog.tools', 'click', 'rich'))])")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout.endswith("[]\n"), ended.stdout + ended.stderr
+
+
+def test_shared_options_may_stand_before_the_command(brokerd):
+    topic = topic_of(brokerd)
+    found = run("--json", "-b", brokerd.bootstrap, "topics", "list", topic).json
+    assert [row["topic"] for row in found] == [topic]
+
+
+def test_client_settings_come_from_a_file_and_the_line_overrules(brokerd, tmp_path):
+    file = tmp_path / "client.properties"
+    # Of several roles, as such a file is shared: what is no admin's is left out.
+    file.write_text(f"bootstrap.servers={brokerd.bootstrap}\nacks=all\ngroup.id=any\n")
+    assert run("topics", "list", "-c", file).code == 0
+    assert "could be reached" in run("topics", "list", "-c", file, "-X",
+                                         "bootstrap.servers=127.0.0.1:1", fails=True).err
+    file.write_text("acksx=all\n")
+    assert "acksx" in run("topics", "list", "-c", file, broker=brokerd, fails=True).err
+
+
+def test_colours_are_for_terminals_only(brokerd):
+    topic_of(brokerd)
+    assert "\x1b[" not in child("cluster", "-b", brokerd.bootstrap).stdout
+    for extra, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        leader, follower = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", **extra}
+        environment.pop("NO_COLOR", None) if coloured else None
+        with subprocess.Popen([*PYLOG, "cluster", "-b", brokerd.bootstrap], stdout=follower,
+                              stderr=subprocess.PIPE, env=environment) as process:
+            os.close(follower)
+            text = b""
+            while True:
+                try:
+                    more = os.read(leader, 4096)
+                except OSError:
+                    break
+                if not more:
+                    break
+                text += more
+            process.communicate(timeout=30)
+        os.close(leader)
+        assert (b"\x1b[" in text) == coloured and b"cluster " in text
+
+
+def test_a_reader_that_leaves_early_gets_no_complaint(brokerd):
+    topic_of(brokerd, 50)
+    ended = subprocess.run(["sh", "-c", '"$@" | head -1', "sh", *PYLOG, "topics", "partitions",
+                            "-b", brokerd.bootstrap], capture_output=True, text=True, timeout=60)
+    assert ended.stdout.count("\n") == 1 and ended.stderr == ""
+
+
+def test_ctrl_c_is_quiet(brokerd):
+    import signal
+    topic = topic_of(brokerd)
+    words = ["groups", "explain", "--sample", "--seconds", "60", _group(brokerd, topic)]
+    with subprocess.Popen([*PYLOG, *words, "-b", brokerd.bootstrap], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == app.EXIT_INTERRUPTED and (out, err.strip()) == (b"", b"")
+
+
+def _group(broker, topic: str) -> str:
+    run("groups", "reset-offsets", f"{topic}-group", "-t", topic, "--to-earliest", "--execute",
+        broker=broker)
+    return f"{topic}-group"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed(shell):
+    assert "_PYLOG_COMPLETE" in run("completion", shell).out
+
+
+def test_commands_options_topics_and_groups_are_completed(brokerd):
+    topic = topic_of(brokerd)
+    group = _group(brokerd, topic)
+
+    def completed(*words):
+        environment = {**os.environ, "_PYLOG_COMPLETE": "bash_complete",
+                       "PYLOG_BOOTSTRAP": brokerd.bootstrap,
+                       "COMP_WORDS": " ".join(["pylog", *words]), "COMP_CWORD": str(len(words))}
+        return child(env=environment).stdout.split()
+
+    assert completed("to") == ["plain,topics"]
+    assert "plain,describe" in completed("topics", "des")
+    assert "plain,--partitions" in completed("topics", "create", "--part")
+    assert completed("topics", "describe", topic[:-1]).count(f"plain,{topic}") == 1
+    assert f"plain,{group}" in completed("groups", "members", group[:-2])
+
+
+def test_completion_without_a_broker_is_silent():
+    environment = {**os.environ, "_PYLOG_COMPLETE": "bash_complete",
+                   "PYLOG_BOOTSTRAP": "127.0.0.1:1", "COMP_WORDS": "pylog topics describe x",
+                   "COMP_CWORD": "3"}
+    ended = child(env=environment)
+    assert ended.stdout.strip() == "" and ended.stderr == ""
+
+
+def test_the_version_is_told_in_three_ways():
+    import pylog
+
+    assert run("version").out == run("--version").out == f"pylog {pylog.__version__}\n"
+    assert run("version", "--json").json == {"version": pylog.__version__}

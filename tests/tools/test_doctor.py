@@ -1,0 +1,82 @@
+"""The doctor: what is wrong is found, with what to do about it."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from pylog.tools import machine
+from tests.brokers import Brokerd, free_port
+from tests.tools.support import run
+
+
+def test_a_sound_cluster_has_no_failures(brokerd):
+    told = run("doctor", "--json", broker=brokerd).json
+    by_check = {}
+    for row in told["findings"]:
+        by_check.setdefault(row["check"], []).append(row)
+        assert row["status"] in ("ok", "warn", "fail", "skip")
+        assert row["advice"] or row["status"] in ("ok", "skip"), row
+    assert told["fail"] == 0
+    assert {"open files", "clock", "listener", "controller", "flush", "free space"} <= set(by_check)
+    assert by_check["listener"][0]["status"] == "ok"
+    # The broker's own directory was found and looked at, because it is on this machine.
+    assert str(brokerd.data_dir) in [row["subject"] for row in by_check["free space"]]
+
+
+def test_an_advertised_address_that_nobody_answers_at_is_found(tmp_path):
+    port = free_port()
+    with Brokerd(tmp_path, {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as broker:
+        ended = run("doctor", "--json", broker=broker, fails=True)
+    row = next(row for row in ended.json["findings"] if row["check"] == "listener")
+    assert row["status"] == "fail" and f":{port}" in row["subject"]
+    assert "advertised.listeners" in row["advice"]
+
+
+def test_a_name_that_does_not_resolve_is_found(tmp_path):
+    settings = {"advertised.listeners": "PLAINTEXT://nowhere.invalid:9092"}
+    with Brokerd(tmp_path, settings) as broker:
+        ended = run("doctor", broker=broker, fails=True)
+    assert "the name does not resolve" in ended.out
+
+
+def test_a_broker_that_is_down_is_a_failure_with_advice():
+    ended = run("doctor", "-b", "127.0.0.1:1", fails=True)
+    assert "FAIL  bootstrap" in ended.out and "-> start the broker" in ended.out
+    assert run("doctor", "--local", "--json").json["fail"] == 0
+
+
+@pytest.mark.parametrize(("free", "status"), [(0.5, "ok"), (0.1, "warn"), (0.01, "fail")])
+def test_free_space_is_judged(monkeypatch, free, status):
+    blocks = 1 << 20
+    space = SimpleNamespace(f_bavail=int(free * blocks), f_blocks=blocks, f_frsize=1 << 16,
+                            f_files=100, f_favail=90)
+    monkeypatch.setattr(os, "statvfs", lambda path: space)
+    rows = {row.check: row for row in machine.disk("/")}
+    assert rows["free space"].status == status and rows["inodes"].status == "ok"
+
+
+@pytest.mark.parametrize(("line", "status", "words"), [
+    ("server:/x /data nfs4 rw 0 0", "warn", "over the network"),
+    ("tmpfs /data tmpfs rw 0 0", "warn", "in memory"),
+    ("/dev/a /data ext4 ro,relatime 0 0", "fail", "read-only"),
+    ("/dev/a /data xfs rw,noatime 0 0", "ok", "xfs"),
+])
+def test_file_systems_are_judged(monkeypatch, line, status, words):
+    mounts = f"/dev/root / ext4 rw,relatime 0 0\n{line}"
+    monkeypatch.setattr(machine, "_text", lambda path: mounts)
+    found = machine._file_system("/data/kafka", *machine.mount_of("/data/kafka"))
+    assert found.status == status and words in found.detail
+
+
+@pytest.mark.parametrize(("files", "check", "status"), [
+    ({"/proc/sys/vm/swappiness": "60", "/proc/meminfo": "SwapTotal: 1024 kB"}, "swappiness",
+     "warn"),
+    ({"/proc/sys/vm/swappiness": "1", "/proc/meminfo": "SwapTotal: 1024 kB"}, "swappiness", "ok"),
+    ({"/sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never"}, "huge pages",
+     "warn"),
+    ({}, "huge pages", "skip"),
+])
+def test_memory_settings_are_judged(monkeypatch, files, check, status):
+    monkeypatch.setattr(machine, "_text", files.get)
+    assert {row.check: row for row in machine.memory()}[check].status == status

@@ -1,0 +1,150 @@
+"""Groups: lag in records and seconds, offsets moved only when told to, and why one lags."""
+
+import time
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.tools.support import run, topic_of
+from tests.wire import raw
+from tests.wire.talk import append, unique
+
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "metrics.listener": "127.0.0.1:0"}
+
+
+def records(count: int, timestamp: int) -> bytes:
+    return raw.batch([raw.record(b"k", b"v", offset_delta=number) for number in range(count)],
+                     base_timestamp=timestamp, max_timestamp=timestamp)
+
+
+def filled(broker, partitions: int = 2, count: int = 10, age_s: int = 60) -> str:
+    topic = topic_of(broker, partitions)
+    for partition in range(partitions):
+        append(broker.port, topic, records(count, int(time.time() - age_s) * 1000), partition)
+    return topic
+
+
+def member(broker, group: str, topic: str, **settings):
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group,
+                         "auto.offset.reset": "earliest", "enable.auto.commit": False,
+                         "client.id": "reader", **settings})
+    consumer.subscribe([topic])
+    end_s = time.monotonic() + 30
+    while not consumer.assignment() and time.monotonic() < end_s:
+        consumer.poll(0.1)
+    assert consumer.assignment()
+    return consumer
+
+
+def committed(broker, group: str) -> dict:
+    told = run("groups", "describe", group, "--json", broker=broker).json[0]
+    return {row["partition"]: row["committed_offset"] for row in told["partitions"]}
+
+
+def test_lag_is_told_in_records_and_seconds(target):
+    topic, group = filled(target), unique("group")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-offset", 4, "--execute",
+        broker=target)
+    told = run("groups", "describe", group, "--json", broker=target).json[0]
+    assert told["state"] == "Empty" and told["lag_records"] == 12
+    assert 59 <= told["lag_seconds"] <= 120
+    assert [row["lag_records"] for row in told["partitions"]] == [6, 6]
+    run("groups", "reset-offsets", group, "--to-latest", "--execute", broker=target)
+    told = run("groups", "describe", group, "--json", broker=target).json[0]
+    assert (told["lag_records"], told["lag_seconds"]) == (0, 0)
+    listed = run("groups", "list", group, "-l", "--json", broker=target).json[0]
+    assert listed["lag_records"] == 0 and listed["members"] == 0 and listed["partitions"] == 2
+
+
+def test_offsets_are_changed_only_with_execute(target):
+    topic, group = filled(target), unique("group")
+    reset = ["groups", "reset-offsets", group]
+    run(*reset, "-t", f"{topic}:1", "--to-earliest", "--execute", broker=target)
+    assert committed(target, group) == {1: 0}
+    shown = run(*reset, "--shift-by", "3", "--json", broker=target).json
+    assert shown["executed"] is False and shown["partitions"][0]["new_offset"] == 3
+    assert committed(target, group) == {1: 0}
+    run(*reset, "--shift-by", "300", "--execute", broker=target)
+    assert committed(target, group) == {1: 10}
+    run(*reset, "-t", topic, "--to-time", "-1m30s", "--execute", broker=target)
+    assert committed(target, group) == {0: 0, 1: 0}
+    assert "say one of" in run(*reset, broker=target, fails=True).err
+    assert "has no partition 7" in run(*reset, "-t", f"{topic}:7", "--to-latest", broker=target,
+                                       fails=True).err
+
+
+def test_a_group_with_members_keeps_its_offsets_and_lives(target):
+    topic, group = filled(target), unique("group")
+    consumer = member(target, group, topic)
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+        rows = run("groups", "members", group, "--json", broker=target).json
+        assert [row["client_id"] for row in rows] == ["reader"]
+        assert rows[0]["assigned"] == f"{topic}:0,1" and rows[0]["lag_records"] == 7
+        ended = run("groups", "reset-offsets", group, "--to-latest", "--execute", broker=target,
+                    fails=True)
+        assert "has 1 members (reader): stop them first" in ended.err
+        assert "members" in run("groups", "delete", group, "--yes", broker=target, fails=True).err \
+            or "not empty" in run("groups", "delete", group, "--yes", broker=target, fails=True).err
+    finally:
+        consumer.close()
+    assert run("groups", "delete", group, "--yes", broker=target).out == f"{group} deleted\n"
+
+
+def test_the_nearest_group_is_told(target):
+    topic, group = filled(target), unique("reading")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
+    ended = run("groups", "describe", group.replace("reading", "readin"), broker=target, fails=True)
+    assert f"nearest valid name: {group}" in ended.err
+
+
+def explained(broker, group: str, *words) -> dict:
+    return run("groups", "explain", group, "-s", 1, "--json", *words, broker=broker).json
+
+
+def test_a_group_that_nobody_is_in_is_explained(target):
+    topic, group = filled(target), unique("group")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
+    view = explained(target, group, "--sample")
+    assert view["reasons"][0]["reason"] == "no_members"
+    assert view["sentence"].startswith(f"{group} is 20 records (")
+    assert view["source"].startswith("two samples")
+    told = run("groups", "explain", group, "-s", 1, "--sample", broker=target).out
+    assert told.startswith(view["sentence"].partition(" (")[0]) and "Nobody is in the group" in told
+
+
+def test_a_member_that_stands_still_is_explained(target):
+    topic, group = filled(target), unique("group")
+    consumer = member(target, group, topic)
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 3)],
+                        asynchronous=False)
+        assert explained(target, group, "--sample")["reasons"][0]["reason"] == "stopped"
+        consumer.commit(offsets=[TopicPartition(topic, 0, 10), TopicPartition(topic, 1, 10)],
+                        asynchronous=False)
+        assert explained(target, group, "--sample")["reasons"][0]["reason"] == "no_lag"
+    finally:
+        consumer.close()
+
+
+def test_the_metrics_endpoint_is_asked_where_there_is_one(brokerd):
+    import re
+
+    found = re.search(r"metrics endpoint.*?address=(\S+:\d+)", brokerd.log.read_text())
+    topic, group = filled(brokerd), unique("group")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute",
+        broker=brokerd)
+    view = explained(brokerd, group, "-m", found[1])
+    assert view["reasons"][0]["reason"] == "no_members" and view["lag_records"] == 20
+    assert "does not tell" in run("groups", "explain", group, "-m", "127.0.0.1:1", broker=brokerd,
+                                  fails=True).err
+
+
+@pytest.mark.kafka
+def test_groups_work_on_apache_kafka(kafka):
+    for test in (test_lag_is_told_in_records_and_seconds,
+                 test_offsets_are_changed_only_with_execute,
+                 test_a_group_with_members_keeps_its_offsets_and_lives,
+                 test_the_nearest_group_is_told, test_a_group_that_nobody_is_in_is_explained,
+                 test_a_member_that_stands_still_is_explained):
+        test(kafka)

@@ -1,0 +1,115 @@
+"""Segment files, verified and printed without a broker: ours, Kafka's, and damaged ones."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pylog._native import batch
+from tests.tools.support import run, topic_of
+from tests.wire import raw
+from tests.wire.talk import append
+
+FIRST = "00000000000000000000.log"
+
+
+def written(path: Path, *batches: bytes, name: str = FIRST) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / name).write_bytes(b"".join(batches))
+    return path
+
+
+def batch_at(offset: int, count: int = 3, codec: int = 0) -> bytes:
+    return batch.build([(b"k%d" % number, b"v", 1_767_225_600_000 + number, [("h", b"1")])
+                        for number in range(count)], base_offset=offset, codec=codec)
+
+
+def test_a_sound_segment_is_ok(tmp_path):
+    written(tmp_path / "t-0", batch_at(0), batch_at(3, codec=4))
+    told = run("log", "verify", tmp_path, "--json").json
+    assert [(row["batches"], row["records"], row["last_offset"], row["status"]) for row in told] \
+        == [(2, 6, 5, "ok")]
+    assert run("log", "verify", tmp_path).out == (
+        f"SEGMENT                       BATCHES  RECORDS   SIZE  FIRST  LAST  STATUS\n"
+        f"t-0/00000000000000000000.log        2        6  {told[0]['bytes']} B      0     5  ok\n"
+        f"1 segments, 2 batches, 6 records: no damage\n")
+
+
+@pytest.mark.parametrize(("damage", "words"), [
+    (lambda data: data[:70] + b"\xff" + data[71:], "has another CRC than it says"),
+    (lambda data: batch_at(3) + batch_at(0), "comes after offset 5"),
+    (lambda data: data[:16] + b"\x07" + data[17:], "unknown magic"),
+    (lambda data: data + bytes(100) + data, "zeros with data behind them"),
+])
+def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
+    path = written(tmp_path / "t-0", damage(batch_at(0)))
+    ended = run("log", "verify", path, fails=True)
+    assert words in ended.err and ended.code == 1
+    assert "1 of 1 segments are damaged" in ended.err
+
+
+def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
+    ahead = written(tmp_path / "a-0", batch_at(0), bytes(5000))
+    assert "5000 bytes allocated ahead" in run("log", "verify", ahead).out
+    cut = written(tmp_path / "b-0", batch_at(0), batch_at(3)[:70])
+    assert "1 end in a batch cut short" in run("log", "verify", cut).out
+
+
+def test_a_cut_inside_the_log_and_an_overlap_are_damage(tmp_path):
+    path = written(tmp_path / "t-0", batch_at(0), batch_at(3)[:70])
+    written(path, batch_at(6), name="00000000000000000006.log")
+    assert "no whole batch" in run("log", "verify", path, fails=True).err
+    path = written(tmp_path / "u-0", batch_at(0), batch_at(3))
+    written(path, batch_at(5), name="00000000000000000005.log")
+    assert "is in the next segment" in run("log", "verify", path, fails=True).err
+
+
+def test_an_index_that_points_elsewhere_is_found(tmp_path):
+    path = written(tmp_path / "t-0", batch_at(0), batch_at(3))
+    index = path / FIRST.replace(".log", ".index")
+    length = len(batch_at(0))
+    index.write_bytes(b"".join(number.to_bytes(4, "big") for number in (5, length)))
+    assert run("log", "verify", path).code == 0
+    rows = run("log", "dump", path, "--index", "--json").lines
+    assert rows == [{"index": "offset", "offset": 5, "position": length}]
+    index.write_bytes(b"".join(number.to_bytes(4, "big") for number in (5, length - 1)))
+    assert "no batch begins there" in run("log", "verify", path, fails=True).err
+
+
+def test_batches_and_records_are_printed(tmp_path):
+    path = written(tmp_path / "t-0", batch_at(0), batch_at(3, codec=1))
+    rows = run("log", "dump", path, "--json").lines
+    assert [(row["base_offset"], row["last_offset"], row["codec"]) for row in rows] == [
+        (0, 2, 0), (3, 5, 1)]
+    rows = run("log", "dump", path, "--records", "--from", 2, "-n", 2, "--json").lines
+    assert rows == [{"offset": offset, "timestamp": 1_767_225_600_000 + offset % 3,
+                     "key": f"k{offset % 3}", "value": "v",
+                     "headers": [{"key": "h", "value": "1"}]} for offset in (2, 3)]
+    assert "codec=gzip" in run("log", "dump", path).out
+
+
+def test_the_metadata_log_and_offsets_are_printed_as_what_they_mean(brokerd):
+    topic = topic_of(brokerd, 1)
+    append(brokerd.port, topic, raw.batch([raw.record(b"k", b"v")]))
+    run("groups", "reset-offsets", f"{topic}-g", "-t", topic, "--to-latest", "--execute",
+        broker=brokerd)
+    rows = run("log", "dump", "-r", brokerd.data_dir / "__cluster_metadata-0", "--json").lines
+    assert topic in [row["value"]["name"] for row in rows if row.get("record") == "TopicRecord"]
+    dirs = sorted(brokerd.data_dir.glob("__consumer_offsets-*"))
+    rows = run("log", "dump", "-r", *dirs, "--json").lines
+    found = [row for row in rows if row.get("record") == "OffsetCommit"
+             and row["key"]["topic"] == topic]
+    assert found[0]["value"]["offset"] == 1
+    assert run("log", "verify", brokerd.data_dir).code == 0
+
+
+@pytest.mark.kafka
+def test_the_files_of_apache_kafka_are_read(kafka, tmp_path):
+    topic = topic_of(kafka, 1)
+    append(kafka.port, topic, raw.batch([raw.record(b"k", b"v")]))
+    own = next(path for path in Path(kafka.data_dir).rglob(f"{topic}-0"))
+    shutil.copytree(own, tmp_path / own.name)
+    assert "1 batches, 1 records: no damage" in run("log", "verify", tmp_path).out
+    metadata = next(path for path in Path(kafka.data_dir).rglob("__cluster_metadata-0"))
+    rows = run("log", "dump", "-r", metadata, "--json").lines
+    assert topic in [row["value"]["name"] for row in rows if row.get("record") == "TopicRecord"]
