@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 from bench.brokers import CHECKOUT, PylogBroker
-from bench.client.readers import READERS
+from bench.client.readers import PARTITIONS, READERS
 from bench.vs import machine_line
 from pylog._native import batch
 from pylog.client.cluster import Cluster
@@ -32,13 +32,13 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-PARTITIONS = 6
 BATCH_BYTES = 131_072
 BATCHES_DISTINCT = 24
 IN_FLIGHT = 5
 TOPIC_BYTES = 1_000_000_000
 READER_WAIT_S = 120
 COUNTRIES = ("de", "fr", "us", "jp")
+BASE = "confluent-kafka"
 WORDS = ("alpha ", "beta ", "gamma ", "delta ")
 
 
@@ -136,14 +136,16 @@ def measure(bootstrap: str, given: argparse.Namespace, core: int) -> list[dict]:
 
 
 def report(rows: list[dict]) -> None:
-    base = next((row["rate"] for row in rows if row["client"] == "confluent-kafka"), None)
-    print(f"\n{rows[0]['bytes']} B, {rows[0]['codec']}", flush=True)
-    print("| client | records/s | MB/s | CPU s per million | × confluent-kafka |")
-    print("|---|--:|--:|--:|--:|")
+    base = next((row for row in rows if row["client"] == BASE), None)
+    print(f"\n{rows[0]['bytes']} B, {rows[0]['codec']}; the last two columns: times {BASE}")
+    print("| client | records/s | MB/s | CPU s per million | records/s | records per CPU s |")
+    print("|---|--:|--:|--:|--:|--:|")
     for row in rows:
-        ratio = f"{row['rate'] / base:.2f}" if base else ""
+        ratios = "|" if base is None else (
+            f"{row['rate'] / base['rate']:.2f} | "
+            f"{base['cpu_s_per_million'] / row['cpu_s_per_million']:.2f}")
         print(f"| {row['client']} | {row['rate']:,.0f} | {row['rate'] * row['bytes'] / 1e6:,.0f} | "
-              f"{row['cpu_s_per_million']:.3f} | {ratio} |", flush=True)
+              f"{row['cpu_s_per_million']:.3f} | {ratios} |", flush=True)
 
 
 def main(argv: list[str]) -> int:
