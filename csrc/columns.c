@@ -158,22 +158,26 @@ static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p
     b->validity[row >> 3] = (uint8_t)(b->validity[row >> 3] | 1u << (row & 7));
 }
 
+/* One key or value of a header. The source has checked them; were the caller's bytes changed since,
+ * it must still not lead out of the record. */
 static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const uint8_t **at,
                                    int32_t *len) {
     uint64_t bits = 0;
     p += get_uvarint(p, end, 5, &bits);
+    int64_t n = zigzag_decode(bits);
+    n = n < end - p ? n : end - p;
     *at = p;
-    *len = (int32_t)zigzag_decode(bits);
-    return *len < 0 ? p : p + *len;
+    *len = (int32_t)n;
+    return n < 0 ? p : p + n;
 }
 
-/* The headers of one record, whose structure the source has checked. */
+/* The headers of one record. */
 static void headers_put(struct columns *c, const struct columns_view *v) {
     const uint8_t *p = v->headers, *end = v->headers + v->headers_len, *at;
     int32_t len;
     for (int32_t i = 0; i < v->header_count; i++) {
         p = header_bytes(p, end, &at, &len);
-        header_key_put(&c->header_key, c->headers, at, len);
+        header_key_put(&c->header_key, c->headers, at, len < 0 ? 0 : len);
         p = header_bytes(p, end, &at, &len);
         bytes_put(&c->header_value, c->headers, at, len);
         c->headers++;

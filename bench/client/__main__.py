@@ -1,7 +1,8 @@
-"""Reads the same topics with pylog's client and others, one after the other, each on one core.
+"""Reads or writes the same topics with pylog's client and others in turn, each on one core.
 
     python -m bench.client                       all clients, 100 B and 1 KiB, plain, lz4, zstd
     python -m bench.client --only "pylog*" --codecs none --sizes 100 --rounds 3
+    python -m bench.client --produce             writing instead of reading
 
 Owns: a brokerd of its own with its data in a temporary directory.
 Called by: a person.
@@ -20,10 +21,12 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from bench.brokers import CHECKOUT, PylogBroker
 from bench.client.readers import PARTITIONS, READERS
+from bench.client.writers import WRITERS
 from bench.vs import machine_line
 from pylog._native import batch
 from pylog.client.cluster import Cluster
@@ -58,11 +61,12 @@ def values(count: int, size: int, rng: random.Random) -> list[bytes]:
 async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) -> int:
     """Creates a topic of about `count` records; how many it has."""
     rng = random.Random(size)
+    now_ms = time.time_ns() // 10**6  # Older records fall to retention while the bench runs.
     per_batch = BATCH_BYTES // (size + 12)
     batches = []
     for _ in range(BATCHES_DISTINCT):
-        rows = [(None, value, 1_700_000_000_000 + place, ())
-                for place, value in enumerate(values(per_batch, size, rng))]
+        rows = [(None, value, now_ms, ())
+                for value in values(per_batch, size, rng)]
         batches.append(batch.build(rows, codec=CODECS[codec]))
     async with Cluster(Settings("admin", bootstrap_servers=bootstrap)) as cluster:
         create = messages.CreateTopicsRequest
@@ -89,9 +93,10 @@ async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) ->
     return done
 
 
-def read(name: str, bootstrap: str, topic: str, count: int, seconds: float, core: int) -> dict:
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.client.readers", name,
-               bootstrap, topic, str(count), str(seconds)]
+def one(module: str, name: str, core: int, *given) -> dict:
+    """The figures of one client in a process of its own."""
+    command = ["taskset", "-c", str(core), sys.executable, "-m", f"bench.client.{module}", name,
+               *map(str, given)]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True,
                           timeout=READER_WAIT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -111,22 +116,29 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0, help="at most, for one figure")
     parser.add_argument("--topic-bytes", type=int, default=TOPIC_BYTES)
+    parser.add_argument("--produce", action="store_true", help="write instead of read")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--bootstrap", help="a broker that runs already, instead of brokerd")
     return parser.parse_args(argv)
 
 
 def measure(bootstrap: str, given: argparse.Namespace, core: int) -> list[dict]:
-    names = [name for name in READERS if fnmatch.fnmatch(name, given.only)]
+    clients = WRITERS if given.produce else READERS
+    names = [name for name in clients if fnmatch.fnmatch(name, given.only)]
     rows = []
     for size in map(int, given.sizes.split(",")):
         for codec in given.codecs.split(","):
             topic = f"bench-{size}-{codec}"
-            count = asyncio.run(fill(bootstrap, topic, size, codec, given.topic_bytes // size))
+            wanted = given.topic_bytes // size
+            count = asyncio.run(fill(bootstrap, topic, size, codec, 0 if given.produce else wanted))
             best: dict[str, dict] = {}
             for turn in range(given.rounds):
                 for name in names[::1 if turn % 2 == 0 else -1]:
-                    found = read(name, bootstrap, topic, count, given.seconds, core)
+                    if given.produce:
+                        found = one("writers", name, core, bootstrap, topic, codec, size,
+                                    given.seconds)
+                    else:
+                        found = one("readers", name, core, bootstrap, topic, count, given.seconds)
                     if name not in best or found["rate"] > best[name]["rate"]:
                         best[name] = found
             rows += [{"client": name, "bytes": size, "codec": codec, **best[name]}

@@ -12,27 +12,23 @@ from __future__ import annotations
 
 import bisect
 import collections
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pylog._native.builder import Batch, BatchBuilder
+from pylog._native.intake import Lane, Mutex
 from pylog.client.deliveries import Pending
 
+FIRST_BYTES = 16_384
 RECORD_OVERHEAD_BYTES = 128  # Header of a batch and varints of a record, at most.
 
 
-class Queue:
-    """What waits for one partition."""
+class Queue(Lane):
+    """What waits for one partition: the open batch, which is native code's too, and closed ones."""
 
-    __slots__ = ("builder", "epoch", "in_flight", "lock", "needs_new_epoch", "next_sequence",
-                 "open", "partition", "producer_id", "ready", "topic")
-
-    def __init__(self, topic: str, partition: int, batch_bytes: int, lock: Any):
-        self.topic, self.partition, self.lock = topic, partition, lock
-        self.builder = BatchBuilder(batch_bytes, partition)
-        self.open: Pending | None = None
+    def __init__(self, lock: Mutex, builder: BatchBuilder, topic: str, partition: int):
+        self.topic, self.partition = topic, partition
         self.ready: collections.deque[Pending] = collections.deque()
         self.in_flight: list[Pending] = []
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
@@ -54,7 +50,7 @@ class Accumulator:
         self.bytes_max = bytes_max
         self.linger_s = linger_s
         self.codec, self.level = codec, level
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self.bytes_used = 0
         self.unsettled: dict[int, Pending] = {}
         self.active: dict[tuple[str, int], Queue] = {}
@@ -71,7 +67,8 @@ class Accumulator:
         if found is None:
             with self.lock:
                 found = self._queues.setdefault(
-                    (topic, partition), Queue(topic, partition, self.batch_bytes, self.lock))
+                    (topic, partition), Queue(
+                        self.lock, BatchBuilder(self.batch_bytes, partition), topic, partition))
         return found
 
     def queues(self) -> list[Queue]:
@@ -87,32 +84,49 @@ class Accumulator:
 
         size: bytes of key, value and headers. Raises TypeError, ValueError of the builder."""
         with self.lock:
-            pending = queue.open
             index = -1
-            if pending is not None:
+            if queue.open is not None:
+                if not self._may_grow(queue, size):
+                    return None
                 index = queue.builder.append(key, value, timestamp, headers)
                 if index < 0:
                     self._close(queue)
             if index < 0:
-                reserved = max(self.batch_bytes, size + RECORD_OVERHEAD_BYTES)
-                if self.bytes_used and self.bytes_used + reserved > self.bytes_max:
+                reserved = max(min(self.batch_bytes, FIRST_BYTES), size + RECORD_OVERHEAD_BYTES)
+                if not self._has_room(reserved):
                     return None
                 index = queue.builder.append(key, value, timestamp, headers)
-                pending = queue.open = self._new(queue, reserved)
+                queue.open, queue.reserved = self._new(queue, reserved), reserved
                 if self.sleeping and len(self.active) == 1:
                     self._notify()
-            assert pending is not None
-            pending.count += 1
+            pending: Pending = queue.open
             if callback is not None:
                 if pending.callbacks is None:
                     pending.callbacks = []
                 pending.callbacks.append((index, timestamp, callback))
             return pending, index
 
+    def _has_room(self, more: int) -> bool:
+        """Keeps (1)."""
+        return not self.bytes_used or self.bytes_used + more <= self.bytes_max
+
+    def _may_grow(self, queue: Queue, size: int) -> bool:
+        """Takes memory for `size` more bytes in the open batch; False when there is none."""
+        wanted = min(queue.builder.nbytes + size + RECORD_OVERHEAD_BYTES, self.batch_bytes)
+        more = max(wanted, min(2 * queue.reserved, self.batch_bytes)) - queue.reserved
+        if wanted <= queue.reserved:
+            return True
+        if not self._has_room(more):
+            return False
+        queue.reserved += more
+        queue.open.bytes += more
+        self.bytes_used += more
+        return True
+
     def add(self, queue: Queue, batch: Batch) -> Pending | None:
         """A batch that was built elsewhere, behind what is there; None without memory for it."""
         with self.lock:
-            if self.bytes_used and self.bytes_used + batch.nbytes > self.bytes_max:
+            if not self._has_room(batch.nbytes):
                 return None
             self._close(queue)
             pending = self._new(queue, batch.nbytes)
@@ -136,6 +150,7 @@ class Accumulator:
         pending = queue.open
         if pending is not None:
             pending.batch = queue.builder.close(self.codec, self.level)
+            pending.count = pending.batch.record_count
             queue.open = None
             queue.ready.append(pending)
             self._notify()
@@ -191,7 +206,7 @@ class Accumulator:
             waiting, self._waiting = self._waiting, collections.deque()
         for function in waiting:
             function()
-        pending.settle(self.lock, base_offset, append_time, error)
+        pending.settle(base_offset, append_time, error)
 
     def fail_unsent(self, failure: BaseException) -> None:
         """Ends every batch that is not under way."""

@@ -15,9 +15,12 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
-from pylog.client.errors import KafkaError, KafkaTimeoutError
+from pylog._native.intake import Delivery
+from pylog.client.errors import KafkaTimeoutError
 
 _LOG = logging.getLogger("pylog.client")
+
+__all__ = ["Delivery", "Pending", "RecordMetadata", "TableDelivery"]
 
 
 class RecordMetadata(NamedTuple):
@@ -60,10 +63,10 @@ class Pending:
         return RecordMetadata(self.topic, self.partition, offset,
                               timestamp if self.append_time < 0 else self.append_time)
 
-    def settle(self, lock: Any, base_offset: int = -1, append_time: int = -1,
+    def settle(self, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
         """The outcome; tells all who wait, on this thread."""
-        with lock:
+        with self.queue.lock:
             assert not self.done, "a batch is settled twice"  # Keeps (1).
             self.base_offset, self.append_time, self.error = base_offset, append_time, error
             self.done = True
@@ -76,9 +79,9 @@ class Pending:
         for waiter in waiters or ():
             _call(waiter)
 
-    def when_done(self, lock: Any, function: Callable[[], Any]) -> None:
+    def when_done(self, function: Callable[[], Any]) -> None:
         """Calls function once the outcome stands: now, or on the thread that settles."""
-        with lock:
+        with self.queue.lock:
             if not self.done:
                 if self.waiters is None:
                     self.waiters = []
@@ -86,15 +89,15 @@ class Pending:
                 return
         function()
 
-    def wait(self, lock: Any, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks this thread until the outcome stands; False when the time ran out before."""
         if not self.done:
             event = threading.Event()
-            self.when_done(lock, event.set)
+            self.when_done(event.set)
             event.wait(timeout_s)
         return self.done
 
-    def future(self, lock: Any) -> asyncio.Future[None]:
+    def future(self) -> asyncio.Future[None]:
         """For this thread's event loop: done when the outcome stands."""
         loop = asyncio.get_running_loop()
         made: asyncio.Future[None] = loop.create_future()
@@ -103,8 +106,27 @@ class Pending:
             if not made.done():
                 made.set_result(None)
 
-        self.when_done(lock, lambda: loop.call_soon_threadsafe(tell))
+        self.when_done(lambda: loop.call_soon_threadsafe(tell))
         return made
+
+    # For Delivery.
+
+    def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+        if self.error is not None:
+            raise self.error
+        return self.metadata(index, timestamp)
+
+    def exception_of(self, timeout_s: float | None) -> BaseException | None:
+        if not self.wait(timeout_s):
+            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
+        return self.error
+
+    def await_of(self, index: int, timestamp: int) -> Generator[Any, None, RecordMetadata]:
+        if not self.done:
+            yield from self.future().__await__()
+        return self.result_of(index, timestamp, None)
 
 
 def _call(function: Callable[..., Any], *given: Any) -> None:
@@ -115,58 +137,12 @@ def _call(function: Callable[..., Any], *given: Any) -> None:
         _LOG.exception("a delivery callback failed")
 
 
-class Delivery:
-    """The outcome of one sent record: wait with result(), or await it."""
-
-    __slots__ = ("_index", "_pending", "_timestamp")
-
-    def __init__(self, pending: Pending, index: int, timestamp: int):
-        self._pending = pending
-        self._index = index
-        self._timestamp = timestamp
-
-    def done(self) -> bool:
-        return self._pending.done
-
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Waits for the acknowledgement. Raises KafkaError; KafkaTimeoutError after timeout_s,
-        when the record may yet arrive."""
-        if not self._pending.wait(self._pending.queue.lock, timeout_s):
-            raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
-        return self._outcome()
-
-    def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Waits too; None when the record was acknowledged."""
-        try:
-            self.result(timeout_s)
-        except KafkaError as failure:
-            if not self._pending.done:
-                raise
-            return failure
-        return None
-
-    def add_done_callback(self, function: Callable[[Delivery], Any]) -> None:
-        """Calls function(self) when the outcome stands, on the client's thread, or now."""
-        self._pending.when_done(self._pending.queue.lock, lambda: function(self))
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self._pending.done:
-            yield from self._pending.future(self._pending.queue.lock).__await__()
-        return self._outcome()
-
-    def _outcome(self) -> RecordMetadata:
-        if self._pending.error is not None:
-            raise self._pending.error
-        return self._pending.metadata(self._index, self._timestamp)
-
-
 class TableDelivery:
     """The outcome of one send_arrow: all its batches."""
 
-    __slots__ = ("_lock", "_pendings", "row_count")
+    __slots__ = ("_pendings", "row_count")
 
-    def __init__(self, lock: Any, pendings: list[Pending], row_count: int):
-        self._lock = lock
+    def __init__(self, pendings: list[Pending], row_count: int):
         self._pendings = pendings
         self.row_count = row_count
 
@@ -178,14 +154,14 @@ class TableDelivery:
 
         Waits for all. Raises the first failure, KafkaTimeoutError after timeout_s."""
         for pending in self._pendings:
-            if not pending.wait(self._lock, timeout_s):
+            if not pending.wait(timeout_s):
                 raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
         return self._outcome()
 
     def __await__(self) -> Generator[Any, None, list[tuple[str, int, int, int]]]:
         for pending in self._pendings:
             if not pending.done:
-                yield from pending.future(self._lock).__await__()
+                yield from pending.future().__await__()
         return self._outcome()
 
     def _outcome(self) -> list[tuple[str, int, int, int]]:

@@ -43,6 +43,11 @@ class Sticky:
         stuck[1] += size
         return stuck[0]
 
+    def bytes_left(self, topic: str) -> int:
+        """That may still go to the partition last chosen without a key."""
+        stuck = self._stuck.get(topic)
+        return 0 if stuck is None else self.batch_bytes - stuck[1]
+
 
 class Default(Sticky):
     """Murmur2 of the key as in Java; sticky for null keys, or for all with ignore_keys."""

@@ -34,10 +34,12 @@ class Producer:
         self.settings = Settings(PRODUCER, config, **more)
         self._driver = Driver.shared()
         self._core: Producing = self._driver.run(self._make())
+        plain = not self._core.interceptors and self._core.transactions is None
         self._serializes = (self._core.key_serializer is not None
                             or self._core.value_serializer is not None)
         self._intercepts = bool(self._core.interceptors)
-        self._checks = self._core.transactions is not None
+        # Where nothing has to be done to a record before it is taken.
+        self._routes = self._core.routes if plain and not self._serializes else {}
 
     async def _make(self) -> Producing:
         return await Producing(self.settings).start()
@@ -60,9 +62,13 @@ class Producer:
         on the client's thread. Raises BufferFullError or KafkaTimeoutError after max.block.ms,
         SerializationError, other KafkaErrors.
         """
+        route = self._routes.get(topic)
+        if route is not None:
+            taken = route.append(value, key, partition, timestamp, headers, on_delivery)
+            if taken is not None:
+                return taken
         core = self._core
-        if self._checks or core.closed or core.sender.failure is not None:
-            core.check()
+        core.check()
         if self._intercepts:
             topic, value, key, partition, timestamp, headers = core.intercepted(
                 topic, value, key, partition, timestamp, headers)

@@ -14,16 +14,17 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from pylog._native.intake import Delivery, Route
 from pylog.client.accumulator import Accumulator
 from pylog.client.cluster import Cluster
-from pylog.client.deliveries import Delivery, Pending
+from pylog.client.deliveries import Pending
 from pylog.client.errors import (
     BufferFullError, ClosedError, ConfigError, FatalError, IllegalStateError, KafkaError,
     KafkaTimeoutError, SerializationError, error,
 )
-from pylog.client.partitioners import partitioner
+from pylog.client.partitioners import Default, Sticky, partitioner
 from pylog.client.sender import Sender
 from pylog.client.settings import CODECS, Settings
 from pylog.client.transactions import Identity, Transactions
@@ -33,14 +34,6 @@ _LOG = logging.getLogger("pylog.client")
 LEVELS = {"gzip": "compression.gzip.level", "lz4": "compression.lz4.level",
           "zstd": "compression.zstd.level"}
 IDEMPOTENT_IN_FLIGHT_MAX = 5
-
-
-class Route(NamedTuple):
-    """A topic as it was when `metadata` was the newest picture."""
-
-    metadata: Any
-    partitions: list[int]
-    available: list[int]
 
 
 class Producing:
@@ -64,12 +57,14 @@ class Producing:
         self.interceptors = [_instance(one) for one in settings["interceptor.classes"]]
         self.closed = False
         self._idempotent = idempotent
-        self._routes: dict[str, Route] = {}
+        # Empty while records cannot be sent: what takes the short way then finds none.
+        self.routes: dict[str, Route] = {}
         self.loop: asyncio.AbstractEventLoop
 
     async def start(self) -> Producing:
         self.loop = asyncio.get_running_loop()
         self.cluster = await Cluster(self.settings).start()
+        self.cluster.watchers.append(lambda _: self.routes.clear())
         self.accumulator = Accumulator(
             batch_bytes=self.batch_bytes, bytes_max=self.settings["buffer.memory"],
             linger_s=self.linger_s, codec=self.codec, level=self.level,
@@ -93,9 +88,10 @@ class Producing:
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _LOG.error("the sender has failed", exc_info=failure)
-            self.sender.fail_all(FatalError(f"the sender has failed: {failure!r}"))
+            self._fail(FatalError(f"the sender has failed: {failure!r}"))
 
     def _fail(self, failure: KafkaError) -> None:
+        self.routes.clear()
         if isinstance(failure, FatalError) or self.transactions is None:
             self.sender.fail_all(failure)
         else:
@@ -138,13 +134,11 @@ class Producing:
         if size > self.request_bytes_max:
             raise error(ErrorCode.MESSAGE_TOO_LARGE,
                         f"{topic}: a record of {size} bytes is over max.request.size")
-        route = self._routes.get(topic)
-        if route is None or route.metadata is not self.cluster.metadata:
-            route = self._route(topic)
-            if route is None:
-                return "metadata"
+        route = self.routes.get(topic) or self._route(topic)
+        if route is None:
+            return "metadata"
         if partition is None:
-            partition = self.partitioner.choose(topic, key, route.partitions, route.available, size)
+            partition = self._choose(route, topic, key, size)
         if not 0 <= partition < len(route.partitions):
             if partition < 0:
                 raise ValueError(f"{topic} has no partition {partition}")
@@ -153,14 +147,25 @@ class Producing:
             timestamp = time.time_ns() // 1_000_000
         accumulator = self.accumulator
         try:
-            taken = accumulator.append(accumulator.queue(topic, partition), key, value, timestamp,
-                                       headers, on_delivery, size)
+            queue = accumulator.queue(topic, partition)
+            taken = accumulator.append(queue, key, value, timestamp, headers, on_delivery, size)
         except (TypeError, ValueError, AttributeError) as failure:
             raise SerializationError(f"{topic}: key, value and header values are bytes, str or "
                                      f"buffers, or need a serializer: {failure}") from failure
         if taken is None:
             return "memory"
+        route.add_lane(partition, queue)
         return Delivery(taken[0], taken[1], timestamp)
+
+    def _choose(self, route: Route, topic: str, key: Any, size: int) -> int:
+        chooser = self.partitioner
+        if key is not None or not isinstance(chooser, Sticky):
+            return int(chooser.choose(topic, key, route.partitions, route.available, size))
+        # What native code has put there since counts as well.
+        size += route.stuck_bytes()
+        partition = chooser.choose(topic, key, route.partitions, route.available, size)
+        route.stick(partition, chooser.bytes_left(topic))
+        return int(partition)
 
     def _route(self, topic: str) -> Route | None:
         metadata = self.cluster.metadata
@@ -169,7 +174,12 @@ class Producing:
             return None
         partitions = list(range(count))
         available = [p for p in partitions if metadata.leader(topic, p) >= 0] or partitions
-        route = self._routes[topic] = Route(metadata, partitions, available)
+        hashes = type(self.partitioner) is Default and not self.partitioner.ignore_keys
+        route = Route(self.accumulator.lock, partitions, available, hashes, self.request_bytes_max)
+        if not self.closed and self.sender.failure is None:
+            self.routes[topic] = route
+            if metadata is not self.cluster.metadata:
+                self.routes.clear()  # It has changed meanwhile, and was cleared too early.
         return route
 
     async def wait_for(self, what: str, topic: str, partition: int | None,
@@ -252,13 +262,14 @@ class Producing:
 
     async def _settled(self, pending: Pending) -> None:
         if not pending.done:
-            await pending.future(self.accumulator.lock)
+            await pending.future()
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Delivers what waits, for at most timeout_s; the rest fails. Keeps (2)."""
         if self.closed:
             return
         self.closed = True
+        self.routes.clear()
         try:
             if timeout_s is None or timeout_s > 0:
                 await self.flush(timeout_s)

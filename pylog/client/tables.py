@@ -59,7 +59,7 @@ class TableSender:
             self._write(writer, columns, batch.num_rows, now)
         writer.flush()
         self._hand_over(writer.take())
-        return TableDelivery(self.core.accumulator.lock, self.pendings, self.count)
+        return TableDelivery(self.pendings, self.count)
 
     def _partitions(self) -> tuple[list[int], list[int]]:
         end_s = time.monotonic() + self.core.block_s

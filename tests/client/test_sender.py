@@ -280,4 +280,4 @@ async def test_a_producer_that_has_failed_fails_what_waits(world):
     world.sender.fail_all(error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     assert pending.error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     with pytest.raises(AssertionError):
-        pending.settle(world.accumulator.lock)
+        pending.settle()
