@@ -270,12 +270,14 @@ class Dispatcher:
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
             "reason": str(error)})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
 
     def _fail(self, token, context) -> None:
         """A bug of ours: told in full to the log, to the client by a closed connection."""
         log.exception("request failed", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _miss(self, event: tuple) -> None:
         _, token, _, _, _, _, principal, topics = event

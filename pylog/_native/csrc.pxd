@@ -286,6 +286,9 @@ cdef extern from "log.h" nogil:
     bint log_dir_offline(const log_dir *dir)
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+    void log_dir_set_reserve(log_dir *dir, int64_t bytes)
+    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_short_of_space(const log_dir *dir)
     void log_dir_set_disk(log_dir *dir, disk_kind kind)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
