@@ -19,8 +19,8 @@ from typing import Any
 
 from pylog.client.connection import BufferPool, Connection
 from pylog.client.errors import (
-    ClosedError, FatalError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
-    NoBrokersError, UnsupportedByBrokerError, error, raise_for,
+    ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
+    NoBrokersError, error, raise_for,
 )
 from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in
 from pylog.client.settings import Settings, servers
@@ -285,9 +285,9 @@ class Cluster:
         for node_id in random.sample(sorted(self.metadata.nodes), len(self.metadata.nodes)):
             try:
                 return await self.connection(node_id)
-            except FatalError:
-                raise
             except KafkaError as failure:
+                if not failure.retriable:
+                    raise
                 last = failure
         for number in random.sample(range(len(self._servers)), len(self._servers)):
             try:
@@ -298,9 +298,9 @@ class Cluster:
                     raise ClosedError("the client is closed")
                 self._connections[-1 - number, MAIN] = made
                 return made
-            except FatalError:
-                raise
             except KafkaError as failure:
+                if not failure.retriable:
+                    raise
                 last = failure
         raise NoBrokersError(f"no bootstrap server could be reached: {last}")
 
@@ -379,9 +379,3 @@ class Cluster:
             if isinstance(ended, KafkaError):
                 raise
             raise KafkaTimeoutError(f"not done within {timeout_s} s: {last}") from last
-
-
-__all__ = [
-    "ALL_TOPICS_VERSION", "COORDINATOR", "FETCH", "GROUP", "MAIN", "TRANSACTION", "Backoff",
-    "Cluster", "UnsupportedByBrokerError",
-]

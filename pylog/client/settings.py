@@ -140,6 +140,9 @@ class Settings:
         if not self.values["bootstrap.servers"]:
             raise ConfigError("bootstrap.servers is missing")
         servers(self.values["bootstrap.servers"])
+        if self["security.protocol"].startswith("SASL") and (
+                self["sasl.username"] is None or self["sasl.password"] is None):
+            raise ConfigError("SASL needs sasl.username and sasl.password")
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
