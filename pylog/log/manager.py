@@ -253,8 +253,10 @@ class LogManager:
 
     def close(self) -> None:
         """Lets go of the logs and the directories."""
-        self._topics.clear()
+        for logs in (self._topics, self._place_of, self._timed):
+            logs.clear()
         self.directories.clear()
+        self._io_pool = None
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pylog.config import catalogue
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
