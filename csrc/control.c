@@ -222,16 +222,48 @@ static void *copy_of(const void *from, size_t bytes) {
     return copy;
 }
 
+static struct letter reply_letter(uint64_t token, const uint8_t *frame, size_t len) {
+    return (struct letter){.kind = LETTER_REPLY,
+                           .token = token,
+                           .data = copy_of(frame, frame == NULL ? 0 : len),
+                           .size = frame == NULL ? 0 : len};
+}
+
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     bool close_after, int32_t throttle_ms) {
-    void *data = copy_of(frame, frame == NULL ? 0 : len);
-    if (data == NULL) return false;
-    post(rs, token,
-         (struct letter){.kind = LETTER_REPLY,
-                         .data = data,
-                         .status = close_after ? REPLY_CLOSES : throttle_ms,
-                         .size = frame == NULL ? 0 : len});
+    struct letter l = reply_letter(token, frame, len);
+    if (l.data == NULL) return false;
+    l.status = close_after ? REPLY_CLOSES : throttle_ms;
+    post(rs, token, l);
     return true;
+}
+
+bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                    int32_t correlation_id, int32_t throttle_ms) {
+    assert(len >= FRAMES_SIZE_BYTES + sizeof correlation_id);
+    struct letter l = reply_letter(token, frame, len);
+    if (l.data == NULL) return false;
+    put_i32((uint8_t *)l.data + FRAMES_SIZE_BYTES, correlation_id);
+    l.status = throttle_ms;
+    struct reactor *r = reactor_of(rs, token);
+    if (r == NULL) {
+        control_discard(&l);
+        return true;
+    }
+    while (!mailbox_leave(r->mailbox, &l)) {
+        mailbox_ring(r->mailbox);
+        sched_yield();
+    }
+    r->unrung = true;
+    return true;
+}
+
+void reactors_ring(struct reactors *rs) {
+    for (int i = 0; i < rs->count; i++) {
+        struct reactor *r = &rs->reactors[i];
+        if (r->unrung) mailbox_ring(r->mailbox);
+        r->unrung = false;
+    }
 }
 
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count) {

@@ -57,6 +57,13 @@ int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
  * may exceed it. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
+/* Below `bytes` of free space clients' appends are refused (log_short_of_space), so that retention,
+ * compaction, groups and metadata can go on. 0: never. */
+void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
+/* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
+ * unprivileged program may use. False: it cannot be told. */
+bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
 };
@@ -131,6 +138,7 @@ int log_failed(const struct log *log);
 /* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
+bool log_short_of_space(const struct log *log);
 /* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2
  * until then). */
 int32_t log_in_sync_count(const struct log *log);

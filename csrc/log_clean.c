@@ -310,11 +310,13 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
 
 static int flush_output(struct log_clean *c) {
     struct clean_output *o = &c->output;
+    const struct disk *disk = log_dir_disk(c->log->home->dir);
     for (size_t at = 0; at < o->len;) {
-        ssize_t n = write(o->fd, o->bytes + at, o->len - at);
+        ssize_t n = disk->pwrite(o->fd, o->bytes + at, o->len - at, o->written);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return log_storage_error(c->log, -errno, "write");
         at += (size_t)n;
+        o->written += n;
     }
     o->len = 0;
     return 0;
@@ -388,6 +390,7 @@ static int begin_group(struct log_clean *c) {
     char path[SEGMENT_PATH_BYTES];
     c->group = c->at;
     c->group_end = group_end(c);
+    o->written = 0;
     o->changed = c->group_end > c->at + 1;
     o->segment = segment_new(c->log->home, c->sources[c->at]->base_offset, 0, -1);
     if (o->segment == NULL) return LOG_E_MEMORY;
@@ -407,7 +410,8 @@ static int end_group(struct log_clean *c) {
     int result = flush_output(c);
     if (result != 0) return result;
     bool changed = o->changed;
-    if (changed && fdatasync(o->fd) != 0) return log_storage_error(c->log, -errno, "fdatasync");
+    if (changed && log_dir_disk(c->log->home->dir)->fdatasync(o->fd) != 0)
+        return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
     if (changed) {

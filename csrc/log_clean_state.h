@@ -20,6 +20,7 @@ struct clean_output { /* the new segment in the making */
     struct segment *segment;
     uint8_t *bytes; /* not written yet */
     size_t len, room;
+    int64_t written;
     int fd;
     bool changed; /* it differs from its one source, or has several */
 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +68,23 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
 
 void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind) {
     atomic_store(&dir->disk, disk_of(kind));
+}
+
+void log_dir_set_reserve(struct log_dir *dir, int64_t bytes) {
+    atomic_store(&dir->reserve_bytes, bytes);
+}
+
+bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+    struct statvfs space;
+    if (fstatvfs(dir->fd, &space) != 0) return false;
+    *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
+    *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
+    atomic_store(&dir->short_of_space, *free_bytes < atomic_load(&dir->reserve_bytes));
+    return true;
+}
+
+bool log_dir_short_of_space(const struct log_dir *dir) {
+    return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
 }
 
 int log_dir_sync(struct log_dir *dir, const char *name) {

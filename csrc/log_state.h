@@ -38,6 +38,8 @@ struct log_dir {
     char *path;
     struct iopool *pool;
     _Atomic(const struct disk *) disk;
+    _Atomic int64_t reserve_bytes;
+    _Atomic bool short_of_space;
     _Atomic bool offline;
     _Atomic int failure;
     _Atomic(const char *) failed_call;

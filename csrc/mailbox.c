@@ -44,6 +44,19 @@ void mailbox_free(struct mailbox *m) {
 
 int mailbox_fd(const struct mailbox *m) { return m->fd; }
 
+/* Under the lock, with room. */
+static void put(struct mailbox *m, const struct letter *l) {
+    uint32_t slot = m->head + m->count;
+    m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
+    m->count++;
+}
+
+static void wake(struct mailbox *m) {
+    uint64_t one = 1;
+    ssize_t n = write(m->fd, &one, sizeof one);
+    (void)n; /* EAGAIN means that the counter is set already: the reader wakes all the same. */
+}
+
 bool mailbox_post(struct mailbox *m, const struct letter *l) {
     pthread_mutex_lock(&m->lock);
     if (m->count == m->letters_max) {
@@ -55,18 +68,29 @@ bool mailbox_post(struct mailbox *m, const struct letter *l) {
         pthread_mutex_unlock(&m->lock);
         return true;
     }
-    uint32_t slot = m->head + m->count;
-    m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
-    m->count++;
-    bool wake = m->armed;
+    put(m, l);
+    bool asleep = m->armed;
     m->armed = false;
     pthread_mutex_unlock(&m->lock);
-    if (wake) {
-        uint64_t one = 1;
-        ssize_t n = write(m->fd, &one, sizeof one);
-        (void)n; /* EAGAIN means that the counter is set already: the reader wakes all the same. */
-    }
+    if (asleep) wake(m);
     return true;
+}
+
+bool mailbox_leave(struct mailbox *m, const struct letter *l) {
+    assert(l->kind != LETTER_WAKE);
+    pthread_mutex_lock(&m->lock);
+    bool has_room = m->count < m->letters_max;
+    if (has_room) put(m, l);
+    pthread_mutex_unlock(&m->lock);
+    return has_room;
+}
+
+void mailbox_ring(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    bool asleep = m->armed && m->count != 0;
+    if (asleep) m->armed = false;
+    pthread_mutex_unlock(&m->lock);
+    if (asleep) wake(m);
 }
 
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {

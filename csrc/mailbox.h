@@ -27,6 +27,12 @@ int mailbox_fd(const struct mailbox *m);
  * the poster decides). */
 bool mailbox_post(struct mailbox *m, const struct letter *l);
 
+/* As mailbox_post, but the reader is not woken: mailbox_ring follows, for all that was left. A
+ * reader that is awake takes it at its own time. Not for LETTER_WAKEs. */
+bool mailbox_leave(struct mailbox *m, const struct letter *l);
+/* Wakes a reader that sleeps although there are letters. */
+void mailbox_ring(struct mailbox *m);
+
 /* Reader only: moves up to `max` letters out, in order. The reader is awake: posts write no eventfd
  * until it arms again. */
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max);

@@ -289,6 +289,10 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
 
 static void append_part(struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
+    if (log_short_of_space(p->log)) {
+        p->error = log_error_code(LOG_E_FULL);
+        return;
+    }
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     if (error != 0) {
         p->error = log_error_code(error);

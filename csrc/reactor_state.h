@@ -160,6 +160,7 @@ struct reactor {
     uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
     int64_t now_ms, drain_until_ms;
     atomic_bool room_wanted;
+    bool unrung; /* the control plane's own: it left letters */
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index, abandoned, listener_count;
     int epoll;

@@ -186,6 +186,8 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct log_dir *dir = s->home->dir;
     (void)scratch;
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
+    int64_t free_bytes, total_bytes;
+    log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
     } else {

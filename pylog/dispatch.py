@@ -4,7 +4,9 @@ Owns: the tasks of asynchronous handlers while they run.
 Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
 Invariants: (1) every request event is answered, once, or its connection is closed; (2) a miss is
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
-  where some client's time is limited, the time of handlers counts, but not what they wait for.
+  where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
+  a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
+  to do besides; (5) a lasting answer is given only while the image is the one it was made from.
 Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
   KIP-219 (quotas).
 """
@@ -12,8 +14,10 @@ Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are ser
 import asyncio
 import logging
 import types
+from collections import deque
 
 from pylog._native.grants import READ, WRITE
+from pylog.coordinator.service import Pending
 from pylog.protocol import api, codec, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
@@ -21,18 +25,28 @@ log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
+# A member that is not heard in time loses its partitions: not for others' large questions.
+PROMPT = frozenset((api.JOIN_GROUP, api.SYNC_GROUP, api.HEARTBEAT, api.LEAVE_GROUP,
+                    api.OFFSET_COMMIT, api.OFFSET_FETCH, api.FIND_COORDINATOR))
+PATIENT_MAX = 1024       # Requests taken and not begun.
+SLICE_NS = 5_000_000
+ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
+LASTING = frozenset((api.METADATA,))
+LASTING_BODY_BYTES_MAX = 4096
+LASTING_BYTES_MAX = 8 << 20
 
 
 class Context:
     """What a handler may know of a request besides its message.
 
     throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
-    taken so far.
+    taken so far. lasting: set by a handler whose answer is right for whoever asks the same over the
+    same address, as long as the image stays what it is.
     """
 
     __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "listener", "local_host", "local_port", "parked_ns", "peer_host", "peer_port",
-                 "principal", "taken_ns", "throttle_ms")
+                 "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
+                 "peer_port", "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
@@ -41,11 +55,39 @@ class Context:
         self.taken_ns = self.parked_ns = 0
         self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
         self.throttle_ms = self.busy_ns = 0
+        self.lasting = False
+
+
+class Lasting:
+    """Frames of answers that are given again: by what was asked, and where."""
+
+    def __init__(self):
+        self._image = None
+        self._answers = {}
+        self._bytes = 0
+
+    def find(self, image, key: tuple):
+        """The frame that answers `key`, or None. Keeps (5)."""
+        if image is not self._image:
+            self._image = image
+            self._answers.clear()
+            self._bytes = 0
+        return self._answers.get(key)
+
+    def keep(self, image, key: tuple, frame: bytes) -> None:
+        size = len(frame) + len(key[-1])
+        if image is not self._image or size > LASTING_BYTES_MAX:
+            return
+        if self._bytes + size > LASTING_BYTES_MAX:
+            self._answers.clear()
+            self._bytes = 0
+        self._answers[key] = frame
+        self._bytes += size
 
 
 class Dispatcher:
     """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async;
-    a plain one may return a future of the answer."""
+    a plain one may return a Pending of the answer."""
 
     def __init__(self, broker, reactors, handlers: dict):
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
@@ -54,30 +96,103 @@ class Dispatcher:
         self._handlers = handlers
         self._quotas = broker.quotas
         self._tasks: set[asyncio.Task] = set()
+        self._lasting = Lasting()
+        self._patient: deque = deque()   # Requests that may wait, oldest first.
+        self._left = 0                   # Answers for which the reactors have not been rung.
+        self._ringing = False            # It is seen to.
+        self._resuming = False
 
     def drain(self) -> None:
-        """Takes every event that is ready. Never blocks."""
-        for event in self._reactors.poll():
-            if event[0] == "request":
-                self._request(event)
-            elif event[0] == "miss":
-                self._miss(event)
-            elif event[0] == "quota":
-                _, connection, principal, client_id = event
-                self._quotas.install(principal, client_id)
-                self._reactors.retry(connection)
-            elif event[0] == "slow":
-                _tell_slow(event[1])
+        """Takes every event that is ready, and does of the patient ones what a slice allows.
+
+        What comes meanwhile is taken too, for as long as a slice: what it leaves for the end of
+        this turn of the loop, records to append and answers to send, goes in larger batches.
+        """
+        self._ringing = True
+        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while len(self._patient) < PATIENT_MAX:
+            events = self._reactors.poll()
+            for event in events:
+                if event[0] != "request":
+                    self._told(event)
+                elif event[4] in PROMPT:
+                    self._request(event)
+                else:
+                    self._patient.append(event)
+            if not events or self._quotas.clock_ns() >= until_ns:
+                break
+        if self._patient:
+            self._slice()
+        self._ring()
+
+    def _slice(self) -> None:
+        until_ns = self._quotas.clock_ns() + SLICE_NS
+        while self._patient:
+            self._request(self._patient.popleft())
+            if self._patient and self._quotas.clock_ns() >= until_ns:
+                # Keeps (4).
+                if not self._resuming:
+                    self._resuming = True
+                    asyncio.get_running_loop().call_soon(self._resume)
+                return
+
+    def _resume(self) -> None:
+        self._resuming = False
+        self.drain()
+
+    def _told(self, event: tuple) -> None:
+        if event[0] == "miss":
+            self._miss(event)
+        elif event[0] == "quota":
+            _, connection, principal, client_id = event
+            self._quotas.install(principal, client_id)
+            self._reactors.retry(connection)
+        elif event[0] == "slow":
+            _tell_slow(event[1])
+
+    def _send(self, token: int, frame: bytes, correlation_id: int, throttle_ms: int) -> None:
+        """Leaves an answer; the reactors are rung once for those of one turn."""
+        self._reactors.leave(token, frame, correlation_id, throttle_ms)
+        self._left += 1
+        if self._left >= ANSWERS_LEFT_MAX:
+            self._left = 0
+            self._reactors.ring()
+        elif not self._ringing:
+            self._ringing = True
+            asyncio.get_running_loop().call_soon(self._ring)
+
+    def _ring(self) -> None:
+        self._ringing = False
+        self._left = 0
+        self._reactors.ring()
+
+    def _lasting_key(self, event: tuple):
+        """What an answer depends on besides the image; None where it is not worth it."""
+        body = event[8]
+        if event[4] not in LASTING or len(body) > LASTING_BODY_BYTES_MAX or self._quotas.timed:
+            return None
+        # Key, version, listener, the address that was dialled, principal.
+        return event[4], event[5], event[3], event[9], event[10], event[13], body
 
     def _request(self, event: tuple) -> None:
         token, correlation_id, body = event[1], event[6], event[8]
         context = Context(event)
         context.taken_ns = self._reactors.now_ns()
+        key = self._lasting_key(event)
+        if key is not None:
+            frame = self._lasting.find(self._broker.image, key)
+            if frame is not None:
+                self._send(token, frame, correlation_id, 0)
+                self._count(context, context.taken_ns, ErrorCode.NONE)
+                return
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
             request = self._decode(context, body)
             answer = self._handlers[context.api_key](self._broker, context, request)
+            if key is not None and context.lasting:
+                self._lasting.keep(self._broker.image, key, codec.response_frame(
+                    context.api_key, context.api_version, correlation_id, answer))
         except ProtocolError as error:
             self._refuse(token, context, error)
             return
@@ -88,7 +203,7 @@ class Dispatcher:
             context.busy_ns = self._quotas.clock_ns() - began_ns
             if asyncio.iscoroutine(answer):
                 answer = _timed(answer, context, self._quotas.clock_ns)
-        if isinstance(answer, asyncio.Future):
+        if isinstance(answer, Pending):
             self._when_done(token, context, correlation_id, answer)
         elif asyncio.iscoroutine(answer):
             context.parked_ns = self._reactors.now_ns()
@@ -99,13 +214,10 @@ class Dispatcher:
         else:
             self._reply(token, context, correlation_id, answer)
 
-    def _when_done(self, token, context, correlation_id, future) -> None:
-        if future.done():
-            self._reply(token, context, correlation_id, future.result())
-        else:
+    def _when_done(self, token, context, correlation_id, pending) -> None:
+        if not pending.is_answered:
             context.parked_ns = self._reactors.now_ns()
-            future.add_done_callback(
-                lambda done: self._reply(token, context, correlation_id, done.result()))
+        pending.then(lambda answer: self._reply(token, context, correlation_id, answer))
 
     def _decode(self, context: Context, body: bytes):
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""
@@ -137,7 +249,7 @@ class Dispatcher:
             self._fail(token, context)
             return
         # Kafka answers at once and leaves the client alone after that, however old its version is.
-        self._reactors.reply(token, frame, throttle_ms=throttle_ms)
+        self._send(token, frame, correlation_id, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
 
     def _throttle_ms(self, context) -> int:
@@ -158,12 +270,14 @@ class Dispatcher:
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
             "reason": str(error)})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
 
     def _fail(self, token, context) -> None:
         """A bug of ours: told in full to the log, to the client by a closed connection."""
         log.exception("request failed", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _miss(self, event: tuple) -> None:
         _, token, _, _, _, _, principal, topics = event

@@ -125,6 +125,17 @@ METRICS = (
     ("pylog_io_jobs", "counter", (), "", "Jobs that the io pool has done."),
     ("pylog_io_jobs_waiting", "gauge", (), "", "Jobs that wait for a thread of the io pool."),
 
+    # ---- the cleaner of compacted topics
+    ("pylog_cleaner_passes", "counter", (), "", "Passes that came to their end."),
+    ("pylog_cleaner_read_bytes", "counter", (), "bytes", "Read by them."),
+    ("pylog_cleaner_written_bytes", "counter", (), "bytes", "Written anew by them."),
+    ("pylog_cleaner_read_records", "counter", (), "", "Records that they looked at."),
+    ("pylog_cleaner_kept_records", "counter", (), "", "Records that they kept."),
+    ("pylog_cleaner_failures", "counter", (), "", "Passes that failed."),
+    ("pylog_cleaner_logs_at_work", "gauge", (), "", "Partitions that are being cleaned."),
+    ("pylog_cleaner_logs_left_alone", "gauge", (), "",
+     "Partitions that are not cleaned any more, because a pass failed."),
+
     # ---- state.lmdb
     ("pylog_lmdb_map_bytes", "gauge", (), "bytes", "Address space for state.lmdb: its limit."),
     ("pylog_lmdb_used_bytes", "gauge", (), "bytes", "Bytes of it in use."),

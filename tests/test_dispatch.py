@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pylog.config import Settings
-from pylog.dispatch import Dispatcher
+from pylog.dispatch import LASTING_BYTES_MAX, SLICE_NS, Dispatcher, Lasting
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
@@ -29,6 +29,14 @@ class Reactors:
         assert token not in self.replies, token
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
+
+    def leave(self, token, frame, correlation_id, throttle_ms=0):
+        frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
+        self.reply(token, frame, throttle_ms=throttle_ms)
+        self.unrung = True
+
+    def ring(self):
+        self.unrung = False
 
     def retry(self, connection):
         self.retried.append(connection)
@@ -135,6 +143,93 @@ def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
     assert broker.grants.allowed == []
 
 
+def _metadata(token, body=b"\0\0\0\0\0", version=4, host="127.0.0.1"):
+    return ("request", token, 7, 0, 3, version, token, b"client", body, host, 9092, "127.0.0.1",
+            50000, 0, 0)
+
+
+def _counting(asked, lasting=True):
+    def handle(broker, context, request):
+        asked.append(context.local_host)
+        context.lasting = lasting
+        return messages.MetadataResponse(cluster_id=f"answer {len(asked)}")
+    return handle
+
+
+def _cluster_ids(reactors):
+    return {token: codec.decode_response(3, 4, frame, 8).cluster_id
+            for token, (frame, _) in reactors.replies.items()}
+
+
+def test_a_lasting_answer_is_given_again_to_whoever_asks_the_same_at_the_same_address():
+    asked = []
+    reactors = Reactors(_metadata(1), _metadata(2), _metadata(3, host="10.0.0.1"),
+                        _metadata(4, body=b"\xff\xff\xff\xff\0"))
+    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked))))
+    assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 1", 3: "answer 2", 4: "answer 3"}
+    assert [codec.decode_response_header(3, 4, frame[4:])[0]
+            for frame, _ in reactors.replies.values()] == [1, 2, 3, 4]
+
+
+def test_a_lasting_answer_ends_with_the_image_that_it_was_made_from():
+    asked, broker = [], Broker()
+    reactors = Reactors(_metadata(1))
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, _3=_counting(asked))
+        dispatcher.drain()
+        broker.image = Image()
+        reactors.events = [_metadata(2)]
+        dispatcher.drain()
+
+    asyncio.run(scenario())
+    assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 2"}
+
+
+def test_an_answer_that_does_not_last_is_made_each_time():
+    asked = []
+    reactors = Reactors(_metadata(1), _metadata(2))
+    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked, lasting=False))))
+    assert len(asked) == 2
+
+
+def test_lasting_answers_take_bounded_memory():
+    lasting, image = Lasting(), Image()
+    assert lasting.find(image, (0, b"")) is None
+    for number in range(100):
+        lasting.keep(image, (number, b"k"), b"x" * (LASTING_BYTES_MAX // 10))
+        assert sum(len(answer) for answer in lasting._answers.values()) <= LASTING_BYTES_MAX
+    lasting.keep(image, (100, b"k"), b"x" * (LASTING_BYTES_MAX + 1))
+    assert lasting.find(image, (100, b"k")) is None
+
+
+def test_a_groups_requests_do_not_wait_for_large_questions():
+    order = []
+    clock = iter(range(0, 10**12, SLICE_NS // 3))
+
+    def note(broker, context, request):
+        order.append(context.api_key)
+        return messages.HeartbeatResponse() if context.api_key == api.HEARTBEAT \
+            else messages.MetadataResponse()
+
+    beat = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    body = codec.encode_request(12, 3, beat)
+    reactors = Reactors(*[_metadata(token) for token in range(1, 9)], _request(9, 12, 3, body))
+    broker = Broker()
+    broker.quotas.clock_ns = lambda: next(clock)
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, _3=note, _12=note)
+        dispatcher.drain()
+        assert order[0] == 12 and len(order) < 9
+        reactors.events = [_request(10, 12, 3, body)]
+        await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+    assert len(reactors.replies) == 10 and not reactors.unrung
+    assert order.count(3) == 8 and order.index(12, 1) < 8
+
+
 # ---- quotas -------------------------------------------------------------------------------------
 
 
@@ -231,3 +326,28 @@ def test_clients_in_versions_without_the_field_are_muted_all_the_same():
     reactors = Reactors(_request(1, 18, 0))
     asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
     assert reactors.throttled[1] == 77
+
+
+def test_requests_are_counted_with_their_queueing_and_their_error():
+    def fail(broker, context, request):
+        raise KeyError("bug")
+
+    async def handle(broker, context, request):
+        await asyncio.sleep(0)
+        return messages.ApiVersionsResponse(error_code=35)
+
+    for handler, code in ((fail, -1), (handle, 35)):
+        reactors = Reactors(_request(1, 18, 0))
+        asyncio.run(_drained(_dispatcher(reactors, _18=handler)))
+        assert reactors.counted == [(18, 600, code)]
+
+
+def test_a_slow_request_is_a_line_of_the_request_log(caplog):
+    slow = {"api_key": 1, "api_version": 11, "client_id": b"app", "peer": "10.0.0.7:5041",
+            "connection": 7, "correlation_id": 42, "total_ns": 1_204_551_000, "local_ns": 412_000,
+            "remote_ns": 0, "send_ns": 129_000, "request_bytes": 90, "response_bytes": 56,
+            "left_out": 3}
+    with caplog.at_level("WARNING", "pylog.request"):
+        _dispatcher(Reactors(("slow", slow))).drain()
+    [line] = caplog.records
+    assert (line.api, line.client, line.total_ms, line.left_out) == ("Fetch", "app", "1204.551", 3)

@@ -23,7 +23,7 @@ TABLES = {"pylog/config/catalogue.py", "pylog/metrics.py", "pylog/protocol/error
           "csrc/crc32c_table.h"}
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
 CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
-                 "pylog/testing/topics.py"}
+                 "pylog/testing/places.py", "pylog/testing/topics.py"}
 CLOCK_PACKAGES = ("pylog/client/", "pylog/tools/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}

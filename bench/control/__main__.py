@@ -5,8 +5,8 @@ Called by: make, people.
 Invariants: (1) the brokers run one after the other, never at once, and take turns at being first;
   (2) Kafka gets each load untimed first, because a JVM compiles while it works; (3) a load that
   fails or takes too long is reported and leaves no figure, the others go on.
-Like with like: `pylog` acknowledges from the page cache, as `kafka` does by default. `pylog-flush` is
-pylog's default, which acknowledges a commit when it is on disk; beside it a Kafka that flushes
+Like with like: `pylog` acknowledges from the page cache, as `kafka` does by default. `pylog-flush`
+is pylog's default, which acknowledges a commit when it is on disk; beside it a Kafka that flushes
 after each message.
 """
 
@@ -91,6 +91,8 @@ class Run:
             self.failures.append(f"{name}, {side}: {text}")   # Keeps (3).
             print(f"  {name:12} {side:12} FAILED {text}", flush=True)
             return
+        for text in figures.pop("failures", ()):
+            self.failures.append(f"{name}, {side}: {text}")
         for key, value in figures.items():
             self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(
                 key, []).append(value)

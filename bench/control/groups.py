@@ -11,8 +11,8 @@ import time
 from bench.control.wire import RETRIABLE, Connection, found, frame, program, replay, run
 from pylog.protocol import messages
 
-CONNECTIONS = 32
-IN_FLIGHT = 10
+CONNECTIONS = 1000
+IN_FLIGHT = 1
 MEMBERS = 10_000
 HEARTBEATS = 200_000
 GROUP_MEMBERS = 500

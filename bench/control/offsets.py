@@ -22,8 +22,8 @@ from bench.control.wire import (
 from bench.loads import LoadFailed
 from pylog.protocol import messages
 
-CONNECTIONS = 32
-IN_FLIGHT = 10
+CONNECTIONS = 500
+IN_FLIGHT = 1
 COMMITS = 60_000
 COMMIT_GROUPS = 500
 OFFSET_GROUPS, OFFSET_PARTITIONS = 1000, 1000

@@ -15,7 +15,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from pylog._native.decode cimport Reader, raise_read, read_string, read_struct, skip_tags
-from pylog._native.encode cimport Writer, put_u32, raise_written, write_struct
+from pylog._native.encode cimport Encoded, Writer, put_u32, raise_written, write_struct
 from pylog._native.message cimport (
     BOOL, BYTES, DEFAULT_LIST, FLOAT64, INT8, INT16, INT32, INT64, OK, STRING, STRUCT, UINT16,
     UINT32, UUID, Op, Plan, Py_DECREF, PyErr_Clear, Py_XDECREF, _PyBytes_Resize, codec_slot,
@@ -133,6 +133,21 @@ cdef class Program:
         cdef const uint8_t[::1] head = prefix
         return self.written(
             <PyObject *> message, &head[0] if head.shape[0] else NULL, head.shape[0], False)
+
+    def encoded(self, message):
+        """The struct written once, for messages that hold it."""
+        cdef Encoded made = Encoded.__new__(Encoded)
+        made.plan = &self.plan
+        made.data = self.encode(message)
+        made.program = self  # Keeps (1).
+        return made
+
+    def field(self, str name):
+        """The program of the structs in field `name`. Raises KeyError."""
+        for row in self.kept[1]:
+            if row[0] == name and row[10] is not None:
+                return row[10]
+        raise KeyError(f"{self.title}: no structs in {name}")
 
     def response_frame(
         self, message, int32_t correlation_id, bint header_tags, bint size_prefix=True

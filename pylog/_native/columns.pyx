@@ -56,15 +56,21 @@ cdef class Fetched:
         if source < 0:
             raise ValueError("a source is at least 0")
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.state.p = <const uint8_t *>self.view.buf
+        self.size = self.view.len
+        self.state.end = self.state.p + self.size
+        if isinstance(data, memoryview) and isinstance(data.obj, (bytes, bytearray)):
+            # In a cycle of garbage CPython clears a memoryview although it is exported, and
+            # crashes when the export ends. So it is not the view that is held, but its bytes.
+            PyBuffer_Release(&self.view)
+            PyObject_GetBuffer(data.obj, &self.view, PyBUF_SIMPLE)
         self.viewed = True
         self.source = source
-        self.state.p = <const uint8_t *>self.view.buf
-        self.state.end = self.state.p + self.view.len
         self.state.next_offset = next_offset
         self.state.read_committed = read_committed
         self.state.check_crc = check_crc
         self.state.inflated_bytes_max = inflated_bytes_max
-        self.state.exhausted = self.view.len == 0
+        self.state.exhausted = self.size == 0
         self.begin(aborted if read_committed else ())
 
     cdef int begin(self, aborted) except -1:
@@ -136,7 +142,7 @@ cdef class Fetched:
 
     @property
     def is_cut(self) -> bool:
-        return self.state.exhausted and not self.state.any_batch and self.view.len > 0
+        return self.state.exhausted and not self.state.any_batch and self.size > 0
 
 
 # ---- columns

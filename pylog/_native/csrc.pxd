@@ -287,6 +287,9 @@ cdef extern from "log.h" nogil:
     bint log_dir_offline(const log_dir *dir)
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+    void log_dir_set_reserve(log_dir *dir, int64_t bytes)
+    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_short_of_space(const log_dir *dir)
     void log_dir_set_disk(log_dir *dir, disk_kind kind)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
@@ -532,6 +535,9 @@ cdef extern from "reactor.h" nogil:
     void reactors_taken(reactors *rs)
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
+    bint reactors_leave(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                        int32_t correlation_id, int32_t throttle_ms)
+    void reactors_ring(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)

@@ -12,6 +12,12 @@ cdef struct Writer:
     Failure failure
 
 
+cdef class Encoded:
+    cdef const Plan *plan
+    cdef bytes data
+    cdef object program
+
+
 cdef bint write_struct(Writer *w, const Op *holder, const Plan *plan, PyObject *value) noexcept
 cdef void put_u32(uint8_t *at, uint32_t value) noexcept
 cdef raise_written(str title, Writer *w)

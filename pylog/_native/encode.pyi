@@ -1,1 +1,4 @@
-"""Nothing of this module is seen from Python: codec.Program is its caller."""
+class Encoded:
+    """What Program.encoded gives: a struct that is written already."""
+
+    def __len__(self) -> int: ...

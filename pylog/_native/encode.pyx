@@ -7,8 +7,10 @@ Invariants: (1) room is made before bytes are put; (2) no Python code runs while
 Source: KIP-482 (compact forms, tagged fields).
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.object cimport PyTypeObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
@@ -28,6 +30,17 @@ cdef tuple KIND_NAMES = (
     "bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "16 bytes of a uuid",
     "str", "bytes", "struct",
 )
+
+
+@cython.final
+cdef class Encoded:
+    """A struct as its program has written it, once, to be put into messages as it is.
+
+    It stands where the struct would, in messages of the same version.
+    """
+
+    def __len__(self):
+        return len(self.data)
 
 
 cdef bint refuse(Writer *w, int code, const Op *op, PyObject *value) noexcept:
@@ -309,10 +322,24 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
     return True
 
 
+cdef bint write_encoded(Writer *w, const Op *holder, const Plan *plan, PyObject *value) noexcept:
+    cdef Encoded found = <Encoded> value
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(found.data)
+    if found.plan != plan:
+        return refuse(w, E_TYPE, holder, value)
+    if not room(w, size):
+        return False
+    memcpy(w.data + w.size, raw_bytes_data(<PyObject *> found.data), size)
+    w.size += size
+    return True
+
+
 cdef bint write_struct(Writer *w, const Op *holder, const Plan *plan, PyObject *value) noexcept:
     cdef const Op *op
     cdef PyObject *field
     cdef Py_ssize_t i
+    if Py_TYPE(value) == <PyTypeObject *> Encoded:
+        return write_encoded(w, holder, plan, value)
     if Py_TYPE(value) != plan.type and not PyObject_TypeCheck(value, plan.type):
         return refuse(w, E_NULL if value == Py_None else E_TYPE, holder, value)
     for i in range(plan.count):

@@ -128,16 +128,28 @@ cdef class LogDir:
             return None
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
+    def look_at_space(self, reserve_bytes=None):
+        """(free, total) in bytes. reserve_bytes: what clients must leave free from now on."""
+        cdef int64_t free_bytes = 0, total_bytes = 0
+        if reserve_bytes is not None:
+            csrc.log_dir_set_reserve(self.dir, reserve_bytes)
+        with nogil:
+            csrc.log_dir_look_at_space(self.dir, &free_bytes, &total_bytes)
+        return free_bytes, total_bytes
+
+    @property
+    def short_of_space(self) -> bool:
+        """Clients' appends are refused: less is free than the reserve."""
+        return csrc.log_dir_short_of_space(self.dir)
+
     def set_disk(self, int kind) -> None:
-        """Has the logs here write and sync by one of DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC: for
-        tests of what a failing disk does."""
+        """Has the logs here write and sync by DISK_SYSTEM, DISK_FULL or DISK_NO_SYNC: for tests."""
         if kind not in (csrc.DISK_SYSTEM, csrc.DISK_FULL, csrc.DISK_NO_SYNC):
             raise ValueError(f"disk {kind}")
         csrc.log_dir_set_disk(self.dir, <csrc.disk_kind>kind)
 
     def flush(self) -> None:
-        """Blocks until what was appended to any log here before the call is on disk; one sync for
-        many."""
+        """Blocks until all that was appended here before is on disk; one sync for many logs."""
         cdef int error
         with nogil:
             error = csrc.log_dir_flush(self.dir)

@@ -3,7 +3,7 @@ DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) a handler returns the answer, or a future of it that is always resolved.
+Invariants: (1) a handler returns the answer, or a Pending that is always answered.
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """
 
@@ -61,7 +61,7 @@ def join_group(broker, context, request):
     shard.groups.join(request, context.api_version, context.client_id or "",
                       f"/{context.peer_host}", pending)
     broker.groups.settle(shard)
-    return pending.future
+    return pending
 
 
 def _named(answer):
@@ -80,7 +80,7 @@ def sync_group(broker, context, request):
     pending = Pending(refusal)
     shard.groups.sync(request, pending)
     broker.groups.settle(shard)
-    return pending.future
+    return pending
 
 
 def heartbeat(broker, context, request):
@@ -155,7 +155,7 @@ async def _deleted(rows):
                 return error
             pending = Pending(refusal)
             shard.journal.after(pending, ErrorCode.NONE)
-            row.error_code = await pending.future
+            row.error_code = await pending
     return messages.DeleteGroupsResponse(results=[row for _, row in rows])
 
 

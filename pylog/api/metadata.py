@@ -7,51 +7,59 @@ Invariants: (1) one entry per topic asked for, in the request's order; (2) one r
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
 
-from copy import copy
-
 from pylog.api import cluster
 from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
-from pylog.protocol import api, messages
+from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
 
 IDS_SINCE = 12   # Version 10 tells topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
-# Entries kept for the next request: a partition's costs about 200 bytes.
-ENTRIES_MAX = 10_000
+# Entries kept, encoded, for the next request: a partition's costs about 30 bytes.
+ENTRIES_MAX = 20_000
 ENTRY_PARTITIONS_MAX = 100
+OPERATIONS_SINCE = 8
 NO_ID = bytes(16)
 
 
-async def metadata(broker, context, request):
+def metadata(broker, context, request):
+    """The answer, or a coroutine of it when topics are to be created first."""
     if context.api_version < IDS_SINCE and any(
             topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         return messages.MetadataResponse(topics=[
             _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
             for topic in request.topics])
+    image = broker.image
     if _wants_all(context, request):
-        image = broker.image
-        topics = [topic_entry(image, topic) for topic in image.topics.values()]
-    else:
-        topics = await _named(broker, context, request)
-        image = broker.image
-    if request.include_topic_authorized_operations and context.api_version >= 8:
-        topics = [_with_operations(entry) for entry in topics]
+        context.lasting = True
+        return _response(broker, context, request, [
+            _known(image, topic, context, request) for topic in image.topics.values()])
+    wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
+    missing = [name for name, id_ in wanted
+               if name is not None and id_ == NO_ID and name not in image.topics]
+    if missing and _may_create(broker, context, request):
+        return _after_creation(broker, context, request, wanted, missing)
+    # What is unknown may be created by another request at any time, and by settings.
+    context.lasting = not missing
+    return _response(broker, context, request, [
+        _entry(image, context, request, name, id_, {}) for name, id_ in wanted])
+
+
+async def _after_creation(broker, context, request, wanted, missing):
+    refused = await _create(broker, context, missing)
+    image = broker.image
+    return _response(broker, context, request, [
+        _entry(image, context, request, name, id_, refused) for name, id_ in wanted])
+
+
+def _response(broker, context, request, topics):
     response = messages.MetadataResponse(
         brokers=_brokers(broker, context), cluster_id=broker.cluster_id,
         controller_id=broker.node_id, topics=topics)
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
     return response
-
-
-def _with_operations(entry):
-    if entry.error_code != ErrorCode.NONE:
-        return entry
-    entry = copy(entry)
-    entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
-    return entry
 
 
 def _wants_all(context, request) -> bool:
@@ -65,34 +73,27 @@ def _brokers(broker, context) -> list:
             for id_, host, port, rack, fenced in cluster.addresses(broker, context) if not fenced]
 
 
-async def _named(broker, context, request) -> list:
-    """One entry per topic of the request (1)."""
-    image = broker.image
-    wanted = {}
-    for topic in request.topics:
-        wanted[(topic.name, bytes(topic.topic_id))] = None
-    missing = [name for name, id_ in wanted
-               if name is not None and id_ == NO_ID and name not in image.topics]
-    refused = {}
-    if missing and _may_create(broker, context, request):
-        refused = await _create(broker, context, missing)
-        image = broker.image
-    return [_entry(image, name, id_, refused) for name, id_ in wanted]
-
-
-def _entry(image, name, id_, refused):
+def _entry(image, context, request, name, id_, refused):
+    """The entry of one topic of the request (1)."""
     if id_ != NO_ID or name is None:
         topic = image.topics_by_id.get(id_)
         return _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_) if topic is None \
-            else topic_entry(image, topic)
+            else _known(image, topic, context, request)
     topic = image.topics.get(name)
     if topic is not None:
-        return topic_entry(image, topic)
+        return _known(image, topic, context, request)
     error = refused.get(name)
     if error is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
             else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return _fault(error, name, NO_ID)
+    entry = _fault(error, name, NO_ID)
+    if _asks_operations(context, request):
+        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    return entry
+
+
+def _asks_operations(context, request) -> bool:
+    return request.include_topic_authorized_operations and context.api_version >= OPERATIONS_SINCE
 
 
 def _fault(error, name, id_):
@@ -129,9 +130,12 @@ def _creatable(settings) -> int:
     return max(1, AUTO_CREATE_TOPICS_MAX // settings["num.partitions"])
 
 
-def topic_entry(image, topic):
-    """A topic's entry in a response, with all of its partitions. Shared: not to be changed."""
-    known = _entries.get(topic.id)
+def _known(image, topic, context, request):
+    """A topic's entry with all of its partitions, encoded unless it is a giant's."""
+    version = context.api_version
+    told = _asks_operations(context, request)
+    key = topic.id, version, told
+    known = _entries.get(key)
     # Topics and the dictionary of brokers are never changed in place: the same objects, the same
     # entry.
     if known is not None and known[0] is topic and known[1] is image.brokers:
@@ -139,10 +143,13 @@ def topic_entry(image, topic):
     entry = messages.MetadataResponse.MetadataResponseTopic(
         name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
         partitions=_partitions(image, topic))
+    if told:
+        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
     if len(topic.partitions) <= ENTRY_PARTITIONS_MAX:
+        entry = codec.encoded_part(api.METADATA, version, "topics", entry)
         if len(_entries) >= ENTRIES_MAX:
             _entries.clear()
-        _entries[topic.id] = topic, image.brokers, entry
+        _entries[key] = topic, image.brokers, entry
     return entry
 
 

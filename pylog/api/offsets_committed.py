@@ -8,8 +8,6 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
   KIP-516.
 """
 
-import asyncio
-
 from pylog.coordinator import offsets
 from pylog.coordinator.service import Pending
 from pylog.protocol import api, messages
@@ -107,7 +105,7 @@ async def _gathered(broker, context, request):
     rows = []
     for group, one in zip(request.groups, found, strict=True):
         rows.append(_group(broker, context, group,
-                           await one if isinstance(one, asyncio.Future) else one))
+                           await one if isinstance(one, Pending) else one))
     return messages.OffsetFetchResponse(groups=rows)
 
 
@@ -156,7 +154,7 @@ def _partition(new, index, entry, error=ErrorCode.NONE):
 
 
 def _found(broker, group_id: str, topics):
-    """What offsets.fetch gives, or an error code; as a future while commits are on their way to
+    """What offsets.fetch gives, or an error code; as a Pending while commits are on their way to
     disk.
     """
     shard, error = broker.groups.shard_of(group_id)
@@ -165,12 +163,12 @@ def _found(broker, group_id: str, topics):
     found = offsets.fetch(shard.groups, group_id, topics)
     pending = Pending(lambda code: code)
     shard.journal.after(pending, found)
-    return pending.future.result() if pending.future.done() else pending.future
+    return pending.message if pending.is_answered else pending
 
 
 def _shaped(found, shape):
     """shape(found), or a coroutine of it."""
-    if not isinstance(found, asyncio.Future):
+    if not isinstance(found, Pending):
         return shape(found)
 
     async def later():

@@ -798,6 +798,8 @@ BROKER = (
 OWN = (
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),
+    ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",
+     "Free space below which produce gets error 56 and all else goes on; -1: 2 %, at most 1 GiB."),
     ("log.flush.acks.all.enable", "boolean", True, "", "high", "", "live",
      "An acks=all answer waits for the flush here when no other in-sync replica holds the batch."),
     ("metrics.listener", "string", "", "", "medium", "", "live",

@@ -37,6 +37,7 @@ def commit(groups, request, entries) -> int | list:
     expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_TIME
     limit = groups.limits.metadata_characters_max
     codes = []
+    stem_of = stem = None
     for topic, topic_id, partition, offset, epoch, metadata in entries:
         metadata = metadata or ""
         if len(metadata) > limit:
@@ -44,8 +45,9 @@ def commit(groups, request, entries) -> int | list:
             continue
         entry = Offset(offset, epoch, metadata, wall_ms, expire_ms, topic_id)
         group.offsets[topic, partition] = entry
-        groups.records.append((records.offset_key(group.id, topic, partition),
-                               records.offset_value(entry)))
+        if topic != stem_of:
+            stem_of, stem = topic, records.offset_keys(group.id, topic)
+        groups.records.append((stem + partition.to_bytes(4, "big"), records.offset_value(entry)))
         groups.changed.add((group.id, topic))
         groups.events["offset_committed"] += 1
         codes.append(ErrorCode.NONE)

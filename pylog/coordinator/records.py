@@ -28,6 +28,11 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
         group=group_id, topic=topic, partition=partition))
 
 
+def offset_keys(group_id: str, topic: str) -> bytes:
+    """What the keys of a group's offsets for a topic begin with, before the partition's int32."""
+    return offset_key(group_id, topic, 0)[:-4]
+
+
 def group_value(group: Group) -> bytes:
     new = messages.GroupMetadataValue
     protocol = group.protocol

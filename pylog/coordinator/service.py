@@ -15,6 +15,7 @@ import asyncio
 import logging
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 from pylog._native.batch import BatchError
 from pylog._native.flushes import FlushWaits
@@ -26,6 +27,7 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 
 TOPIC = "__consumer_offsets"
 FLUSH_THREADS = 4
+GROUPS_HASHED_MAX = 16_384
 CREATE_TIMEOUT_MS = 30_000
 EXPIRY_STEP = 100      # Groups looked at in one go.
 KEEP_SECONDS = 30      # How often what changed goes to state.lmdb,
@@ -44,6 +46,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+@lru_cache(GROUPS_HASHED_MAX)
 def partition_of(key: str, count: int) -> int:
     """The partition of an internal topic that keeps `key`."""
     value = java_hash(key)
@@ -51,21 +54,49 @@ def partition_of(key: str, count: int) -> int:
 
 
 class Pending:
-    """A request that is answered later. refusal: error code -> message; shape: what to do to it."""
+    """A request that is answered later. refusal: error code -> message; shape: what to do to it.
 
-    __slots__ = ("_refusal", "_shape", "future")
+    Whoever waits is called at once when the answer comes: a future would cost a turn of the loop.
+    """
+
+    __slots__ = ("_message", "_refusal", "_shape", "_then", "is_answered")
 
     def __init__(self, refusal, shape=None):
-        self.future = asyncio.get_running_loop().create_future()
         self._refusal = refusal
         self._shape = shape
+        self._then = self._message = None
+        self.is_answered = False
 
     def answer(self, message) -> None:
-        if not self.future.done():
-            self.future.set_result(message if self._shape is None else self._shape(message))
+        if self.is_answered:
+            return
+        self.is_answered = True
+        self._message = message if self._shape is None else self._shape(message)
+        if self._then is not None:
+            self._then(self._message)
 
     def refuse(self, error: int) -> None:
         self.answer(self._refusal(error))
+
+    @property
+    def message(self):
+        assert self.is_answered
+        return self._message
+
+    def then(self, call) -> None:
+        """Calls call(message), now or when there is one. For one caller."""
+        assert self._then is None
+        if self.is_answered:
+            call(self._message)
+        else:
+            self._then = call
+
+    def __await__(self):
+        if not self.is_answered:
+            done = asyncio.get_running_loop().create_future()
+            self.then(lambda message: done.done() or done.set_result(message))
+            yield from done
+        return self._message
 
 
 class Clock:
@@ -295,10 +326,10 @@ class GroupCoordinator:
         self._arm(machine.timers.next_ms())
 
     def settled(self, shard: Shard, pending: Pending, message):
-        """settle(), then answers one request after it. Returns its future."""
+        """settle(), then answers one request after it. Returns `pending`."""
         self.settle(shard)
         shard.journal.after(pending, message)
-        return pending.future
+        return pending
 
     # ---- time -----------------------------------------------------------------------------------
 

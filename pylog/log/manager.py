@@ -25,6 +25,8 @@ from pylog.log.errors import StartError
 LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
+# The default of log.dir.free.bytes.min.
+RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 
 log = logging.getLogger("pylog.log")
 
@@ -107,6 +109,7 @@ class LogManager:
         self._gone += checkpoints
         self._set_aside(places)
         self._listings.clear()
+        self._look_at_space()
         self._open_all(plan, clean, hints)
 
     def _places(self) -> dict:
@@ -194,8 +197,10 @@ class LogManager:
 
     def close(self) -> None:
         """Lets go of the logs and the directories."""
-        self._topics.clear()
+        for logs in (self._topics, self._place_of, self._timed):
+            logs.clear()
         self.directories.clear()
+        self._io_pool = None
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
@@ -383,10 +388,25 @@ class LogManager:
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
             self.cleaner.tend()
+            self._look_at_space()
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
             if now_ms >= self._due[1]:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
+
+    def _look_at_space(self) -> None:
+        wanted = self._settings["log.dir.free.bytes.min"]
+        for number, directory in enumerate(self.directories):
+            before = directory.short_of_space
+            free, total = directory.look_at_space()
+            reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
+            directory.look_at_space(reserve)
+            if directory.short_of_space and not before:
+                log.error("the disk is nearly full: produce is refused", extra={
+                    "directory": self.paths[number], "free": free, "reserve": reserve})
+            elif before and not directory.short_of_space:
+                log.warning("the disk has room again", extra={
+                    "directory": self.paths[number], "free": free})
 
     def _keep(self, now_ms: int, logs) -> None:
         for one in logs:

@@ -50,6 +50,12 @@ REACTOR_STATS = (
 CLOSED = (("idle", "connections_idle"), ("stalled", "connections_stalled"),
           ("late", "frames_late"), ("illegal", "frames_illegal"))
 WAITS = (("input", "input_waits"), ("queue", "queue_waits"), ("accept", "accept_pauses"))
+CLEANER_STATS = (
+    ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
+    ("pylog_cleaner_written_bytes", "bytes_written"),
+    ("pylog_cleaner_read_records", "records_read"),
+    ("pylog_cleaner_kept_records", "records_kept"), ("pylog_cleaner_failures", "failures"),
+    ("pylog_cleaner_logs_at_work", "at_work"), ("pylog_cleaner_logs_left_alone", "left_alone"))
 DIRECTORY_STATS = (
     ("pylog_log_open_files", "open_files"), ("pylog_log_flush_groups", "flush_groups"),
     ("pylog_log_flush_files", "flush_files"), ("pylog_log_rolls", "rolls"),
@@ -186,6 +192,9 @@ class Collector:
         jobs = self._broker.io_pool.stats()
         page.one("pylog_io_jobs", jobs["done"])
         page.one("pylog_io_jobs_waiting", jobs["waiting"])
+        cleaner = logs.cleaner.stats()
+        for family, name in CLEANER_STATS:
+            page.one(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
         store = self._broker.controller.store

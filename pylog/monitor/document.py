@@ -27,6 +27,9 @@ Grafana is in [grafana/pylog.json](grafana/pylog.json):
 
 ![the dashboard](grafana/pylog.png)
 
+The picture shows the answers of a Prometheus to the dashboard's queries, two minutes of a broker
+under load, drawn by `python -m bench.dashboard` rather than by Grafana.
+
 What is counted is counted by native code on each thread by itself and added up when it is asked
 for, so a scrape stops neither the reactors nor the event loop. Counters begin at zero with the
 broker; those of a topic begin anew with the topic. Histograms have a bucket for each power of two:
@@ -53,7 +56,8 @@ _SUBJECTS = (
     ("pylog_request", "Requests"), ("pylog_response", "Requests"),
     *[(prefix, "Connections and reactors") for prefix in (
         "pylog_connections", "pylog_network", "pylog_reactor", "pylog_fetch")],
-    ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_lmdb", "state.lmdb"),
+    ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_cleaner", "Compaction"),
+    ("pylog_lmdb", "state.lmdb"),
     ("process", "The process"), ("pylog_scrape", "The process"))
 
 

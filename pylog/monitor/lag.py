@@ -2,8 +2,9 @@
 
 Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
 Called by: monitor.collect (write), monitor.server (sample, explain); one of them at a time.
-Invariants: (1) what is kept is about at most GROUPS_MAX groups and OFFSETS_MAX offsets; (2) a scrape spends at most
-  LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or has none.
+Invariants: (1) what is kept is about at most GROUPS_MAX groups and OFFSETS_MAX offsets; (2) a
+  scrape spends at most LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or
+  has none.
 Source: lag as kafka-consumer-groups has it; its age by the first record that is not committed.
 """
 

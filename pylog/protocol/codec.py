@@ -12,6 +12,7 @@ Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersion
 from __future__ import annotations
 
 from pylog._native.codec import DECODED_BYTES_MAX, KINDS, Program, request_header
+from pylog._native.encode import Encoded
 from pylog._native.message import Layout, Struct
 from pylog.protocol import tables
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
@@ -134,6 +135,12 @@ def response_frame(
     found = _responses.get((api_key, version)) or _response(api_key, version)
     tags = has_header_tags(api_key, version)
     return found.response_frame(message, correlation_id, tags, size_prefix)
+
+
+def encoded_part(api_key: int, version: int, field: str, part: Struct) -> Encoded:
+    """A struct of a response's field written once, for that field in many responses."""
+    found = _responses.get((api_key, version)) or _response(api_key, version)
+    return found.field(field).encoded(part)
 
 
 def request_frame(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import datetime
 import itertools
 import os
-import tempfile
 from typing import Any
 
+from pylog.testing import places
 from pylog.testing.child import ChildHost
 from pylog.testing.disturbances import free_port
 from pylog.testing.errors import BrokerFailed
@@ -34,10 +34,10 @@ class Clock:
     def advance(self, *, timers: bool = True, **duration: float) -> None:
         """Moves it forward: `advance(hours=1)`, words as datetime.timedelta's.
 
-        When it returns, what is due by then has happened: retention, rolls, expiry of committed
-        offsets, session and rebalance timeouts. timers=False moves the date only, so that members
-        of groups do not time out. The data plane's own waits, a Fetch that waits for records for
-        example, go by real time.
+        When it returns, what is due by then has happened: retention, rolls, compaction, expiry of
+        committed offsets, session and rebalance timeouts. timers=False moves the date only, so that
+        members of groups do not time out. The data plane's own waits, a Fetch that waits for
+        records for example, go by real time.
         """
         delta = datetime.timedelta(**duration)
         self._broker.advance(delta // datetime.timedelta(milliseconds=1), timers)
@@ -53,8 +53,9 @@ class Clock:
 class Broker:
     """A real broker for tests; `with Broker() as broker`, or start and stop.
 
-    settings: by Kafka's names, with dots or underscores. directory: its data, a temporary one by
-    default. process: a child process instead of threads of this one; only that can be killed.
+    settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
+    in memory that goes with it. process: a child process instead of threads of this one; only that
+    can be killed.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
@@ -62,11 +63,8 @@ class Broker:
         self.process = process
         self.settings = {name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
-        self._temporary = None
-        if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="pylog-")
-            directory = self._temporary.name
-        self.directory = os.fspath(directory)
+        self._is_temporary = directory is None
+        self.directory = places.make() if directory is None else os.fspath(directory)
         self._host: Any = None
         self._port = 0
         self._ahead_ms = 0
@@ -139,8 +137,8 @@ class Broker:
     def close(self) -> None:
         """Stops it and removes a temporary directory."""
         self.stop()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            places.remove(self.directory)
 
     def __enter__(self) -> Broker:
         return self.start()

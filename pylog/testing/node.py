@@ -108,10 +108,9 @@ class Node:
         # The loop's own timers: in the next turn, and what they woke in the one after.
         for _ in range(3):
             await asyncio.sleep(0)
-        broker = self._broker
         await asyncio.get_running_loop().run_in_executor(
-            None, broker.logs.upkeep, broker.now_ms())
-        await broker.groups.expire()
+            None, _keep_up, self._broker.logs, self.clock.wall_ms())
+        await self._broker.groups.expire()
 
     async def now_ms(self) -> int:
         return self.clock.wall_ms()
@@ -242,6 +241,13 @@ class Node:
 # Fields of the image that change with topics and restarts, or are compared in part.
 _OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_producer_id",
               "offset", "epoch", "states"}
+
+
+def _keep_up(logs, now_ms: int) -> None:
+    """Retention, rolls and compaction, as far as they are due; blocks."""
+    logs.upkeep(now_ms)
+    while logs.cleaner.clean_one():
+        pass
 
 
 def _records_of(log, partition: int) -> list:

@@ -10,11 +10,13 @@ Invariants: (1) nothing of the broker is imported before a fixture is used; (2) 
 from __future__ import annotations
 
 import re
+import tempfile
 from typing import Any
 
 import pytest
 
 THREAD, PROCESS = "thread", "process"
+MEMORY, TMP_PATH = "memory", "tmp_path"
 NAME_CHARACTERS_MAX = 200
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
@@ -24,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--pylog-broker", choices=[THREAD, PROCESS], default=None,
                     help="brokers on threads of this process (default), or as child processes")
     parser.addini("pylog_broker", "thread or process; --pylog-broker is stronger", default=THREAD)
+    parser.addini("pylog_broker_directory", "where brokers keep their data: memory, tmp_path "
+                  "(which pytest keeps for a while), or a directory", default=MEMORY)
     parser.addini("pylog_broker_settings", "settings of every broker, key=value a line",
                   type="linelist", default=[])
 
@@ -42,6 +46,7 @@ class Brokers:
 
     def __init__(self, config: pytest.Config, tmp_path_factory: pytest.TempPathFactory):
         self._kind = config.getoption("--pylog-broker") or config.getini("pylog_broker")
+        self._place = config.getini("pylog_broker_directory")
         self._settings = dict(_setting(line) for line in config.getini("pylog_broker_settings"))
         self._tmp_path_factory = tmp_path_factory
         self._at_rest: dict[Any, Any] = {}
@@ -51,11 +56,17 @@ class Brokers:
         """A new broker that answers."""
         from pylog.testing.broker import Broker
 
-        made = Broker(self._tmp_path_factory.mktemp("pylog"),
-                      settings={**self._settings, **settings},
+        made = Broker(self._directory(), settings={**self._settings, **settings},
                       process=self._kind == PROCESS if process is None else process)
         self._all.append(made)
         return made.start()
+
+    def _directory(self) -> Any:
+        if self._place == MEMORY:
+            return None
+        if self._place == TMP_PATH:
+            return self._tmp_path_factory.mktemp("pylog")
+        return tempfile.mkdtemp(prefix="pylog-", dir=self._place)
 
     def take(self, settings: dict[str, Any], process: bool | None) -> Any:
         """A broker as good as new."""

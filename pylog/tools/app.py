@@ -23,6 +23,8 @@ EXIT_FAILED, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 70, 130
 # command: (module, one line of help), in the order of the help page.
 COMMANDS = {
     "Records": {
+        "produce": ("produce", "Send records from a file or from standard input."),
+        "consume": ("consume", "Print records, from where and as what is wanted."),
         "offsets": ("offsets", "First and last offsets, or those of a time."),
     },
     "Topics and settings": {
@@ -36,6 +38,7 @@ COMMANDS = {
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
+        "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
         "log": ("segments", "Verify and print segment files, without a broker."),
     },
     "This command": {

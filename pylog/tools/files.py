@@ -250,10 +250,14 @@ def _why(error: native.BatchError) -> str:
 
 
 def text_of(data: bytes | None) -> str | None:
-    """Bytes as text where they are UTF-8, else as 0x and hexadecimal digits."""
+    """Bytes as text where they are UTF-8, else as 0x and hexadecimal digits.
+
+    A text that begins with 0x is given as digits too: there is one way back.
+    """
     if data is None:
         return None
     try:
-        return bytes(data).decode()
+        text = bytes(data).decode()
     except UnicodeDecodeError:
         return "0x" + bytes(data).hex()
+    return "0x" + bytes(data).hex() if text.startswith("0x") else text

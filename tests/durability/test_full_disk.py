@@ -10,6 +10,7 @@ import pytest
 from tests.brokers import Brokerd, answers
 from tests.durability.disk import environment
 from tests.wire import raw
+from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import create_topic, fetch, produce, unique
 
@@ -136,3 +137,60 @@ def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):
             _no_space(f"/{topic}-0/", faults)
             assert produce(connection, topic, batch(codec=raw.LZ4))["error_code"] != 0
             assert fetch(connection, topic, 0)["high_watermark"] == 1
+
+
+RESERVE = 20 * MIB
+
+
+def test_below_the_reserve_only_produce_is_refused(small_disk, tmp_path):
+    with Brokerd(tmp_path / "run", {"log.dir.free.bytes.min": RESERVE},
+                 data_dir=small_disk / "data") as broker:
+        topic, group = unique("reserve"), unique("group")
+        create_topic(broker.port, topic, file_delete_delay_ms=0)
+        with Connection(broker.port, wait_s=30) as connection:
+            count, code = _fill_until_refused(connection, topic, 1000)
+            assert code == 56 and count > 10, (count, code)
+            count += _wait_refused(connection, topic)
+            _readable(connection, topic, count)
+            other = unique("other")
+            create_topic(broker.port, other)
+            assert _commit(connection, group, topic, 7) == 0
+        broker.kill()
+        broker.start()
+        with Connection(broker.port, wait_s=30) as connection:
+            _readable(connection, topic, count)
+            _wait_refused(connection, other)
+            answer = ask(connection, 20, 4, topic_names=[topic], timeout=10000)
+            assert answer["responses"][0]["error_code"] == 0
+            end_s = time.monotonic() + 20
+            while produce(connection, other, batch())["error_code"]:
+                assert time.monotonic() < end_s, "produce stays refused"
+                time.sleep(0.1)
+        broker.kill()
+
+
+def _wait_refused(connection, topic) -> int:
+    """How many more fit: a broker looks at its disks once a second, and as files grow."""
+    count, quiet, end_s = 0, 0, time.monotonic() + 10
+    while quiet < 30:
+        assert time.monotonic() < end_s, "produce is not refused for good"
+        code = produce(connection, topic, batch())["error_code"]
+        assert code in (0, 56)
+        count, quiet = (count + 1, 0) if code == 0 else (count, quiet + 1)
+        time.sleep(0.05)
+    return count
+
+
+def _commit(connection, group: str, topic: str, offset: int) -> int:
+    end_s = time.monotonic() + 10
+    while True:
+        # The first to ask makes the offsets topic.
+        ask(connection, 10, 3, key=group, key_type=0)
+        answer = ask(connection, 8, 6, group_id=group, generation_id_or_member_epoch=-1,
+                     member_id="", topics=[{"name": topic, "partitions": [{
+                         "partition_index": 0, "committed_offset": offset,
+                         "committed_leader_epoch": -1, "committed_metadata": ""}]}])
+        code = answer["topics"][0]["partitions"][0]["error_code"]
+        if code not in (14, 15, 16) or time.monotonic() > end_s:
+            return code
+        time.sleep(0.05)

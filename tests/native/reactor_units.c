@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "events.h"
 #include "input.h"
@@ -130,6 +131,15 @@ static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
         CHECK(letters[i].token == i % 50 &&
               letters[i].kind == (i < 50 ? LETTER_WAKE : LETTER_IO_DONE));
     CHECK(mailbox_arm(mailbox));
+    uint64_t rung;
+    CHECK(mailbox_leave(mailbox, &(struct letter){.kind = LETTER_IO_DONE, .token = 7}));
+    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* not woken yet */
+    mailbox_ring(mailbox);
+    mailbox_ring(mailbox);
+    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) == sizeof rung && rung == 1);
+    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, letters, 200) == 1);
+    mailbox_ring(mailbox);
+    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* nothing to wake for */
     mailbox_free(mailbox);
 }
 

@@ -386,3 +386,19 @@ def test_records_outlive_the_bytes_they_came_from():
     found = records(Fetched(data), "t", 0, 10)
     data[:] = bytes(len(data))
     assert found[2].value == b"value" and found[2].headers == [("h", b"x")]
+
+
+def test_half_read_bytes_in_a_cycle_of_garbage_are_no_crash():
+    """CPython clears a memoryview that is exported when it is part of the cycle."""
+    class Holder:
+        pass
+
+    for _ in range(20):
+        holder = Holder()
+        holder.self = holder
+        holder.frame = bytearray(b"??" + build([(b"k", b"v", NOW, [])] * 5))
+        holder.data = memoryview(holder.frame)[2:]
+        holder.fetched = Fetched(holder.data)
+        assert len(records(holder.fetched, "t", 0, 1)) == 1
+        del holder
+        gc.collect()

@@ -336,3 +336,18 @@ def test_refused_bytes_leak_nothing():
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 20_000
+
+
+def test_a_struct_written_once_goes_into_messages_of_its_version_only():
+    new = messages.MetadataResponse
+    topic = new.MetadataResponseTopic(name="t", partitions=[
+        new.MetadataResponsePartition(partition_index=3, replica_nodes=[1])])
+    part = codec.encoded_part(3, 9, "topics", topic)
+    plain = codec.encode_response(3, 9, new(cluster_id="c", topics=[topic, topic]))
+    assert codec.encode_response(3, 9, new(cluster_id="c", topics=[part, topic])) == plain
+    with pytest.raises(EncodeError, match="topics"):
+        codec.encode_response(3, 8, new(topics=[part]))
+    with pytest.raises(EncodeError):
+        codec.encode_response(3, 9, new(brokers=[part]))
+    with pytest.raises(KeyError):
+        codec.encoded_part(3, 9, "cluster_id", topic)

@@ -12,12 +12,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture
-def make_broker(tmp_path):
+def make_broker():
     """Makes brokers that are closed with the test."""
     made = []
 
     def make(**options):
-        made.append(Broker(tmp_path / f"broker-{len(made)}", **options))
+        made.append(Broker(**options))
         return made[-1].start()
 
     yield make

@@ -107,3 +107,12 @@ def test_stamps_of_the_broker_are_by_the_moved_clock(broker):
     broker.clock.advance(minutes=1)
     row, = topic.records()
     assert 0 <= broker.clock.now_ms() - row.timestamp - 60_000 < 60_000
+
+
+def test_what_can_be_compacted_by_then_is(broker):
+    topic = broker.create_topic("t", cleanup_policy="compact", segment_ms=HOUR_MS,
+                                min_cleanable_dirty_ratio=0.01)
+    for value in "123":
+        topic.append(("a", value), ("b", value))
+    broker.clock.advance(hours=2)
+    topic.assert_records([("a", "3"), ("b", "3")])

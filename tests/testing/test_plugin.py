@@ -1,5 +1,6 @@
 """The plugin in a pytest of its own."""
 
+
 def test_the_fixtures_give_a_broker_and_a_topic_named_after_the_test(run_pytest):
     run_pytest("""
         import socket
@@ -49,6 +50,7 @@ def test_a_broker_that_a_test_bent_is_not_used_again(run_pytest):
 def test_markers_and_the_ini_file_say_how_broker_and_topic_are_to_be(run_pytest, pytester):
     pytester.makeini("""
         [pytest]
+        pylog_broker_directory = tmp_path
         pylog_broker_settings =
             num.partitions=4
     """)
@@ -59,6 +61,7 @@ def test_markers_and_the_ini_file_say_how_broker_and_topic_are_to_be(run_pytest,
         @pytest.mark.pylog_topic(name="wide", partitions=3, retention_ms=1000)
         def test_settings(broker, topic):
             assert broker.settings == {"num.partitions": "4", "node.id": "7"}
+            assert "pytest-of" in broker.directory
             assert topic.name == "wide" and topic.partitions == 3
 
         @pytest.mark.pylog_broker(own=True)
@@ -98,3 +101,36 @@ def test_without_a_fixture_nothing_of_the_broker_is_imported(run_pytest):
             mine = {name for name in sys.modules if name.startswith("pylog")}
             assert mine <= {"pylog", "pylog.testing", "pylog.testing.plugin"}
     """).assert_outcomes(passed=1)
+
+
+def test_clients_of_the_fixtures_read_what_they_wrote_and_are_closed(run_pytest):
+    run_pytest("""
+        clients = []
+
+        def test_round_trip(producer, consumer, topic, make_consumer):
+            producer.send(topic.name, b"a")
+            producer.flush()
+            assert [record.value for record in consumer.poll(20)] == [b"a"]
+            other = make_consumer(topic, group_id="other")
+            assert [record.value for record in other.poll(20)] == [b"a"]
+            clients.extend([consumer, other])
+
+        def test_next(broker):
+            from pylog.client.errors import ClosedError
+            import pytest
+            for client in clients:
+                with pytest.raises(ClosedError):
+                    client.poll(0)
+            assert broker.groups() == []
+    """).assert_outcomes(passed=2)
+
+
+def test_brokers_can_be_child_processes_by_an_option(run_pytest):
+    run_pytest("""
+        import os
+
+        def test_pid(broker, topic):
+            assert broker.pid != os.getpid()
+            topic.append("a")
+            topic.assert_records(["a"])
+    """, "--pylog-broker=process").assert_outcomes(passed=1)

@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 from pylog import cli
-from tests.wire.talk import unique
+from tests.wire.talk import create_topic, unique
 
 
 class Ended(NamedTuple):
@@ -42,9 +42,7 @@ def run(*words, broker=None, fails: bool = False) -> Ended:
 
 
 def topic_of(broker, partitions: int = 2, **settings) -> str:
-    """A new topic."""
+    """A new topic, whose leaders are at work."""
     name = unique("tool")
-    run("topics", "create", name, "-p", partitions,
-        *[word for key, value in settings.items()
-          for word in ("-s", f"{key.replace('_', '.')}={value}")], broker=broker)
+    create_topic(broker.port, name, partitions, **settings)
     return name

@@ -1,0 +1,91 @@
+"""Instructions of one Produce on a reactor: `python -m bench.instructions [TREE ...]`.
+
+Owns: a broker under callgrind for each tree (a built checkout; this one when none is named).
+Called by: a person, before and after a change of the hot path.
+Invariants: (1) what is counted is all that reactors do below connection_run: receive, parse, check,
+  append, answer, send; the kernel's part and the control plane's are not in it; (2) the first
+  requests, which ask the control plane, are left out.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import loads
+from bench.process import BrokerProcess, free_port
+
+WARM_REQUESTS, REQUESTS = 300, 3000
+COUNTED = "connection_run"
+START_SECONDS = 180.0
+SHAPES = (("one 100 B record", 1, 1), ("10 records of 100 B", 10, 1), ("4 of 5 in flight", 1, 5))
+SUMMARY = re.compile(r"^(?:summary|totals): (\d+)", re.M)
+
+
+class CountedBroker(BrokerProcess):
+    """brokerd of a tree under callgrind."""
+
+    name = "counted"
+
+    def __init__(self, data_dir, tree: Path):
+        super().__init__(data_dir)
+        self.tree = tree
+
+    def _start(self) -> None:
+        self.port = free_port()
+        self.spawn(["valgrind", "--tool=callgrind", "--collect-atstart=no",
+                    f"--toggle-collect={COUNTED}", "--separate-threads=no",
+                    f"--callgrind-out-file={self.data_dir}.out", sys.executable, "-m", "pylog",
+                    "--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+                    "--override", f"log.dirs={self.data_dir}",
+                    "--override", "num.network.threads=1",
+                    "--override", "log.flush.acks.all.enable=false"], cwd=self.tree)
+        self.wait_answer(START_SECONDS, pause_s=0.2)
+
+    def counted(self) -> int:
+        """Instructions since the last call."""
+        found = set(self.data_dir.parent.glob("*.out.*"))
+        subprocess.run(["callgrind_control", "--dump", str(self.pid)], check=True,
+                       capture_output=True)
+        end_s = time.monotonic() + 30
+        while time.monotonic() < end_s:
+            new = set(self.data_dir.parent.glob("*.out.*")) - found
+            for path in new:
+                total = SUMMARY.search(path.read_text())
+                if total:
+                    return int(total[1])
+            time.sleep(0.1)
+        raise TimeoutError("callgrind wrote no counts")
+
+
+def instructions(tree: Path) -> dict:
+    """Shape -> instructions for each request."""
+    figures = {}
+    with tempfile.TemporaryDirectory(prefix="counted-") as folder:
+        with CountedBroker(Path(folder) / "data", tree) as broker:
+            for number, (shape, records, in_flight) in enumerate(SHAPES):
+                topic = f"t{number}"
+                loads.create_topic(broker, topic, 1)
+                loads.raw_produce(broker, topic, 1, 1, in_flight, records, 100,
+                                  requests=WARM_REQUESTS)
+                broker.counted()
+                loads.raw_produce(broker, topic, 1, 1, in_flight, records, 100, requests=REQUESTS)
+                figures[shape] = broker.counted() / REQUESTS
+    return figures
+
+
+def main(argv: list[str]) -> int:
+    """A line for each tree."""
+    parser = argparse.ArgumentParser(prog="python -m bench.instructions")
+    parser.add_argument("trees", nargs="*", type=Path, default=[Path.cwd()])
+    for tree in parser.parse_args(argv).trees:
+        print(tree.name, *(f"{shape}: {count:.0f};"
+                           for shape, count in instructions(tree.resolve()).items()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""Where brokers of tests keep their data, and what becomes of it."""
+
+import fcntl
+import os
+import time
+
+from pylog.testing import places
+
+NEVER_A_PROCESS = 2**22 + 1
+
+
+def _left(root, name: str, age_s: float = 7200):
+    path = root / name
+    (path / "data").mkdir(parents=True)
+    (path / "data" / ".lock").touch()
+    at_s = time.time() - age_s
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def test_a_directory_is_made_where_it_is_asked_for_if_there_is_room(tmp_path):
+    made = places.make(os.fspath(tmp_path))
+    assert os.path.dirname(made) == os.fspath(tmp_path)
+    places.remove(made)
+    assert not os.path.exists(made)
+
+
+def test_without_that_place_it_is_made_where_temporary_files_are(tmp_path):
+    made = places.make(os.fspath(tmp_path / "missing"))
+    assert os.path.isdir(made)
+    places.remove(made)
+
+
+def test_what_killed_processes_left_behind_is_removed(tmp_path):
+    old = _left(tmp_path, f"pylog-{NEVER_A_PROCESS}-a")
+    places.make(os.fspath(tmp_path))
+    assert not old.exists()
+
+
+def test_what_is_young_in_use_or_somebody_elses_stays(tmp_path):
+    stays = [_left(tmp_path, f"pylog-{NEVER_A_PROCESS}-young", 60),
+             _left(tmp_path, f"pylog-{os.getpid()}-alive"),
+             _left(tmp_path, "pylog-notes"), _left(tmp_path, "other")]
+    locked = _left(tmp_path, f"pylog-{NEVER_A_PROCESS}-locked")
+    with open(locked / "data" / ".lock", "r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        places.make(os.fspath(tmp_path))
+    assert all(path.exists() for path in [*stays, locked])

@@ -1,0 +1,218 @@
+"""Producing and consuming: what goes in comes out, from where and as what is wanted."""
+
+import http.server
+import io
+import json
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.tools.support import run, topic_of
+from tests.wire.talk import unique
+
+pytest.importorskip("fastavro")
+
+
+def send(broker, topic: str, text: str, *words, fails: bool = False):
+    kept = sys.stdin
+    sys.stdin = SimpleNamespace(buffer=io.BytesIO(text.encode()), isatty=lambda: False)
+    try:
+        return run("produce", topic, *words, broker=broker, fails=fails)
+    finally:
+        sys.stdin = kept
+
+
+def rows(broker, topic: str, *words) -> list:
+    return run("consume", topic, "--json", *words, broker=broker).lines
+
+
+def test_lines_go_in_and_come_out(target):
+    topic = topic_of(target, 1)
+    told = send(target, topic, "a\nb\n\nä\n", "--json").json
+    assert told["records"] == 4
+    assert told["partitions"] == {"0": {"records": 4, "first_offset": 0, "last_offset": 3}}
+    assert run("consume", topic, broker=target).out == "a\nb\n\nä\n"
+    assert send(target, topic, "c\n").out.startswith(f"1 records to {topic}, 1 B in ")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_are_as_was_said(target, codec):
+    topic = topic_of(target, 3)
+    send(target, topic, "k1:v1\nk2:\n", "-K", ":", "-H", "h=1", "-p", "2", "-z", codec,
+         "-t", "2026-01-01T00:00:00Z", "--tombstones")
+    assert rows(target, topic) == [
+        {"topic": topic, "partition": 2, "offset": offset, "timestamp": 1_767_225_600_000,
+         "key": key, "value": value, "headers": [{"key": "h", "value": "1"}]}
+        for offset, key, value in ((0, "k1", "v1"), (1, "k2", None))]
+
+
+def test_what_is_consumed_as_json_can_be_sent_again_as_it_was(target):
+    first, second = topic_of(target, 2), topic_of(target, 2)
+    send(target, first, "k:v\nq:0x41\n", "-K", ":", "-H", "h=\x01")
+    text = run("consume", first, "--json", broker=target).out
+    send(target, second, text, "-f", "records")
+    assert [{**row, "topic": first} for row in rows(target, second)] == rows(target, first)
+
+
+def test_keys_decide_the_partition_as_in_every_client(target):
+    from confluent_kafka import Producer
+
+    ours, theirs = topic_of(target, 5), topic_of(target, 5)
+    keys = [f"key-{number}" for number in range(50)]
+    send(target, ours, "".join(f"{key} v\n" for key in keys), "-K", " ")
+    producer = Producer({"bootstrap.servers": target.bootstrap, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(theirs, "v", key)
+    producer.flush(10)
+    placed = [{row["key"]: row["partition"] for row in rows(target, topic)}
+              for topic in (ours, theirs)]
+    assert placed[0] == placed[1] and len(placed[0]) == 50
+
+
+def test_reading_begins_where_it_was_told_to(target):
+    topic = topic_of(target, 1)
+    send(target, topic, "a\nb\n", "-t", "2026-01-01T00:00:00Z")
+    send(target, topic, "c\nd\n", "-t", "2026-01-01T01:00:00Z")
+
+    def values(*words):
+        return "".join(row["value"] for row in rows(target, topic, *words))
+
+    assert values("-s", "beginning") == "abcd" and values("-s", "end") == ""
+    assert values("-s", "1") == "bcd" and values("-s", "-1") == "d" and values("-s", "-9") == "abcd"
+    assert values("-s", "2026-01-01T00:30:00Z") == "cd" and values("-s", "-1s") == ""
+    assert values("-u", "3") == "abc" and values("-s", "1", "-u", "2") == "b"
+    assert values("-u", "2026-01-01T00:30:00Z") == "ab" and values("-n", "3") == "abc"
+    assert values("-s", "@1767225601") == "cd" and values("-p", "0", "-n", "1") == "a"
+
+
+def test_a_group_goes_on_where_it_was(target):
+    topic, group = topic_of(target, 2), unique("reader")
+    send(target, topic, "a\nb\n")
+    assert sorted(row["value"] for row in rows(target, topic, "-g", group)) == ["a", "b"]
+    send(target, topic, "c\n")
+    assert [row["value"] for row in rows(target, topic, "-g", group)] == ["c"]
+    told = run("groups", "describe", group, "--json", broker=target).json[0]
+    assert told["lag_records"] == 0
+    assert "a group has its own" in run("consume", topic, "-g", group, "-s", "5", broker=target,
+                                        fails=True).err
+
+
+def test_following_sees_what_comes_later(brokerd):
+    import subprocess
+
+    from tests.tools.test_app import PYLOG
+
+    topic = topic_of(brokerd, 1)
+    send(brokerd, topic, "before\n")
+    with subprocess.Popen([*PYLOG, "consume", topic, "-f", "-n", "1", "-b", brokerd.bootstrap],
+                          stdout=subprocess.PIPE, text=True) as process:
+        end_s = time.monotonic() + 30
+        while process.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.5)
+            send(brokerd, topic, "after\n")
+        assert process.communicate(timeout=30)[0] == "after\n" and process.returncode == 0
+
+
+def test_values_are_shown_as_json_table_or_with_keys(target):
+    topic = topic_of(target, 1)
+    send(target, topic, 'k {"a": 1}\nk nothing\n', "-K", " ", "-H", "h=1",
+         "-t", "2026-01-01T00:00:00Z")
+    found = run("consume", topic, "-F", "json", broker=target).lines
+    assert found[0]["value"] == {"a": 1}
+    assert found[1]["value"] == "nothing" and "error" in found[1]
+    assert run("consume", topic, "-k", "-H", "-n", "1", broker=target).out == 'h=1\tk\t{"a": 1}\n'
+    assert run("consume", topic, "-F", "table", "-H", "-n", "1", broker=target).out == (
+        "TIME                      PARTITION        OFFSET  KEY                       VALUE\n"
+        "2026-01-01T00:00:00.000Z          0             0  k                         "
+        '{"a": 1}  h=1\n')
+
+
+def test_bytes_that_are_no_text_come_through(target, tmp_path):
+    topic, again = topic_of(target, 1), topic_of(target, 1)
+    file = tmp_path / "raw"
+    file.write_bytes(b"\x00\xff\n\x80")
+    run("produce", topic, file, "-f", "raw", broker=target)
+    found = run("consume", topic, "--json", broker=target).out
+    assert json.loads(found)["value"] == "0x00ff0a80"
+    send(target, again, found, "-f", "records")
+    assert rows(target, again)[0]["value"] == "0x00ff0a80"
+
+
+@pytest.mark.parametrize(("text", "words", "told"), [
+    ("{\n", ["-f", "json"], "line 1: "), ("{}\n", ["-f", "records"], 'expected {"value"'),
+    ("a\n", ["-K", ":"], "a line without ':'"), ("a\n", ["-p", "7"], "has 2 partitions"),
+    ("{}\n", ["-f", "avro"], "avro needs --registry URL"),
+    ("x" * 2_000_000, [], "max.request.size"),
+])
+def test_what_cannot_be_sent_is_told_of(brokerd, text, words, told):
+    topic = topic_of(brokerd)
+    assert told in send(brokerd, topic, text, *words, fails=True).err
+
+
+def test_a_topic_is_made_only_when_that_was_said(brokerd):
+    topic = unique("made")
+    assert "--create makes it" in send(brokerd, topic, "a\n", fails=True).err
+    send(brokerd, topic, "a\n", "--create")
+    assert run("consume", topic, broker=brokerd).out == "a\n"
+
+
+def test_a_rate_is_kept(brokerd):
+    topic = topic_of(brokerd)
+    told = send(brokerd, topic, "a\n" * 50, "-r", "100", "--json").json
+    assert 0.4 <= told["seconds"] < 5 and told["records"] == 50
+
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    """The few answers of a schema registry that one schema needs."""
+
+    SCHEMA = json.dumps({"type": "record", "name": "Row", "fields": [
+        {"name": "id", "type": "long"}, {"name": "raw", "type": ["null", "bytes"]}]})
+
+    def do_GET(self):
+        self._say({"schema": self.SCHEMA, "id": 7} if "/subjects" in self.path
+                  else {"schema": self.SCHEMA})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._say({"id": 7})
+
+    def _say(self, document):
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words):
+        pass
+
+
+def test_avro_goes_in_and_comes_out_through_a_registry(target):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    topic = topic_of(target, 1)
+    try:
+        send(target, topic, '{"id": 5, "raw": null}\n', "-f", "avro", "--registry", url)
+        send(target, topic, "plain\n")
+        found = run("consume", topic, "-F", "avro", "--registry", url, broker=target).lines
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found[0]["value"] == {"id": 5, "raw": None}
+    assert found[1]["value"] == "plain" and "wire format" in found[1]["error"]
+    assert run("consume", topic, "--json", "-n", "1", broker=target).lines[0]["value"] \
+        == "\0\0\0\0\7\n\0"
+
+
+@pytest.mark.kafka
+def test_records_go_through_apache_kafka(kafka):
+    test_lines_go_in_and_come_out(kafka)
+    test_records_are_as_was_said(kafka, "zstd")
+    for test in (test_what_is_consumed_as_json_can_be_sent_again_as_it_was,
+                 test_reading_begins_where_it_was_told_to, test_a_group_goes_on_where_it_was,
+                 test_avro_goes_in_and_comes_out_through_a_registry):
+        test(kafka)
