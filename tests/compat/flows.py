@@ -236,7 +236,8 @@ def groups(client, topic: str) -> str:
 
 
 FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member,
-         "resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs, "groups": groups}
+         "resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs,
+         "groups": groups}
 
 
 def main(make) -> None:
