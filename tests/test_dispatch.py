@@ -30,7 +30,8 @@ class Reactors:
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
 
-    def leave(self, token, frame, throttle_ms=0):
+    def leave(self, token, frame, correlation_id, throttle_ms=0):
+        frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
         self.reply(token, frame, throttle_ms=throttle_ms)
         self.unrung = True
 

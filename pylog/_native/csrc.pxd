@@ -535,7 +535,7 @@ cdef extern from "reactor.h" nogil:
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
     bint reactors_leave(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                        int32_t throttle_ms)
+                        int32_t correlation_id, int32_t throttle_ms)
     void reactors_ring(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)

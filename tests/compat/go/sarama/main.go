@@ -27,6 +27,7 @@ func settings() *sarama.Config {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Group.Heartbeat.Interval = time.Second
 	config.Consumer.Group.Session.Timeout = 6 * time.Second
+	config.Consumer.Group.InstanceId = flows.Instance
 	return config
 }
 
