@@ -129,6 +129,7 @@ cdef extern from "columns.h" nogil:
         size_t run_count, bytes_max
         bint with_headers
     int64_t columns_append(columns *c, columns_source *s, int32_t source, int64_t rows_max)
+    void columns_note_sizes(columns *c)
     void columns_clear(columns *c)
     bint columns_spread(const columns_run *runs, size_t run_count, const int32_t *values,
                         size_t value_count, int32_t *out)
