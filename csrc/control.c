@@ -239,9 +239,11 @@ bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, s
 }
 
 bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    int32_t throttle_ms) {
+                    int32_t correlation_id, int32_t throttle_ms) {
+    assert(len >= FRAMES_SIZE_BYTES + sizeof correlation_id);
     struct letter l = reply_letter(token, frame, len);
     if (l.data == NULL) return false;
+    put_i32((uint8_t *)l.data + FRAMES_SIZE_BYTES, correlation_id);
     l.status = throttle_ms;
     struct reactor *r = reactor_of(rs, token);
     if (r == NULL) {

@@ -75,9 +75,10 @@ void reactors_taken(struct reactors *rs);
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     bool close, int32_t throttle_ms);
 /* As reactors_reply, but a reactor that sleeps is not woken before reactors_ring: one wake-up for
- * the answers of a turn. Both on the thread that takes the events. */
+ * the answers of a turn. Both on the thread that takes the events. correlation_id: put in place of
+ * the frame's own, so that one frame answers many. */
 bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    int32_t throttle_ms);
+                    int32_t correlation_id, int32_t throttle_ms);
 void reactors_ring(struct reactors *rs);
 /* What an EVENT_QUOTA asked for is installed: the connection goes on. */
 void reactors_retry(struct reactors *rs, uint64_t connection);

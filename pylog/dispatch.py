@@ -59,7 +59,7 @@ class Context:
 
 
 class Lasting:
-    """Answers that are given again, encoded already: by what was asked, and where."""
+    """Frames of answers that are given again: by what was asked, and where."""
 
     def __init__(self):
         self._image = None
@@ -67,21 +67,21 @@ class Lasting:
         self._bytes = 0
 
     def find(self, image, key: tuple):
-        """The answer to `key`, or None. Keeps (5)."""
+        """The frame that answers `key`, or None. Keeps (5)."""
         if image is not self._image:
             self._image = image
             self._answers.clear()
             self._bytes = 0
         return self._answers.get(key)
 
-    def keep(self, image, key: tuple, answer) -> None:
-        size = len(answer) + len(key[-1])
+    def keep(self, image, key: tuple, frame: bytes) -> None:
+        size = len(frame) + len(key[-1])
         if image is not self._image or size > LASTING_BYTES_MAX:
             return
         if self._bytes + size > LASTING_BYTES_MAX:
             self._answers.clear()
             self._bytes = 0
-        self._answers[key] = answer
+        self._answers[key] = frame
         self._bytes += size
 
 
@@ -150,9 +150,9 @@ class Dispatcher:
         elif event[0] == "slow":
             _tell_slow(event[1])
 
-    def _send(self, token: int, frame: bytes, throttle_ms: int) -> None:
+    def _send(self, token: int, frame: bytes, correlation_id: int, throttle_ms: int) -> None:
         """Leaves an answer; the reactors are rung once for those of one turn."""
-        self._reactors.leave(token, frame, throttle_ms)
+        self._reactors.leave(token, frame, correlation_id, throttle_ms)
         self._left += 1
         if self._left >= ANSWERS_LEFT_MAX:
             self._left = 0
@@ -180,9 +180,10 @@ class Dispatcher:
         context.taken_ns = self._reactors.now_ns()
         key = self._lasting_key(event)
         if key is not None:
-            answer = self._lasting.find(self._broker.image, key)
-            if answer is not None:
-                self._reply(token, context, correlation_id, answer)
+            frame = self._lasting.find(self._broker.image, key)
+            if frame is not None:
+                self._send(token, frame, correlation_id, 0)
+                self._count(context, context.taken_ns, ErrorCode.NONE)
                 return
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
@@ -190,8 +191,8 @@ class Dispatcher:
             request = self._decode(context, body)
             answer = self._handlers[context.api_key](self._broker, context, request)
             if key is not None and context.lasting:
-                answer = codec.encoded_response(context.api_key, context.api_version, answer)
-                self._lasting.keep(self._broker.image, key, answer)
+                self._lasting.keep(self._broker.image, key, codec.response_frame(
+                    context.api_key, context.api_version, correlation_id, answer))
         except ProtocolError as error:
             self._refuse(token, context, error)
             return
@@ -248,7 +249,7 @@ class Dispatcher:
             self._fail(token, context)
             return
         # Kafka answers at once and leaves the client alone after that, however old its version is.
-        self._send(token, frame, throttle_ms)
+        self._send(token, frame, correlation_id, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
 
     def _throttle_ms(self, context) -> int:
@@ -269,12 +270,14 @@ class Dispatcher:
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
             "reason": str(error)})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
 
     def _fail(self, token, context) -> None:
         """A bug of ours: told in full to the log, to the client by a closed connection."""
         log.exception("request failed", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
         self._reactors.reply(token, None, close=True)
+        self._count(context, self._reactors.now_ns(), ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _miss(self, event: tuple) -> None:
         _, token, _, _, _, _, principal, topics = event

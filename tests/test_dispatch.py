@@ -30,7 +30,8 @@ class Reactors:
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
 
-    def leave(self, token, frame, throttle_ms=0):
+    def leave(self, token, frame, correlation_id, throttle_ms=0):
+        frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
         self.reply(token, frame, throttle_ms=throttle_ms)
         self.unrung = True
 
@@ -325,3 +326,28 @@ def test_clients_in_versions_without_the_field_are_muted_all_the_same():
     reactors = Reactors(_request(1, 18, 0))
     asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
     assert reactors.throttled[1] == 77
+
+
+def test_requests_are_counted_with_their_queueing_and_their_error():
+    def fail(broker, context, request):
+        raise KeyError("bug")
+
+    async def handle(broker, context, request):
+        await asyncio.sleep(0)
+        return messages.ApiVersionsResponse(error_code=35)
+
+    for handler, code in ((fail, -1), (handle, 35)):
+        reactors = Reactors(_request(1, 18, 0))
+        asyncio.run(_drained(_dispatcher(reactors, _18=handler)))
+        assert reactors.counted == [(18, 600, code)]
+
+
+def test_a_slow_request_is_a_line_of_the_request_log(caplog):
+    slow = {"api_key": 1, "api_version": 11, "client_id": b"app", "peer": "10.0.0.7:5041",
+            "connection": 7, "correlation_id": 42, "total_ns": 1_204_551_000, "local_ns": 412_000,
+            "remote_ns": 0, "send_ns": 129_000, "request_bytes": 90, "response_bytes": 56,
+            "left_out": 3}
+    with caplog.at_level("WARNING", "pylog.request"):
+        _dispatcher(Reactors(("slow", slow))).drain()
+    [line] = caplog.records
+    assert (line.api, line.client, line.total_ms, line.left_out) == ("Fetch", "app", "1204.551", 3)

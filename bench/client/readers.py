@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import subprocess
 import sys
 import time
 
+from bench.loads import CONSUMED
+from bench.programs import rdkafka_performance
+
 BATCH = 5000
+PARTITIONS = 6
 IDLE_S = 20.0
 FETCH = {"fetch.max.bytes": 52_428_800, "max.partition.fetch.bytes": 1_048_576}
 
@@ -111,6 +117,21 @@ def confluent_tuned(bootstrap: str, topic: str, clock: Clock) -> None:
                                           "fetch.queue.backoff.ms": 1})
 
 
+def librdkafka_c(bootstrap: str, topic: str, clock: Clock) -> None:
+    """librdkafka's own load program by its batch API: no Python, no object for a record."""
+    numbers = [part for number in range(PARTITIONS) for part in ("-p", str(number))]
+    began_s = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [rdkafka_performance(), "-C", "-t", topic, "-b", bootstrap, *numbers, "-o", "beginning",
+         "-c", str(clock.wanted), "-B", "1000", "-X", "queued.min.messages=1000000",
+         "-X", "fetch.queue.backoff.ms=1"], capture_output=True, text=True, check=True)
+    totals = CONSUMED.findall(done.stdout + done.stderr)[-1]
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    clock.count, clock.started_s, clock.ended_s = int(totals[0]), 0.0, int(totals[2]) / 1000
+    cpu_s = used.ru_utime + used.ru_stime - began_s.ru_utime - began_s.ru_stime
+    clock.cpu_s = time.process_time() - cpu_s
+
+
 def kafka_python(bootstrap: str, topic: str, clock: Clock) -> None:
     from kafka import KafkaConsumer, TopicPartition
 
@@ -156,7 +177,8 @@ def aiokafka(bootstrap: str, topic: str, clock: Clock) -> None:
 READERS = {
     "pylog arrow": pylog_arrow, "pylog numpy": pylog_numpy, "pylog records": pylog_records,
     "pylog aio records": pylog_aio, "confluent-kafka": confluent,
-    "confluent-kafka tuned": confluent_tuned, "kafka-python": kafka_python,
+    "confluent-kafka tuned": confluent_tuned, "librdkafka in C": librdkafka_c,
+    "kafka-python": kafka_python,
     "aiokafka": aiokafka,
 }
 

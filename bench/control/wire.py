@@ -20,6 +20,7 @@ from pylog.protocol import codec, messages
 CLIENT = "bench"
 ANSWER_WAIT_S = 60.0
 PROGRAM_WAIT_S = 240.0
+TOPICS_WAIT_S = 360.0
 RETRIABLE = (14, 15, 16)
 NO_CHECK = "NONE"
 
@@ -60,7 +61,7 @@ def frame(key: int, version: int, message) -> bytes:
     return codec.request_frame(key, version, 1, CLIENT, message)
 
 
-def run(coroutine, seconds_max: float = PROGRAM_WAIT_S):
+def run(coroutine, seconds_max: float = TOPICS_WAIT_S):
     """The result of a coroutine; LoadFailed when it takes too long (1)."""
     async def limited():
         try:
@@ -115,7 +116,7 @@ async def create_topics(connection: Connection, names: list, partitions: int) ->
         if not codes <= {0, 36}:
             raise LoadFailed(f"topics are refused with {codes}")
     ask = messages.MetadataRequest
-    end_s = time.monotonic() + ANSWER_WAIT_S
+    end_s = time.monotonic() + TOPICS_WAIT_S
     # Kafka tells of a topic before its partitions have leaders.
     while time.monotonic() < end_s:
         answer = await connection.ask(3, 4, ask(topics=[

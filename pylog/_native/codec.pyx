@@ -135,7 +135,7 @@ cdef class Program:
             <PyObject *> message, &head[0] if head.shape[0] else NULL, head.shape[0], False)
 
     def encoded(self, message):
-        """The message written once, for messages that hold it and answers that are it."""
+        """The struct written once, for messages that hold it."""
         cdef Encoded made = Encoded.__new__(Encoded)
         made.plan = &self.plan
         made.data = self.encode(message)

@@ -212,9 +212,13 @@ cdef class Reactors:
         if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
-    def leave(self, uint64_t token, bytes frame not None, int throttle_ms=0):
-        """As reply(), but it goes out with ring() at the latest: one wake-up for many answers."""
-        if not csrc.reactors_leave(self.ptr, token, frame, len(frame), throttle_ms):
+    def leave(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
+        """As reply(), but it goes out with ring() at the latest: one wake-up for many answers.
+
+        correlation_id: put in place of the frame's own.
+        """
+        if not csrc.reactors_leave(
+                self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
     def ring(self):

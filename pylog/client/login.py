@@ -15,7 +15,7 @@ import secrets
 import ssl
 from typing import Any
 
-from pylog.client.errors import AuthenticationError, ConfigError
+from pylog.client.errors import AuthenticationError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
 
@@ -44,8 +44,6 @@ async def log_in(connection: Any) -> None:
     if not settings["security.protocol"].startswith("SASL"):
         return
     name, password = settings["sasl.username"], settings["sasl.password"]
-    if name is None or password is None:
-        raise ConfigError("SASL needs sasl.username and sasl.password")
     mechanism = settings["sasl.mechanism"]
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
                                   version=_HANDSHAKE_VERSION)

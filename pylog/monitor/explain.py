@@ -14,6 +14,9 @@ FAST = 2.0              # Times the mean rate.
 
 def reasons(view: dict) -> list:
     """[{reason, text, ...numbers}] for a view as GroupLags.explain makes it; one at least."""
+    if not view["partitions"]:
+        return [_reason("nothing_committed", "It has committed nothing, so nobody knows where it "
+                        "is.", members=len(view["members"]))]
     lagging = [part for part in view["partitions"] if part["lag_records"] > 0]
     if not lagging:
         return [_reason("no_lag", "It does not lag: all that was committed is all there is.")]

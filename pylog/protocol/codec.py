@@ -129,18 +129,12 @@ def has_header_tags(api_key: int, version: int) -> bool:
 
 
 def response_frame(
-    api_key: int, version: int, correlation_id: int, message: Struct | Encoded,
-    size_prefix: bool = True
+    api_key: int, version: int, correlation_id: int, message: Struct, size_prefix: bool = True
 ) -> bytes:
     """A response ready to be sent: size, header and body in one buffer. Raises EncodeError."""
     found = _responses.get((api_key, version)) or _response(api_key, version)
     tags = has_header_tags(api_key, version)
     return found.response_frame(message, correlation_id, tags, size_prefix)
-
-
-def encoded_response(api_key: int, version: int, message: Struct) -> Encoded:
-    """A response written once, to be an answer's message as often as it is right."""
-    return (_responses.get((api_key, version)) or _response(api_key, version)).encoded(message)
 
 
 def encoded_part(api_key: int, version: int, field: str, part: Struct) -> Encoded:

@@ -38,6 +38,7 @@ COMMANDS = {
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
+        "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
         "log": ("segments", "Verify and print segment files, without a broker."),
     },
     "This command": {

@@ -58,3 +58,8 @@ def test_every_default_is_an_allowed_value():
         given = {name: value for name, value in defaults.items() if value is not None}
         assert Settings(role, given).values.keys() == defaults.keys()
     assert len({row.name for row in TABLE}) == len(TABLE)
+
+
+def test_sasl_needs_a_name_and_a_password():
+    with pytest.raises(ConfigError, match="sasl.username"):
+        Settings("admin", {**SERVERS, "security.protocol": "SASL_SSL", "sasl.username": "me"})

@@ -26,6 +26,10 @@ def test_a_group_without_lag_is_told_so():
     assert first(part())["reason"] == "no_lag"
 
 
+def test_a_group_that_has_committed_nothing_is_told_so():
+    assert first()["reason"] == "nothing_committed"
+
+
 def test_a_group_that_nobody_is_in_has_nobody_to_consume():
     found = first(part(lag=10, consume=0.0), members=(), state="Empty")
     assert found["reason"] == "no_members" and "10 records" in found["text"]

@@ -46,13 +46,13 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
 
 
 def test_answers_that_are_left_go_out_when_the_reactors_are_rung(reactors, connection):
-    for text in (b"first", b"second"):
+    for number in (5, 2**31 - 1):
         connection.send(raw.frame(raw.header(raw.METADATA, 9)))
         [event] = taken(reactors)
-        reactors.leave(event[1], raw.frame(text))
+        reactors.leave(event[1], raw.frame(b"....answer"), number)
         reactors.ring()
-        assert connection.receive() == text
-    reactors.leave(2**63 - 1, raw.frame(b"of nobody"))
+        assert connection.receive() == number.to_bytes(4, "big") + b"answer"
+    reactors.leave(2**63 - 1, raw.frame(b"of nobody"), 1)
     reactors.ring()
 
 

@@ -1,0 +1,44 @@
+"""Reading for long takes no more memory than reading for a while."""
+
+import gc
+import os
+
+import pytest
+
+from pylog.client import TopicPartition
+from tests.brokers import rss_bytes
+from tests.client.support import BASE_MS, new_topic, put, reader
+
+RECORDS = 50_000
+GROWTH_BYTES_MAX = 24 << 20
+
+
+def read_through(consumer, part, how) -> None:
+    consumer.seek(part, 0)
+    done = 0
+    while done < RECORDS:
+        if how == "records":
+            done += len(consumer.poll(5.0, 5000))
+        else:
+            done += consumer.poll_arrow(5.0).num_rows
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("how", ["records", "arrow"])
+@pytest.mark.parametrize("rounds", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.timeout(1200)
+def test_memory_is_flat_over_many_records(brokerd, how, rounds):
+    topic = new_topic(brokerd)
+    part = TopicPartition(topic, 0)
+    put(brokerd, topic, [(b"key", bytes(100), BASE_MS, [("h", b"1")])] * RECORDS,
+        batch_records=1000)
+    with reader(brokerd, topic) as consumer:
+        for _ in range(5):
+            read_through(consumer, part, how)
+        gc.collect()
+        before = rss_bytes(os.getpid())
+        for _ in range(rounds):
+            read_through(consumer, part, how)
+        gc.collect()
+        grown = rss_bytes(os.getpid()) - before
+    assert grown < GROWTH_BYTES_MAX, f"{grown >> 20} MiB more after {rounds} rounds"
