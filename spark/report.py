@@ -24,7 +24,8 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 .good { background: var(--good) } .bad { background: var(--bad) }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .2rem .7rem; border-bottom: 1px solid var(--line); text-align: right }
-td:first-child, th:first-child { text-align: left } td.fault { color: var(--bad); font-weight: 600 }
+td:first-child, th:first-child { text-align: left }
+td.fault { color: var(--bad); font-weight: 600 }
 .scroll { overflow-x: auto } svg { width: 100%; height: auto }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor } svg rect { fill: var(--bar) }
 svg line { stroke: var(--line) } code { font-size: .9em }

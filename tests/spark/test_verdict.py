@@ -119,7 +119,7 @@ def test_offsets_without_a_record_are_faults_unless_explained():
     rows = parts[0]
     made = []
     offsets = [*range(100), *range(103, len(rows) + 3)]
-    for number, given in ((0, batch(0, rows, offsets=offsets)), (1, batch(1, parts[1]))):
+    for given in (batch(0, rows, offsets=offsets), batch(1, parts[1])):
         for one in summary.summaries(EXPECTED, [given]):
             made += one.to_pylist()
     planned = {0: (0, len(rows) + 3), 1: (0, len(parts[1]))}

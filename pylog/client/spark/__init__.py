@@ -1,7 +1,7 @@
 """Spark reads and writes topics without a JVM connector: `spark.read.format("pylog")`.
 
 Owns: nothing.
-Called by: applications: `from pylog.client import spark as pylog_spark; pylog_spark.register(spark)`.
+Called by: applications: `pylog.client.spark.register(session)`.
 Invariants: (1) importing this package imports neither pyspark nor pyarrow.
 """
 
