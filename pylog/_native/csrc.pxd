@@ -320,6 +320,12 @@ cdef extern from "log.h" nogil:
                  log_t **out)
     void log_retain(log_t *log)
     void log_release(log_t *log)
+    int log_open_as(log_dir *dir, const char *name, const uint8_t *topic_id,
+                    const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
+                    log_t **out)
+    int log_rename(log_t *log, const char *name)
+    int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
+    int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)
     int log_delete(log_t *log, int64_t now_ms)
     void log_abandon(log_t *log)
