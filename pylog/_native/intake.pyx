@@ -56,7 +56,6 @@ cdef class Mutex:
 
     def __exit__(self, *exception):
         self.release()
-        return False
 
 
 cdef class Lane:
@@ -168,7 +167,8 @@ cdef class Route:
         record.value_len = plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:
             return None
-        size = record.key_len + record.value_len
+        size = (0 if record.key_len < 0 else record.key_len) + (
+            0 if record.value_len < 0 else record.value_len)
         if size > self.record_bytes_max:
             return None
         record.headers = NULL

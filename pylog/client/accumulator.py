@@ -71,6 +71,11 @@ class Accumulator:
                         self.lock, BatchBuilder(self.batch_bytes, partition), topic, partition))
         return found
 
+    def load(self, topic: str, partition: int) -> int:
+        """Batches of a partition that are not acknowledged."""
+        found = self._queues.get((topic, partition))
+        return 0 if found is None else len(found.ready) + len(found.in_flight)
+
     def queues(self) -> list[Queue]:
         return list(self._queues.values())
 
