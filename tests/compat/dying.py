@@ -16,6 +16,8 @@ from pathlib import Path
 from bench.process import die_with_parent
 from tests.compat.flows import PARTITIONS, wait_for
 from tests.wire import raw
+from tests.wire.messages import ask
+from tests.wire.raw import Connection
 from tests.wire.talk import append
 
 SESSION_S = 6.0
@@ -84,6 +86,15 @@ def _send(broker, topic: str, stem: str) -> set[str]:
     return sent
 
 
+def _leads(broker, topic: str) -> bool:
+    """Whether every partition has a leader that answers: a started Kafka takes a moment."""
+    with Connection(broker.port) as connection:
+        row = ask(connection, raw.LIST_OFFSETS, 6, replica_id=-1, topics=[{
+            "name": topic, "partitions": [{"partition_index": index, "timestamp": -1}
+                                          for index in range(PARTITIONS)]}])["topics"][0]
+    return all(cell["error_code"] == 0 for cell in row["partitions"])
+
+
 def _halves(first: Member, second: Member) -> bool:
     half = PARTITIONS // 2
     return first.holds(half) and second.holds(half) and not first.share & second.share
@@ -148,6 +159,7 @@ def restart(command: list[str], broker, topic: str, log: Path) -> str:
         broker.kill()
         time.sleep(0.5)
         broker.start()
+        wait_for("leaders", lambda: _leads(broker, topic))
         sent = _send(broker, topic, "dead")
         wait_for("the records after the restart", lambda: one.saw(sent))
         wait_for("all partitions", lambda: one.holds(PARTITIONS))

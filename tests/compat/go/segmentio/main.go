@@ -41,7 +41,13 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 	}
 	ctx, cancel := limited()
 	defer cancel()
-	return errors.Join(writer.WriteMessages(ctx, messages...), writer.Close())
+	err := writer.WriteMessages(ctx, messages...)
+	for errors.Is(err, kafka.UnknownTopicOrPartition) && ctx.Err() == nil {
+		// A topic that is being made: the library's documentation has its users try again.
+		time.Sleep(200 * time.Millisecond)
+		err = writer.WriteMessages(ctx, messages...)
+	}
+	return errors.Join(err, writer.Close())
 }
 
 func rowOf(message kafka.Message) flows.Row {
