@@ -119,7 +119,8 @@ def session(name: str, *, master: str = "", connector: bool = True,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false",
-        "spark.log.level": "ERROR", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     }
     if connector:
         defaults["spark.jars"] = ",".join(connector_jars())
