@@ -68,6 +68,7 @@ docs: build
 	$(PY) -m pylog.config.document docs/settings.md
 	$(PY) -m pylog.protocol.document docs/protocol.md
 	$(PY) -m pylog.monitor.document docs/metrics.md
+	$(PY) -m pylog.tools.document docs/tools.md
 
 bench: build $(VENV)/.tested
 	$(PY) -m pytest bench $(ARGS)

@@ -73,6 +73,7 @@ static inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t len) {
 
 static __attribute__((noinline)) bool builder_grow(struct builder *b, size_t len) {
     size_t room = b->room * 2 > BUILDER_ROOM_MIN ? b->room * 2 : BUILDER_ROOM_MIN;
+    room = b->room == 0 && b->hint > room ? b->hint : room;
     room = room > b->bytes_max + BUILDER_VARINTS_BYTES_MAX
                ? b->bytes_max + BUILDER_VARINTS_BYTES_MAX
                : room;
@@ -176,6 +177,7 @@ int builder_close(struct builder *b, int codec, int level, struct builder_batch 
             return rc;
         }
     }
+    b->hint = b->len + BUILDER_VARINTS_BYTES_MAX;
     out->count = b->count;
     out->max_timestamp = b->max_timestamp;
     builder_put_header(b, out->bytes, out->len, codec);

@@ -25,6 +25,7 @@ uint32_t builder_crc32(const uint8_t *key, size_t len);
 struct builder {
     uint8_t *bytes; /* the header's room, then records */
     size_t len, room, bytes_max;
+    size_t hint; /* how long the last batch became: the first room of the next */
     int64_t base_timestamp, max_timestamp;
     int32_t count;
 };

@@ -15,6 +15,7 @@
 enum {
     COLUMNS_ROWS_MIN = 1024,
     COLUMNS_DATA_BYTES_MIN = 16 * 1024,
+    COLUMNS_HINT_MAX = 64 * 1024 * 1024, /* bytes, or rows */
     COLUMNS_REPLACEMENT_BYTES = 3 /* U+FFFD, which stands for a byte that is no UTF-8 */
 };
 
@@ -47,6 +48,7 @@ static bool bytes_grow_rows(struct columns_bytes *b, size_t old_room, size_t roo
 
 static bool columns_grow_rows(struct columns *c) {
     size_t room = c->rows_room * 2 > COLUMNS_ROWS_MIN ? c->rows_room * 2 : COLUMNS_ROWS_MIN;
+    room = c->rows_room == 0 && c->rows_hint > room ? c->rows_hint : room;
     bool first = c->header_offsets == NULL;
     if (!columns_resize(&c->offsets, room * sizeof *c->offsets) ||
         !columns_resize(&c->timestamps, room * sizeof *c->timestamps) ||
@@ -79,6 +81,7 @@ static bool columns_grow_headers(struct columns *c) {
 
 static __attribute__((noinline)) bool bytes_grow_data(struct columns_bytes *b, size_t more) {
     size_t room = b->room * 2 > b->len + more ? b->room * 2 : b->len + more;
+    room = b->room == 0 && b->hint > room ? b->hint : room;
     room = room < COLUMNS_DATA_BYTES_MIN ? (size_t)COLUMNS_DATA_BYTES_MIN : room;
     if (!columns_resize(&b->data, room)) {
         return false;
@@ -281,11 +284,24 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
     return done > 0 || rc > 0 ? done : rc;
 }
 
+static size_t columns_hint(size_t size) {
+    size += size / 8;
+    return size < COLUMNS_HINT_MAX ? size : (size_t)COLUMNS_HINT_MAX;
+}
+
+void columns_note_sizes(struct columns *c) {
+    c->rows_hint = columns_hint(c->rows);
+    c->key.hint = columns_hint(c->key.len);
+    c->value.hint = columns_hint(c->value.len);
+}
+
 static void bytes_clear(struct columns_bytes *b) {
+    size_t hint = b->hint;
     free(b->offsets);
     free(b->data);
     free(b->validity);
     memset(b, 0, sizeof *b);
+    b->hint = hint;
 }
 
 void columns_clear(struct columns *c) {
@@ -297,7 +313,11 @@ void columns_clear(struct columns *c) {
     bytes_clear(&c->value);
     bytes_clear(&c->header_key);
     bytes_clear(&c->header_value);
-    struct columns empty = {.bytes_max = c->bytes_max, .with_headers = c->with_headers};
+    struct columns empty = {.bytes_max = c->bytes_max,
+                            .with_headers = c->with_headers,
+                            .rows_hint = c->rows_hint,
+                            .key.hint = c->key.hint,
+                            .value.hint = c->value.hint};
     *c = empty;
 }
 

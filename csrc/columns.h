@@ -81,6 +81,7 @@ struct columns_bytes {
     int32_t *offsets; /* rows + 1, NULL without room */
     uint8_t *data, *validity;
     size_t len, room, null_count;
+    size_t hint; /* what the last ones took: the first room of the next */
 };
 
 struct columns_run {
@@ -90,7 +91,7 @@ struct columns_run {
 
 struct columns {
     int64_t *offsets, *timestamps;
-    size_t rows, rows_room;
+    size_t rows, rows_room, rows_hint;
     struct columns_bytes key, value;
     int32_t *header_offsets; /* rows + 1, kept also while there are no headers */
     size_t headers, headers_room;
@@ -105,6 +106,11 @@ struct columns {
  * COLUMNS_NEEDS_INFLATER or a batch_error. */
 int64_t columns_append(struct columns *c, struct columns_source *s, int32_t source,
                        int64_t rows_max);
+
+/* Notes how large the columns have become, so that the next ones need not grow step by step. */
+void columns_note_sizes(struct columns *c);
+
+/* Frees everything, but for settings and what was noted. */
 void columns_clear(struct columns *c);
 
 /* Each record's values[its source] into out[rows]. False when a source is not below value_count. */

@@ -109,6 +109,18 @@ struct log_checkpoint {
 int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
              const struct log_config *config, const struct log_checkpoint *checkpoint,
              int64_t now_ms, struct log **out);
+/* The same in a directory of another name: a replica that is being moved here. */
+int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
+                const struct log_config *config, const struct log_checkpoint *checkpoint,
+                int64_t now_ms, struct log **out);
+/* Gives the log's directory another name. 0 or a log_error. */
+int log_rename(struct log *log, const char *name);
+/* Appends to `to`, a follower in another log directory, what `from` has beyond its end: about
+ * bytes_max. 1: there is more, 0: the ends are equal, negative: a log_error. */
+int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms);
+/* Ends a move: with no append in between `to` gets the rest and is brought to disk, and `from`
+ * leads no more. Waiters of `from` stay, until its flush or its end. */
+int log_hand_over(struct log *from, struct log *to, int64_t now_ms);
 void log_retain(struct log *log);
 void log_release(struct log *log); /* the last one closes the files */
 /* Flushes, writes the producer snapshot and the epoch checkpoint, trims preallocated space. */

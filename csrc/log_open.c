@@ -12,7 +12,7 @@
 
 #include "log_state.h"
 
-enum { LOG_SMALL_FILE_BYTES_MAX = 256 << 20 };
+enum { LOG_SMALL_FILE_BYTES_MAX = 256 << 20, LOG_NAME_BYTES_MAX = 255 };
 
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) {
     pthread_mutex_lock(&log->home->dir->files_lock);
@@ -320,9 +320,17 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
              int64_t now_ms, struct log **out) {
     char name[SEGMENT_PATH_BYTES];
     *out = NULL;
-    if (log_dir_offline(dir)) return LOG_E_OFFLINE;
-    if (strlen(topic) > 249 || strchr(topic, '/') != NULL || topic[0] == 0) return LOG_E_CORRUPT;
+    if (strlen(topic) > 249 || topic[0] == 0) return LOG_E_CORRUPT;
     snprintf(name, sizeof name, "%s-%d", topic, partition);
+    return log_open_as(dir, name, topic_id, config, checkpoint, now_ms, out);
+}
+
+int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
+                const struct log_config *config, const struct log_checkpoint *checkpoint,
+                int64_t now_ms, struct log **out) {
+    *out = NULL;
+    if (log_dir_offline(dir)) return LOG_E_OFFLINE;
+    if (strlen(name) > LOG_NAME_BYTES_MAX || strchr(name, '/') != NULL) return LOG_E_CORRUPT;
     struct log *log = calloc(1, sizeof *log);
     if (log == NULL) return LOG_E_MEMORY;
     log_defaults(log, topic_id, config);

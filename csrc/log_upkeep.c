@@ -36,9 +36,11 @@ static int64_t log_segment_end(const struct log *log, uint32_t i) {
                                       : atomic_load(&log->end_offset);
 }
 
-/* How many segments from the front the settings no longer keep; append_lock held. */
-static uint32_t log_retention_count(struct log *log, int64_t now_ms) {
+/* How many segments from the front lie before the log's start or, with `by_settings`, are no
+ * longer kept by the settings; append_lock held. */
+static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t now_ms) {
     const struct log_config *c = &log->config;
+    bool deletes = by_settings && c->cleanup_delete;
     int64_t excess = atomic_load(&log->size_bytes) - c->retention_bytes,
             high = atomic_load(&log->high_watermark);
     uint32_t count = 0;
@@ -48,9 +50,9 @@ static uint32_t log_retention_count(struct log *log, int64_t now_ms) {
                 time = atomic_load(&s->largest_timestamp);
         if (bytes == 0 || end > high) break;
         bool before_start = end <= atomic_load(&log->start_offset);
-        bool old = c->cleanup_delete && c->retention_ms >= 0 && time >= 0 &&
+        bool old = deletes && c->retention_ms >= 0 && time >= 0 &&
                    now_ms - time > c->retention_ms;
-        bool large = c->cleanup_delete && c->retention_bytes >= 0 && excess - bytes >= 0;
+        bool large = deletes && c->retention_bytes >= 0 && excess - bytes >= 0;
         if (!before_start && !old && !large) break;
         excess -= bytes;
     }
@@ -67,14 +69,14 @@ static void log_raise_start(struct log *log, int64_t offset) {
     pthread_mutex_unlock(&log->view_lock);
 }
 
-int log_apply_retention(struct log *log, int64_t now_ms) {
+static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
     else if (log_dir_offline(log->home->dir))
         result = LOG_E_OFFLINE;
-    uint32_t count = result == 0 ? log_retention_count(log, now_ms) : 0;
+    uint32_t count = result == 0 ? log_retention_count(log, by_settings, now_ms) : 0;
     /* The writable segment goes too when all of it is due: a new one is made first. */
     if (count > 0 && count == log->segment_count) {
         result = log_make_writable(log, now_ms);
@@ -92,6 +94,11 @@ int log_apply_retention(struct log *log, int64_t now_ms) {
     return result;
 }
 
+int log_apply_retention(struct log *log, int64_t now_ms) {
+    return log_drop_front(log, true, now_ms);
+}
+
+/* Retention by the settings is another's decision and time: the answer names this start. */
 int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
     pthread_mutex_lock(&log->append_lock);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : 0;
@@ -100,7 +107,7 @@ int log_move_start(struct log *log, int64_t offset, int64_t now_ms) {
     if (result == 0) log_raise_start(log, offset);
     pthread_mutex_unlock(&log->append_lock);
     if (result != 0) return result;
-    result = log_apply_retention(log, now_ms);
+    result = log_drop_front(log, false, now_ms);
     return result < 0 ? result : 0;
 }
 

@@ -151,6 +151,9 @@ class Broker:
             await asyncio.sleep(UPKEEP_SECONDS)
             try:
                 await loop.run_in_executor(None, self.logs.upkeep, self.now_ms())
+                for name in await loop.run_in_executor(None, self.logs.finish_moves):
+                    if name in self.image.topics:
+                        self.install(self.image.topics[name])
             except Exception:
                 # What failed is due again in a second; a broker without upkeep would fill its disk.
                 log.exception("upkeep failed")

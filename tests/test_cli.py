@@ -103,9 +103,10 @@ def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):
 
 def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
     with_broker(lambda settings, ready: 0)
-    assert cli.brokerd(["--override", "log.cleaner.threads=2"]) == 0
+    assert cli.brokerd(["--override", "kafka.metrics.polling.interval.secs=5"]) == 0
     err = capsys.readouterr().err
-    assert "level=warning" in err and "log.cleaner.threads has no effect in pylog yet" in err
+    words = "kafka.metrics.polling.interval.secs has no effect in pylog yet"
+    assert "level=warning" in err and words in err
 
 
 def test_the_installed_commands_tell_version_help_and_settings():

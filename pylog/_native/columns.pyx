@@ -258,6 +258,7 @@ cdef class ColumnReader:
         """What was read; the reader is empty again."""
         cdef Columns out = Columns.__new__(Columns)
         cdef csrc.columns *c = &self.state
+        csrc.columns_note_sizes(c)
         out.take(c)
         csrc.columns_clear(c)
         self.full = False

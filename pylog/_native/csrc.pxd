@@ -129,6 +129,7 @@ cdef extern from "columns.h" nogil:
         size_t run_count, bytes_max
         bint with_headers
     int64_t columns_append(columns *c, columns_source *s, int32_t source, int64_t rows_max)
+    void columns_note_sizes(columns *c)
     void columns_clear(columns *c)
     bint columns_spread(const columns_run *runs, size_t run_count, const int32_t *values,
                         size_t value_count, int32_t *out)
@@ -319,6 +320,12 @@ cdef extern from "log.h" nogil:
                  log_t **out)
     void log_retain(log_t *log)
     void log_release(log_t *log)
+    int log_open_as(log_dir *dir, const char *name, const uint8_t *topic_id,
+                    const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
+                    log_t **out)
+    int log_rename(log_t *log, const char *name)
+    int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
+    int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)
     int log_delete(log_t *log, int64_t now_ms)
     void log_abandon(log_t *log)

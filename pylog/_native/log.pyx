@@ -194,8 +194,9 @@ cdef class Log:
     def open(LogDir log_dir not None, str topic not None, int32_t partition, topic_id,
              config=None, *, int64_t now_ms=0, int64_t recovery_point=0,
              int64_t log_start_offset=-1, int64_t high_watermark=-1, bint clean=False,
-             const uint8_t[::1] segments=None, int64_t log_end_offset=0, int32_t last_epoch=-1):
-        """Opens <dir>/<topic>-<partition>, created when it is not there.
+             const uint8_t[::1] segments=None, int64_t log_end_offset=0, int32_t last_epoch=-1,
+             str directory=None):
+        """Opens <dir>/<topic>-<partition>, or another `directory`; creates it when it is not there.
 
         topic_id: 16 bytes or a UUID. config: topic settings by Kafka's names. clean: trust
         `segments` (as `Log.segments` gave them), log_end_offset and last_epoch, and touch no file.
@@ -205,7 +206,7 @@ cdef class Log:
         cdef csrc.log_checkpoint checkpoint
         cdef Log self = Log.__new__(Log)
         cdef bytes raw_id = topic_id if isinstance(topic_id, bytes) else topic_id.bytes
-        cdef bytes name = topic.encode()
+        cdef bytes name = (directory or f"{topic}-{partition}").encode()
         cdef const char *c_name = name
         cdef const uint8_t *c_id = raw_id
         cdef csrc.log_dir *c_dir = log_dir.dir
@@ -227,8 +228,7 @@ cdef class Log:
             checkpoint.segments = <const int64_t *>&segments[0]
             checkpoint.segment_count = <uint32_t>(segments.shape[0] // 24)
         with nogil:
-            error = csrc.log_open(c_dir, c_name, partition, c_id, &c_config, &checkpoint, now_ms,
-                                  &self.ptr)
+            error = csrc.log_open_as(c_dir, c_name, c_id, &c_config, &checkpoint, now_ms, &self.ptr)
         if error != 0:
             self.refuse(error)
         return self

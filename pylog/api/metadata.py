@@ -86,7 +86,14 @@ def _entry(image, context, request, name, id_, refused):
     if error is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
             else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return _fault(error, name, NO_ID)
+    entry = _fault(error, name, NO_ID)
+    if _asks_operations(context, request):
+        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    return entry
+
+
+def _asks_operations(context, request) -> bool:
+    return request.include_topic_authorized_operations and context.api_version >= OPERATIONS_SINCE
 
 
 def _fault(error, name, id_):
@@ -126,7 +133,7 @@ def _creatable(settings) -> int:
 def _known(image, topic, context, request):
     """A topic's entry with all of its partitions, encoded unless it is a giant's."""
     version = context.api_version
-    told = request.include_topic_authorized_operations and version >= OPERATIONS_SINCE
+    told = _asks_operations(context, request)
     key = topic.id, version, told
     known = _entries.get(key)
     # Topics and the dictionary of brokers are never changed in place: the same objects, the same

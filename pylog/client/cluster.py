@@ -22,7 +22,7 @@ from pylog.client.errors import (
     ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     NoBrokersError, error, raise_for,
 )
-from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in
+from pylog.client.metadata import Metadata, Node, PartitionInfo, taken_in, with_leader
 from pylog.client.settings import Settings, servers
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -128,6 +128,7 @@ class Cluster:
             await asyncio.wait([self._refreshing])
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_noted)
         await asyncio.shield(self._refreshing)
         return self.metadata
 
@@ -153,15 +154,24 @@ class Cluster:
         return answer
 
     def _take_in(self, answer: Any, asked_all: bool) -> None:
-        self.metadata = taken_in(self.metadata, answer, asked_all)
+        self._show(taken_in(self.metadata, answer, asked_all))
         for node_id, channel in list(self._connections):
             node = self.metadata.nodes.get(node_id)
             connection = self._connections[node_id, channel]
             if node_id >= 0 and node and (node.host, node.port) != (
                     connection.host, connection.port):
                 connection.close()  # The broker has moved.
+
+    def _show(self, metadata: Metadata) -> None:
+        self.metadata = metadata
         for watcher in self.watchers:
-            watcher(self.metadata)
+            watcher(metadata)
+
+    def learn_leader(self, topic: str, partition: int, leader: int, epoch: int) -> None:
+        """A broker has named a partition's newer leader (KIP-951)."""
+        found = with_leader(self.metadata, topic, partition, leader, epoch)
+        if found is not self.metadata:
+            self._show(found)
 
     async def _keep_fresh(self) -> None:
         age_s = max(self.settings.seconds("metadata.max.age.ms"), 0.1)
@@ -246,6 +256,7 @@ class Cluster:
             task = asyncio.create_task(self._open(key, node))
             self._opening[key] = task
             task.add_done_callback(lambda _: self._opening.pop(key, None))
+            task.add_done_callback(_noted)
         return await asyncio.shield(task)
 
     def usable(self, node_id: int, channel: str = MAIN) -> Connection | None:
@@ -379,3 +390,9 @@ class Cluster:
             if isinstance(ended, KafkaError):
                 raise
             raise KafkaTimeoutError(f"not done within {timeout_s} s: {last}") from last
+
+
+def _noted(task: asyncio.Task[Any]) -> None:
+    """Who waited may have gone: the failure is then nobody's news."""
+    if not task.cancelled():
+        task.exception()

@@ -64,6 +64,8 @@ class Consuming:
         # Something besides membership is to be looked at: positions, metadata.
         self.dirty = False
         self._attending: asyncio.Task[None] | None = None
+        # The task above waits for a callback: what that asks for must not wait for the task.
+        self._telling = False
         self._changed = asyncio.Event()
         self._auto = settings["enable.auto.commit"] and settings["group.id"] is not None
         self._auto_s = settings.seconds("auto.commit.interval.ms")
@@ -221,8 +223,13 @@ class Consuming:
         found = getattr(listener, f"on_partitions_{what}", None)
         if found is None and what == "lost":
             found = getattr(listener, "on_partitions_revoked", None)
-        if found is not None:
+        if found is None:
+            return
+        self._telling = True
+        try:
             await self._tell(found, partitions)
+        finally:
+            self._telling = False
 
     # Subscription
 
@@ -305,6 +312,10 @@ class Consuming:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 raise KafkaTimeoutError(f"the position of {tp} is not known after {timeout_s} s")
+            if self._telling:
+                async with asyncio.timeout(left_s):
+                    await self._locate()
+                continue
             self.dirty = True
             await self.attend(left_s)
             await asyncio.sleep(0.001)

@@ -306,6 +306,8 @@ class _Node:
             self.fetcher.poke()
             return None
         if failure.retriable and code != ErrorCode.CORRUPT_MESSAGE:
+            if row.leader is not None:
+                self.cluster.learn_leader(state.topic, state.partition, *row.leader)
             if failure.stale_metadata:
                 self.cluster.request_refresh()
             return None

@@ -9,7 +9,7 @@ Source: Kafka's Metadata request; KIP-320 (leader epochs), KIP-516 (topic ids).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pylog.protocol.codec import ZERO_UUID
@@ -98,6 +98,17 @@ def taken_in(old: Metadata, answer: Any, asked_all: bool) -> Metadata:
         nodes=nodes or old.nodes, topics=topics,
         ids={topic.id: topic.name for topic in topics.values() if topic.id != ZERO_UUID},
     )
+
+
+def with_leader(old: Metadata, topic: str, partition: int, leader: int, epoch: int) -> Metadata:
+    """The picture after a broker has named a newer leader; `old` itself when it is no news."""
+    known = old.partition(topic, partition)
+    if known is None or leader not in old.nodes or epoch <= known.leader_epoch:
+        return old
+    info = old.topics[topic]
+    parts = {**info.partitions, partition: known._replace(leader=leader, leader_epoch=epoch)}
+    return replace(old, version=old.version + 1,
+                   topics={**old.topics, topic: info._replace(partitions=parts)})
 
 
 # A topic that was fine keeps what is known of it through these.

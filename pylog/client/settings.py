@@ -40,8 +40,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TABLE = (
     _row("bootstrap.servers", ALL, list, None),
     _row("client.id", ALL, str, "pylog"),
-    _row("client.dns.lookup", ALL, str, "use_all_dns_ips",
-         "use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
     _row("client.rack", CONSUMER, str, ""),
     _row("request.timeout.ms", ALL, int, 30_000, 1, INT32_MAX),
     _row("default.api.timeout.ms", ALL, int, 60_000, 1, INT32_MAX),

@@ -211,7 +211,9 @@ class Cleaner:
     def _load(self) -> dict:
         found = {}
         for path in self._paths:
-            found.update(files.read_offsets(os.path.join(path, CHECKPOINT)))
+            for key, offset in files.read_offsets(os.path.join(path, CHECKPOINT)).items():
+                # A partition that moved may be in the files of both directories.
+                found[key] = max(offset, found.get(key, 0))
         return found
 
     def _store(self, place: int) -> None:

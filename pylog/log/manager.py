@@ -15,11 +15,12 @@ import os
 import re
 import threading
 
-from pylog._native.log import LogDeleted, LogDir, LogError
+from pylog._native.log import Log, LogDeleted, LogDir, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 from pylog.log import partitions
 from pylog.log.cleaner import Candidate, Cleaner
+from pylog.log.moves import FUTURE, Move, Moves, finish, future_name
 from pylog.log.errors import StartError
 
 LOCK = ".lock"
@@ -57,6 +58,7 @@ class LogManager:
         self._due = None         # when retention, checkpoints are next looked at, in ms
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
+        self.moves = Moves(now_ms)
         self.cleaner = Cleaner(settings, now_ms, self.paths, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
@@ -112,6 +114,58 @@ class LogManager:
         self._look_at_space()
         self._open_all(plan, clean, hints)
 
+    def move(self, name: str, index: int, place: int) -> None:
+        """Begins to move a partition to log directory number `place`. Raises LogError.
+
+        It is finished by finish_moves(); a start before that begins anew from where it was.
+        """
+        one, before = self.get(name, index), self.moves.find(name, index)
+        if before is not None and before.place == place:
+            return
+        self.moves.cancel(name, index)
+        if self.place(name, index) == place:
+            return
+        topic_id, _, overrides = self._topics[name]
+        target = Log.open(
+            self.directories[place], name, index, topic_id, self._config(overrides),
+            now_ms=self._now_ms(), log_start_offset=one.start_offset,
+            directory=future_name(name, index))
+        self.moves.begin(Move(name, index, place, one, target))
+
+    def finish_moves(self) -> list[str]:
+        """Topics of which a partition has another Log now. Blocks."""
+        changed = []
+        for move in self.moves.take_ready():
+            name, index, one = move.topic, move.partition, move.target
+            try:
+                finish(move, self._now_ms())
+            except LogError as error:
+                log.error("a replica could not be moved", extra={
+                    "topic": name, "partition": index, "reason": str(error)})
+                continue
+            topic_id, logs, overrides = self._topics[name]
+            self._loads[self._place_of.pop(move.source, 0)] -= 1
+            self._loads[move.place] += 1
+            self._place_of[one] = move.place
+            self._timed.discard(move.source)
+            self._watch(one, self._config(overrides))
+            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+            log.info("a replica was moved", extra={
+                "topic": name, "partition": index, "directory": self.paths[move.place]})
+            changed.append(name)
+        return changed
+
+    def _complete_moves(self, places: dict) -> None:
+        """What a stop in the middle of a move left: the only copy becomes the partition."""
+        for number, listing in enumerate(self._listings):
+            for found in filter(None, map(FUTURE.fullmatch, listing)):
+                path = os.path.join(self.paths[number], found[0])
+                if found[1] in places or not _PARTITION_DIRECTORY.fullmatch(found[1]):
+                    self._left_over.append(path)
+                else:
+                    os.rename(path, os.path.join(self.paths[number], found[1]))
+                    places[found[1]] = number
+
     def _places(self) -> dict:
         """Partition directory -> number of the log directory that it is in."""
         places = {}
@@ -122,6 +176,7 @@ class LogManager:
                         raise StartError(f"{name} is in both {self.paths[places[name]]} "
                                          f"and {self.paths[number]}")
                     places[name] = number
+        self._complete_moves(places)
         return places
 
     def _hints(self) -> dict:
@@ -171,6 +226,7 @@ class LogManager:
         """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
         self.cleaner.stop()
+        self.moves.stop()
         with self._upkeep_lock:
             now_ms = self._now_ms()
             for directory in self.directories:
@@ -236,6 +292,8 @@ class LogManager:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
+        for index in range(len(logs)):
+            self.moves.cancel(name, index)
         for index, one in enumerate(logs):
             if one is not None:
                 self._saved.pop((topic_id, index), None)

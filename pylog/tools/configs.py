@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from pylog.client.administration import Admin
 from pylog.client.cluster import Cluster
 from pylog.tools import inquiry, resources
 from pylog.tools.command import Tools, pairs
@@ -92,13 +93,13 @@ def delete(session: Session, kind: str, name: str, keys: tuple[str, ...], dry_ru
 
 def _alter(session: Session, kind: str, name: str, changes: dict[str, str | None],
            dry_run: bool) -> None:
-    async def work(cluster: Cluster) -> None:
+    async def work(admin: Admin) -> None:
         number, own = _resource(kind, name)
         if number == resources.TOPIC:
-            await inquiry.topics(cluster, [own])
-        await resources.alter(cluster, number, own, changes, dry_run)
+            await inquiry.topics(admin.cluster, [own])
+        await resources.alter(admin, number, own, changes, dry_run)
 
-    session.run(work)
+    session.administer(work)
     would = "would be " if dry_run else ""
     session.out.result(
         {"kind": kind, "name": name, "configs": changes, "dry_run": dry_run},

@@ -12,7 +12,10 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from pylog.client.administration import Admin
 from pylog.client.cluster import Cluster
+from pylog.client.descriptions import ConfigResource, ResourceType
+from pylog.client.errors import KafkaError
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
@@ -26,7 +29,6 @@ SOURCES = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 6: "l
            7: "client-metrics", 8: "group"}
 TYPES = {1: "boolean", 2: "string", 3: "int", 4: "short", 5: "long", 6: "double", 7: "list",
          8: "class", 9: "password"}
-SET, DELETE = 0, 1
 
 
 def uuid_text(value: bytes) -> str | None:
@@ -65,22 +67,19 @@ async def described(cluster: Cluster, kind: int, name: str, keys: list[str] | No
     } for entry in row.configs), key=lambda entry: entry["name"])
 
 
-async def alter(cluster: Cluster, kind: int, name: str, changes: dict[str, str | None],
+async def alter(admin: Admin, kind: int, name: str, changes: dict[str, str | None],
                 dry_run: bool) -> None:
     """Sets what has a value and takes back what has none. Raises ToolError."""
-    request = messages.IncrementalAlterConfigsRequest(
-        validate_only=dry_run,
-        resources=[messages.IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=kind, resource_name=name,
-            configs=[messages.IncrementalAlterConfigsRequest.AlterableConfig(
-                name=key, config_operation=DELETE if value is None else SET, value=value)
-                for key, value in changes.items()])])
-    answer = await cluster.send(await node_of(cluster, kind, name), request)
-    for row in answer.responses:
-        if row.error_code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
-            await check_names(cluster, kind, name, changes)
-        if row.error_code:
-            raise ToolError(inquiry.said(row.error_code, row.error_message, name or "cluster"))
+    await node_of(admin.cluster, kind, name)
+    resource = ConfigResource(ResourceType(kind), name)
+    try:
+        await admin.incremental_alter_configs({resource: changes}, dry_run)
+    except KafkaError as error:
+        if error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST):
+            await check_names(admin.cluster, kind, name, changes)
+        if error.code < 0:
+            raise
+        raise ToolError(f"{error} ({inquiry.error_name(error.code)})") from None
 
 
 async def check_names(cluster: Cluster, kind: int, name: str | None, changes: Any) -> None:

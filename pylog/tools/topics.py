@@ -10,13 +10,16 @@ Source: Kafka's CreateTopics, DeleteTopics, CreatePartitions, Metadata.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Awaitable
 from typing import Any
 
 import click
 
+from pylog.client.administration import Admin
 from pylog.client.cluster import Cluster
+from pylog.client.descriptions import NewTopic
+from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
-from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
 from pylog.tools.command import TOPIC, Tools, confirmed, pairs
@@ -173,30 +176,41 @@ def create(session: Session, names: tuple[str, ...], partition_count: int | None
            dry_run: bool) -> None:
     """Create topics."""
     configs = pairs(settings, "--set")
-    request = messages.CreateTopicsRequest(
-        timeout_ms=int(session.timeout_s * 1000), validate_only=dry_run,
-        topics=[messages.CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partition_count or -1, replication_factor=replicas or -1,
-            configs=[messages.CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-                     for key, value in configs.items()]) for name in names])
+    wanted = [NewTopic(name, partition_count or -1, replicas or -1, configs=configs)
+              for name in names]
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        answer = await cluster.send(await cluster.controller(), request)
-        ended = [{"topic": row.name, "id": resources.uuid_text(row.topic_id),
-                  "partitions": row.num_partitions, "replicas": row.replication_factor,
-                  "error": _failure(row, if_not_exists, ErrorCode.TOPIC_ALREADY_EXISTS)}
-                 for row in answer.topics]
-        if any(row["error"] and "INVALID_CONFIG" in row["error"] for row in ended):
-            await resources.check_names(cluster, resources.TOPIC, None, configs)
-        return ended
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        ended = await _tried(admin.create_topics(wanted, dry_run, session.timeout_s))
+        rows = []
+        for name in names:
+            result = ended.get(name)
+            failure = result if isinstance(result, KafkaError) else None
+            if failure is not None and failure.code == ErrorCode.INVALID_CONFIG:
+                await resources.check_names(admin.cluster, resources.TOPIC, None, configs)
+            if if_not_exists and failure is not None \
+                    and failure.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                failure = None
+            rows.append({"topic": name,
+                         "id": resources.uuid_text(result) if isinstance(result, bytes) else None,
+                         "error": failure and _sentence(failure)})
+        return rows
 
-    _outcome(session, session.run(work), "would be created" if dry_run else "created")
+    _outcome(session, session.administer(work), "would be created" if dry_run else "created")
 
 
-def _failure(row: Any, may_pass: bool, passing: int) -> str | None:
-    if not row.error_code or may_pass and row.error_code == passing:
-        return None
-    return inquiry.said(row.error_code, row.error_message, f"topic {row.name}")
+async def _tried(change: Awaitable[Any]) -> dict[str, Any]:
+    """{topic: what came of it, an error too} of a change of several topics. Keeps (1)."""
+    try:
+        return await change or {}
+    except KafkaError as error:
+        results: dict[str, Any] | None = getattr(error, "results", None)
+        if results is None:
+            raise
+        return results
+
+
+def _sentence(error: KafkaError) -> str:
+    return f"topic {error} ({inquiry.error_name(error.code)})"
 
 
 def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
@@ -205,7 +219,7 @@ def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
         session.out.document(rows)
     failed = [row["error"] for row in rows if row["error"]]
     for row in rows:
-        if not row["error"]:
+        if not row["error"] and row.get("deleted", True):
             session.out.line(f"{row['topic']} {what}")
     if failed:
         raise ToolError("; ".join(failed))
@@ -219,28 +233,23 @@ def _outcome(session: Session, rows: list[dict[str, Any]], what: str) -> None:
 def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
     """Delete topics with all their records."""
     confirmed(f"Delete {', '.join(names)} with all records?", yes)
-    request = messages.DeleteTopicsRequest(timeout_ms=int(session.timeout_s * 1000))
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        node = await cluster.controller()
-        connection = await cluster.connection(node)
-        if connection.version(messages.DeleteTopicsRequest) >= 6:
-            request.topics = [messages.DeleteTopicsRequest.DeleteTopicState(name=name)
-                              for name in names]
-        else:
-            request.topic_names = list(names)
-        answer = await connection.send(request)
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        ended = await _tried(admin.delete_topics(names, session.timeout_s))
         rows = []
-        for row in answer.responses:
-            is_gone = row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            failure = _failure(row, if_exists, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if is_gone and failure:
-                failure = str(inquiry.unknown("topic", row.name,
-                                              await inquiry.topic_names(cluster)))
-            rows.append({"topic": row.name, "deleted": not row.error_code, "error": failure})
+        for name in names:
+            failure = ended.get(name)
+            is_gone = isinstance(failure, KafkaError) \
+                and failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            told = _sentence(failure) if isinstance(failure, KafkaError) else None
+            if is_gone:
+                told = None if if_exists else str(inquiry.unknown(
+                    "topic", name, await inquiry.topic_names(admin.cluster)))
+            rows.append({"topic": name, "deleted": not isinstance(failure, KafkaError),
+                         "error": told})
         return rows
 
-    _outcome(session, session.run(work), "deleted")
+    _outcome(session, session.administer(work), "deleted")
 
 
 @topics.command()
@@ -260,28 +269,20 @@ def alter(session: Session, name: str, partition_count: int | None, settings: tu
     if not changes and partition_count is None:
         raise click.UsageError("nothing to alter: --partitions, --set or --unset")
 
-    async def work(cluster: Cluster) -> None:
-        await inquiry.topics(cluster, [name])
+    async def work(admin: Admin) -> None:
+        await inquiry.topics(admin.cluster, [name])
         if partition_count is not None:
-            await _grow(cluster, name, partition_count, session.timeout_s, dry_run)
+            ended = await _tried(admin.create_partitions({name: partition_count}, dry_run,
+                                                         session.timeout_s))
+            if isinstance(ended.get(name), KafkaError):
+                raise ToolError(_sentence(ended[name]))
         if changes:
-            await resources.alter(cluster, resources.TOPIC, name, changes, dry_run)
+            await resources.alter(admin, resources.TOPIC, name, changes, dry_run)
 
-    session.run(work)
+    session.administer(work)
     session.out.result({"topic": name, "partitions": partition_count, "configs": changes,
                         "dry_run": dry_run},
                        f"{name} {'would be altered' if dry_run else 'altered'}")
-
-
-async def _grow(cluster: Cluster, name: str, count: int, wait_s: float, dry_run: bool) -> None:
-    request = messages.CreatePartitionsRequest(
-        timeout_ms=int(wait_s * 1000), validate_only=dry_run,
-        topics=[messages.CreatePartitionsRequest.CreatePartitionsTopic(
-            name=name, count=count, assignments=None)])
-    answer = await cluster.send(await cluster.controller(), request)
-    for row in answer.results:
-        if row.error_code:
-            raise ToolError(inquiry.said(row.error_code, row.error_message, f"topic {name}"))
 
 
 COMMANDS = {"topics": topics}

@@ -7,7 +7,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
-    """The name of a topic that was just created."""
+    """The name of a topic that was just created. It keeps records of long ago: tests write such."""
+    config.setdefault("retention.ms", "-1")
     name = f"t-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = admin.create_topics([NewTopic(name, partitions, 1, config=config)])

@@ -299,6 +299,26 @@ def test_what_is_fetched_ahead_is_bounded(broker):
         assert len(collect(consumer, 7999)) == 7999
 
 
+def test_an_idle_consumer_names_its_partitions_once(broker, monkeypatch):
+    from pylog.client import fetcher
+
+    topic, sent = new_topic(broker, 3), []
+    build = fetcher._Node._request
+
+    def spied(self, *given):
+        sent.append(build(self, *given))
+        return sent[-1]
+
+    monkeypatch.setattr(fetcher._Node, "_request", spied)
+    with reader(broker, topic, fetch_max_wait_ms=50) as consumer:
+        end_s = time.monotonic() + 20
+        while len(sent) < 8 and time.monotonic() < end_s:
+            consumer.poll(0.1)
+    named = [sum(len(row.partitions) for row in request.topics) for request in sent]
+    assert sum(named) == 3 and named[-3:] == [0, 0, 0]
+    assert sent[-1].session_id != 0 and sent[-1].session_epoch > 1
+
+
 def test_records_that_come_later_are_waited_for(broker):
     topic = new_topic(broker)
     with reader(broker, topic) as consumer:

@@ -120,6 +120,23 @@ def test_revoked_partitions_can_still_be_committed(broker, join):
     assert told.calls[:2] == [("assigned", everything), ("revoked", everything)]
 
 
+def test_callbacks_may_ask_seek_and_commit(broker, join):
+    topic, group = new_topic(broker), new_name("g")
+    put(broker, topic, rows(50))
+    part, seen = TopicPartition(topic, 0), []
+
+    class Seeking(Told):
+        def on_partitions_assigned(self, partitions):
+            seen.append(member.position(part, 10))
+            member.seek(part, 45)
+            member.commit({part: 7})
+            seen.append(member.committed([part])[part].offset)
+
+    member = join(group, [topic], listener=Seeking())
+    assert [one.offset for one in collect(member, 5)] == [45, 46, 47, 48, 49]
+    assert seen == [0, 7]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_cooperative_members_keep_reading_what_they_keep(broker, join, protocol):
     topic, group = new_topic(broker, 4), new_name("g")

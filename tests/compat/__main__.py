@@ -17,13 +17,11 @@ from pathlib import Path
 
 from tests.brokers import Brokerd, Kafka
 from tests.compat.clients import CLIENTS, SCENARIOS
-from tests.compat.scenario import REPOSITORY, Result, run_client
+from tests.compat.scenario import REPOSITORY, SETTINGS, Result, run_client
 from tests.compat.table import document, passes
 
 KNOWN = Path(__file__).with_name("known_failures.toml")
 DOCUMENT = REPOSITORY / "docs" / "compat.md"
-SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4",
-            "auto.create.topics.enable": "false"}
 
 
 def surprises(results: list[Result], known: dict[str, str], before: set[str], whole: bool):

@@ -21,7 +21,8 @@ class Member(flows.Member):
     async def _work(self) -> None:
         consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
                                     group_id=self.group, auto_offset_reset="earliest",
-                                    session_timeout_ms=6000, heartbeat_interval_ms=1000)
+                                    session_timeout_ms=6000, heartbeat_interval_ms=1000,
+                                    group_instance_id=flows.INSTANCE)
         await consumer.start()
         try:
             while not self.ending.is_set():

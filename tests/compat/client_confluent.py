@@ -30,7 +30,8 @@ class Member(flows.Member):
     def work(self) -> None:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group,
                              "auto.offset.reset": "earliest", "session.timeout.ms": 6000,
-                             "heartbeat.interval.ms": 1000})
+                             "heartbeat.interval.ms": 1000,
+                             **({"group.instance.id": flows.INSTANCE} if flows.INSTANCE else {})})
         consumer.subscribe([self.topic])
         while not self.ending.is_set():
             message = consumer.poll(0.2)

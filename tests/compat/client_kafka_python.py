@@ -19,13 +19,15 @@ from kafka.structs import OffsetAndMetadata
 
 from tests.compat import flows
 
+STATIC = {"group_instance_id": flows.INSTANCE} if flows.INSTANCE else {}
+
 
 class Member(flows.Member):
     def work(self) -> None:
         consumer = KafkaConsumer(self.topic, bootstrap_servers=self.bootstrap,
                                  group_id=self.group, auto_offset_reset="earliest",
                                  session_timeout_ms=6000, heartbeat_interval_ms=1000,
-                                 metadata_max_age_ms=5000)
+                                 metadata_max_age_ms=5000, **STATIC)
         while not self.ending.is_set():
             for messages in consumer.poll(200).values():
                 self.keys += [message.key for message in messages]

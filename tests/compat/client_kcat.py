@@ -2,7 +2,8 @@
 
 Owns: kcat processes.
 Called by: tests.compat.
-Invariants: (1) records travel as hexadecimal text, for kcat's formats are lines. kcat names no
+Invariants: (1) a member has kcat's -E: without it kcat ends when its one broker is gone;
+  (2) records travel as hexadecimal text, for kcat's formats are lines. kcat names no
   timestamp when it produces, so that those of a read are not compared.
 """
 
@@ -19,9 +20,11 @@ FORMAT = "%k %s %p %o\n"
 class Member(flows.Member):
     def work(self) -> None:
         process = subprocess.Popen(
-            ["kcat", "-b", self.bootstrap, "-G", self.group, "-u", "-f", FORMAT,
+            ["kcat", "-b", self.bootstrap, "-E", "-G", self.group, "-u", "-f", FORMAT,
              "-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000",
-             "-X", "heartbeat.interval.ms=1000", self.topic],
+             "-X", "heartbeat.interval.ms=1000",
+             *(("-X", f"group.instance.id={flows.INSTANCE}") if flows.INSTANCE else ()),
+             self.topic],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
         told = []
         readers = [flows.threading.Thread(target=self._records, args=(process.stdout,)),

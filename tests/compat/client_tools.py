@@ -150,7 +150,14 @@ def configs(tools: Tools, topic: str) -> str:
         if kind != "broker-loggers":
             ask(kind, name, "--alter", "--delete-config", key)
     assert "node.id=1" in ask("brokers", "1", "--describe", "--all")
-    return "topics, brokers, the default of brokers, loggers, groups, client metrics"
+    for kind, name in (("users", "alice"), ("users", None), ("clients", "reader"),
+                       ("clients", None)):
+        ask(kind, name, "--alter", "--add-config", "consumer_byte_rate=1000000000")
+        told = ask(kind, name, "--describe")
+        seen(r"consumer_byte_rate=1(\.0E9|000000000)", told)
+        ask(kind, name, "--alter", "--delete-config", "consumer_byte_rate")
+    return ("topics, brokers, the default of brokers, loggers, groups, client metrics, "
+            "quotas of users and clients")
 
 
 def group_rows(told: str, topic: str) -> dict[int, tuple[str, str]]:
@@ -261,7 +268,7 @@ def delete_records(tools: Tools, topic: str) -> str:
                          plan_file(folder, partitions=[row]))
     assert f"partition: {topic}-0\tlow_watermark: 40" in told
     assert tools.end(topic, "earliest") == 40
-    return ""
+    return "the log start moves"
 
 
 def log_dirs(tools: Tools, topic: str) -> str:
@@ -269,7 +276,7 @@ def log_dirs(tools: Tools, topic: str) -> str:
     told = tools.ask("kafka-log-dirs", "--describe", "--topic-list", topic)
     size = seen(rf'"partition":"{topic}-0","size":(\d+),"offsetLag":0,"isFuture":false', told)
     assert int(size[1]) > 61
-    return ""
+    return "the size of a partition"
 
 
 def console(tools: Tools, topic: str) -> str:
@@ -289,7 +296,7 @@ def console(tools: Tools, topic: str) -> str:
     told = tools.ask("kafka-console-consumer", "--topic", topic, "--partition", 0, "--offset",
                      150, "--max-messages", 3)
     assert "value 150\nvalue 151\nvalue 152" in told
-    return ""
+    return "keys, headers, nulls; by partition and offset, from the beginning, in a group"
 
 
 def producer_perf(tools: Tools, topic: str) -> str:
@@ -306,7 +313,7 @@ def consumer_perf(tools: Tools, topic: str) -> str:
     told = tools.ask("kafka-consumer-perf-test", "--topic", topic, "--num-records", RECORDS,
                      "--group", f"{topic}-group", "--timeout", 30000)
     seen(rf", {RECORDS}, ", told)
-    return ""
+    return f"{RECORDS:,} records in a group"
 
 
 def events(told: str) -> list[dict]:
@@ -369,7 +376,7 @@ def latency(tools: Tools, topic: str) -> str:
                      "--num-records", 200, "--producer-acks", "all", "--record-size", 100)
     seen(r"Avg latency: [\d.]+ ms", told)
     seen(r"50th = \d+, 99th = \d+, 99.9th = \d+", told)
-    return ""
+    return "200 records there and back"
 
 
 def quorum(tools: Tools, topic: str) -> str:
@@ -392,7 +399,7 @@ def api_versions(tools: Tools, topic: str) -> str:
     for line in (r"Produce\(0\): \d+ to \d+ \[usable: \d+\]", r"Fetch\(1\): ",
                  r"JoinGroup\(11\): 0 to 9", r"ApiVersions\(18\): "):
         seen(line, told)
-    return ""
+    return "ranges of versions"
 
 
 def cluster(tools: Tools, topic: str) -> str:
@@ -437,7 +444,7 @@ def verification(tools: Tools, topic: str) -> str:
         for line in watcher.stdout:
             told += line
             if "max lag is 0" in line:
-                return ""
+                return "a lag of 0"
     finally:
         watcher.kill()
         watcher.wait()
@@ -472,7 +479,7 @@ def streams_reset(tools: Tools, topic: str) -> str:
               "--input-topics", topic, "--force")
     told = tools.ask("kafka-consumer-groups", "--describe", "--group", application)
     assert group_rows(told, topic) == {0: ("0", "100")}, told
-    return ""
+    return "an application's offsets go back to the start"
 
 
 FLOWS = {

@@ -7,23 +7,31 @@ Invariants: (1) a program prints one JSON line {"ok", "note"} last and exits 0 o
 """
 
 import json
+import os
 import sys
 import threading
 import time
 import traceback
 
 BASE_MS = 1_760_000_000_000
-ROWS = 50
+ROWS = 51
+BIG_BYTES = 390_000
 PARTITIONS = 4
+# The driver names the static member (KIP-345) that a member program is to be, if any.
+INSTANCE = os.environ.get("COMPAT_INSTANCE")
 WAIT_S = 45.0
 # The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 RESET_START, RESET_END = 3, 20
 
 
 def rows(stem: str, count: int = ROWS, start: int = 0) -> list[tuple[bytes, bytes, int]]:
-    """(key, value, timestamp in ms): values of every byte, a second apart from each other."""
+    """(key, value, timestamp in ms): values of every byte, a second apart from each other.
+
+    The last of a full set is longer than any codec's block.
+    """
     return [(b"%s-%d" % (stem.encode(), number),
-             bytes((number * 7 + place) % 256 for place in range(number * 13)),
+             bytes((number * 7 + place) % 256
+                   for place in range(number * 13 if number < ROWS - 1 else BIG_BYTES)),
              BASE_MS + 1000 * number) for number in range(start, start + count)]
 
 
@@ -128,6 +136,14 @@ def member(client, topic: str) -> str:
     return ""
 
 
+def create(client, topic: str) -> str:
+    """The first record makes its topic."""
+    name, sent = f"{topic}-new", rows("new", 5)
+    client.produce(name, sent, "none")
+    assert client.read(name, 0, 5) == sent, "read back other records than written"
+    return ""
+
+
 def resume(client, topic: str) -> str:
     sent = rows("resume", 30)
     client.produce(topic, sent, "none", 0)
@@ -219,8 +235,9 @@ def groups(client, topic: str) -> str:
     return note
 
 
-FLOWS = {"codecs": codecs, "group": group, "member": member, "resume": resume, "seek": seek,
-         "reset": reset, "topics": topics, "configs": configs, "groups": groups}
+FLOWS = {"codecs": codecs, "create": create, "group": group, "member": member,
+         "resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs,
+         "groups": groups}
 
 
 def main(make) -> None:

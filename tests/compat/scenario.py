@@ -6,24 +6,29 @@ Invariants: (1) a topic and a group are one scenario's alone; (2) what the drive
   the broker goes over the wire, so that it is the same for Apache Kafka.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import re
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.brokers import BrokerDied
 from tests.compat import flows
 from tests.compat.clients import Client, ClientMissing
-from tests.compat.dying import dying
+from tests.compat.dying import dying, restart, static
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
 from tests.wire.talk import append, create_topic
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-PARTITIONS = {"group": flows.PARTITIONS, "dying": flows.PARTITIONS, "streams": 2,
+SETTINGS = {"group.initial.rebalance.delay.ms": "200", "offsets.topic.num.partitions": "4"}
+DEADLY = {"dying": dying, "static": static, "restart": restart}
+PARTITIONS = {"group": flows.PARTITIONS, **dict.fromkeys(DEADLY, flows.PARTITIONS), "streams": 2,
               "kafka-consumer-groups": 3, "kafka-verifiable-consumer": 4}
 DELETE_RECORDS, OFFSET_FETCH = 21, 9
 _SERIAL = itertools.count()
@@ -83,15 +88,32 @@ def _answer(command: list[str], client: Client, log: Path) -> tuple[bool, str]:
     return answer["ok"] and done.returncode == 0, answer["note"]
 
 
+@contextlib.contextmanager
+def _own(broker):
+    """A broker of the same kind, to be killed and started again on its port."""
+    with tempfile.TemporaryDirectory(prefix="compat-") as root, \
+            type(broker)(Path(root), SETTINGS) as own:
+        if own.name == "kafka":
+            own.broker.wanted_port = own.port
+        yield own
+        alarms = own.alarms()
+        assert not alarms, alarms[0]
+
+
+def _deadly(command: list[str], scenario: str, broker, log: Path) -> tuple[bool, str]:
+    try:
+        with _own(broker) if scenario == "restart" else contextlib.nullcontext(broker) as one:
+            return True, DEADLY[scenario](command, one, _ready(scenario, one), log)
+    except (AssertionError, BrokerDied) as failure:
+        return False, str(failure)
+
+
 def run_scenario(command: list[str], client: Client, scenario: str, broker, logs: Path) -> Result:
     """Start the program for one scenario on a topic of its own."""
-    topic = _ready(scenario, broker)
     log = logs / re.sub(r"[^\w.-]+", "-", f"{client.name}-{client.version}-{scenario}.log")
-    if scenario == "dying":
-        try:
-            return Result(client, scenario, True, dying(command, broker, topic, log))
-        except AssertionError as failure:
-            return Result(client, scenario, False, str(failure))
+    if scenario in DEADLY:
+        return Result(client, scenario, *_deadly(command, scenario, broker, log))
+    topic = _ready(scenario, broker)
     ok, note = _answer([*command, broker.bootstrap, scenario, topic], client, log)
     if ok and scenario == "resume" and (offset := _committed(broker, topic)) != 30:
         return Result(client, scenario, False, f"the group's offset is {offset}, not 30")

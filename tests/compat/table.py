@@ -9,10 +9,14 @@ Invariants: (1) every client is one row, every scenario one column, every tool o
 import re
 
 COLUMNS = {
-    "codecs": "every codec the client has, written and read back byte for byte by assignment",
+    "codecs": "every codec the client has, records of 0 to 390,000 bytes written and read back "
+              "byte for byte by assignment",
+    "create": "the first record makes its topic",
     "group": "a group of one, a second member joins, then leaves; every record is seen",
     "dying": "one of two members is killed; when its session ends, and not before, the other takes "
              "over and reads on; a third joins",
+    "static": "a static member is killed and back within its session: no partition moves",
+    "restart": "the broker is killed (kill -9) and started again under a member, which reads on",
     "resume": "commit, leave, and go on from the commit with a new consumer",
     "seek": "the offset for a time, and reading from there",
     "reset": "where consumers begin: earliest, latest, and after an offset that is gone; "
@@ -20,6 +24,8 @@ COLUMNS = {
     "topics": "create, describe, delete; add partitions",
     "configs": "alter and describe a topic's settings, describe a broker's",
     "groups": "list, describe, committed offsets told and set, delete",
+    "calls": "every call of Kafka 4.3's administration client that one broker without security "
+             "serves, right and wrong ones: topics, records, settings, groups, cluster, quotas",
     "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "
                "empty state folder",
 }

@@ -145,3 +145,33 @@ def test_a_read_only_directory_is_refused(tmp_path):
     with pytest.raises(PermissionError):
         log.LogDir(tmp_path)
     tmp_path.chmod(0o700)
+
+
+def test_a_full_disk_that_was_put_in_its_place_refuses_appends_until_it_is_taken_away(tmp_path):
+    directory = log.LogDir(tmp_path, 2)
+    one = opened(directory)
+    one.append(make(3), NOW)
+    directory.set_disk(log.DISK_FULL)
+    with pytest.raises(log.StorageError):
+        one.append(make(2), NOW)
+    assert one.end_offset == 3 and offsets(one.read(0)) == [0] and not directory.offline
+    directory.set_disk(log.DISK_SYSTEM)
+    assert one.append(make(2), NOW) == (3, 4)
+
+
+def test_a_disk_that_does_not_sync_takes_its_directory_offline_and_no_other(tmp_path):
+    failing, sound = log.LogDir(tmp_path / "a", 2), log.LogDir(tmp_path / "b", 2)
+    failing.set_disk(log.DISK_NO_SYNC)
+    for directory in (failing, sound):
+        opened(directory).append(make(1), NOW)
+    one, other = opened(failing, "t", 1), opened(sound, "t", 1)
+    one.append(make(1), NOW)
+    with pytest.raises(log.StorageError):
+        one.flush()
+    failing.set_disk(log.DISK_SYSTEM)
+    assert failing.offline and failing.failure[1] == "EIO"
+    other.append(make(1), NOW)
+    other.flush()
+    assert not sound.offline
+    with pytest.raises(ValueError, match="disk 9"):
+        sound.set_disk(9)

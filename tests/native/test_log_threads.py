@@ -36,6 +36,7 @@ SOURCES = [
     "log_settle",
     "log_wait",
     "disk",
+    "log_move",
     "keymap",
     "clean",
     "log_clean",

@@ -33,7 +33,7 @@ def broker(make_broker):
 @pytest.fixture
 def run_pytest(pytester, monkeypatch):
     """Runs a test file in a pytest of its own, with the plugin: run_pytest(source, *arguments)."""
-    monkeypatch.setenv("PYTHONPATH", os.fspath(REPOSITORY))
+    monkeypatch.setenv("PYTHONPATH", os.fspath(REPOSITORY), prepend=os.pathsep)
     installed = importlib.metadata.entry_points(group="pytest11", name="pylog")
     plugin = [] if installed else ["-p", "pylog.testing.plugin"]
 

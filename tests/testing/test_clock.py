@@ -116,3 +116,16 @@ def test_what_can_be_compacted_by_then_is(broker):
         topic.append(("a", value), ("b", value))
     broker.clock.advance(hours=2)
     topic.assert_records([("a", "3"), ("b", "3")])
+
+
+def test_a_broker_whose_disk_failed_can_still_be_moved_in_time(broker):
+    from tests.wire import talk
+
+    topic = broker.create_topic("t")
+    broker.faults.refuse_fsync()
+    with Connection(broker.port) as connection:
+        assert talk.produce(connection, "t", raw.batch())["error_code"] == 56
+    broker.clock.advance(hours=1)
+    broker.restart()
+    topic.append("after")
+    assert topic.values()[-1] == b"after"

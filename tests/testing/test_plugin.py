@@ -134,3 +134,23 @@ def test_brokers_can_be_child_processes_by_an_option(run_pytest):
             topic.append("a")
             topic.assert_records(["a"])
     """, "--pylog-broker=process").assert_outcomes(passed=1)
+
+
+def test_a_client_that_a_test_left_open_does_not_disturb_the_next_one(run_pytest):
+    run_pytest("""
+        from pylog.client import Consumer
+
+        ports, left = [], []
+
+        def test_leaves_a_consumer(broker, topic):
+            topic.append("x")
+            left.append(Consumer(bootstrap_servers=broker.bootstrap, group_id="g",
+                                 auto_offset_reset="earliest"))
+            left[0].subscribe([topic.name])
+            assert left[0].poll(20)
+            ports.append(broker.port)
+
+        def test_next(broker):
+            assert broker.groups() == [] and broker.port not in ports
+            left[0].close(1)
+    """).assert_outcomes(passed=2)

@@ -140,11 +140,96 @@ def test_the_metrics_endpoint_is_asked_where_there_is_one(brokerd):
                                   fails=True).err
 
 
+def test_a_hot_partition_is_told_from_a_slow_member(target):
+    import threading
+
+    topic, group = topic_of(target, 4), unique("group")
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=target)
+    over = threading.Event()
+
+    def load():
+        while not over.wait(0.05):
+            append(target.port, topic, records(20, int(time.time() * 1000)), 2)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        view = explained(target, group, "--sample")
+    finally:
+        over.set()
+        thread.join()
+    found = {row["reason"]: row for row in view["reasons"]}
+    assert found["hot_partition"]["partition"] == f"{topic}-2"
+    assert found["hot_partition"]["produce_rate"] > 0 and "no_members" in found
+    rates = {row["partition"]: row["produce_rate"] for row in view["partitions"]}
+    assert rates[2] > 0 == rates[0]
+
+
+def test_members_that_come_and_go_are_told_of(target):
+    import threading
+
+    topic, group = filled(target, 4), unique("group")
+    first = member(target, group, topic)
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            second = Consumer({"bootstrap.servers": target.bootstrap, "group.id": group})
+            second.subscribe([topic])
+            end_s = time.monotonic() + 5
+            while not second.assignment() and time.monotonic() < end_s:
+                second.poll(0.05)
+                first.poll(0)
+            second.close()
+            for _ in range(10):
+                first.poll(0.05)
+
+    thread = threading.Thread(target=come_and_go)
+    try:
+        first.commit(offsets=[TopicPartition(topic, number, 2) for number in range(4)],
+                     asynchronous=False)
+        thread.start()
+        view = explained(target, group, "--sample", "-s", 6)
+    finally:
+        over.set()
+        thread.join()
+        first.close()
+    assert view["reasons"][0]["reason"] == "rebalancing", view["reasons"]
+
+
+def test_a_group_that_has_committed_nothing_is_not_said_to_keep_up(target):
+    topic, group = filled(target), unique("group")
+    consumer = member(target, group, topic)
+    try:
+        view = explained(target, group, "--sample")
+    finally:
+        consumer.close()
+    assert "has committed nothing yet" in view["sentence"]
+
+
 @pytest.mark.kafka
 def test_groups_work_on_apache_kafka(kafka):
     for test in (test_lag_is_told_in_records_and_seconds,
                  test_offsets_are_changed_only_with_execute,
                  test_a_group_with_members_keeps_its_offsets_and_lives,
                  test_the_nearest_group_is_told, test_a_group_that_nobody_is_in_is_explained,
-                 test_a_member_that_stands_still_is_explained):
+                 test_a_member_that_stands_still_is_explained,
+                 test_a_hot_partition_is_told_from_a_slow_member):
         test(kafka)
+
+
+@pytest.mark.kafka
+def test_an_open_transaction_is_told_of(kafka):
+    from confluent_kafka import Producer
+
+    topic, group = topic_of(kafka, 1), unique("group")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(5):
+        producer.produce(topic, "v")
+    producer.flush(30)
+    run("groups", "reset-offsets", group, "-t", topic, "--to-earliest", "--execute", broker=kafka)
+    found = {row["reason"]: row for row in explained(kafka, group, "--sample")["reasons"]}
+    assert found["open_transaction"]["lag_records"] == 5
+    producer.abort_transaction(30)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pylog.config import catalogue
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
@@ -62,11 +63,11 @@ def _alter(side: Side, label: str, kind: int, name: str, *rows, version: int = 1
 OWN = {"log.dir", "log.dirs", "listeners", "advertised.listeners", "node.id", "broker.id",
        "process.roles", "controller.listener.names", "controller.quorum.voters",
        "listener.security.protocol.map", "num.network.threads", "socket.receive.buffer.bytes",
-       "decompressed.batch.bytes.max",
-       "records.validate.enable", "log.flush.acks.all.enable", "min.insync.replicas",
+       "min.insync.replicas",
        "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
        "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",
-       "share.coordinator.state.topic.min.isr", "group.initial.rebalance.delay.ms"}
+       "share.coordinator.state.topic.min.isr", "group.initial.rebalance.delay.ms",
+       *(row[0] for row in catalogue.OWN)}
 ELR = {"min.insync.replicas"}
 
 

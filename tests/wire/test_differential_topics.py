@@ -55,6 +55,12 @@ def _metadata(side: Side, version: int) -> None:
     if version >= 8:
         ask_for("operations of a topic", [{"name": one}],
                 include_topic_authorized_operations=True)
+        ask_for("operations of what is not there", [{"name": missing}, {"name": "a b"}],
+                include_topic_authorized_operations=True)
+    if version >= 12:
+        ask_for("operations of an unknown id",
+                [{"name": None, "topic_id": uuid.UUID(int=12345)}],
+                include_topic_authorized_operations=True)
     if 8 <= version <= 10:
         ask_for("operations of the cluster", [{"name": one}],
                 include_cluster_authorized_operations=True)

@@ -12,9 +12,10 @@ from tests.brokers import answers, cpu_seconds
 from tests.wire import raw
 from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection, header
-from tests.wire.talk import create_topic, unique
+from tests.wire.talk import append, create_topic, unique
 
 OK, UNKNOWN_TOPIC, INVALID_TOPIC, EXISTS, BAD_PARTITIONS, BAD_REPLICATION = 0, 3, 17, 36, 37, 38
+DELETE_RECORDS = 21
 BAD_ASSIGNMENT, BAD_CONFIG, INVALID_REQUEST, POLICY = 39, 40, 42, 44
 CREATE_VERSIONS = [2, 4, 5, 7]
 
@@ -220,3 +221,15 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(target):
                     topics=[{"name": name, "topic_id": None}])
         assert again["responses"][0]["error_code"] == UNKNOWN_TOPIC
     assert create_topic(target.port, name) != first
+
+
+def test_records_above_a_deletion_stay_however_old_they_are(target):
+    topic = unique("trimmed-old")
+    create_topic(target.port, topic)
+    append(target.port, topic, raw.batch(
+        [raw.record(offset_delta=number) for number in range(10)], base_timestamp=1))
+    with Connection(target.port) as connection:
+        answer = ask(connection, DELETE_RECORDS, 2, timeout=5000, topics=[{
+            "name": topic, "partitions": [{"partition_index": 0, "offset": 2}]}])
+    row = answer["topics"][0]["partitions"][0]
+    assert (row["error_code"], row["low_watermark"]) == (OK, 2)

@@ -36,6 +36,9 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class Compat {
     private static final long BASE_MS = 1_760_000_000_000L;
     private static final int PARTITIONS = 4;
+    /** The last of a full set of rows is longer than any codec's block. */
+    private static final int ROWS = 51;
+    private static final int BIG_BYTES = 390_000;
     /** The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19. */
     private static final int RESET_START = 3;
     private static final int RESET_END = 20;
@@ -64,6 +67,7 @@ public final class Compat {
     private String run(String scenario) throws Exception {
         switch (scenario) {
             case "codecs": return codecs();
+            case "create": return new Compat(bootstrap, topic + "-new").create();
             case "group": return group();
             case "resume": return resume();
             case "seek": return seek();
@@ -77,7 +81,7 @@ public final class Compat {
     }
 
     private static byte[] value(int number) {
-        byte[] bytes = new byte[number * 13];
+        byte[] bytes = new byte[number < ROWS - 1 ? number * 13 : BIG_BYTES];
         for (int place = 0; place < bytes.length; place++) {
             bytes[place] = (byte) (number * 7 + place);
         }
@@ -131,6 +135,10 @@ public final class Compat {
         settings.put("heartbeat.interval.ms", "1000");
         if (group != null) {
             settings.put("group.id", group);
+            // The driver names the static member (KIP-345) that this program is to be, if any.
+            if (System.getenv("COMPAT_INSTANCE") != null) {
+                settings.put("group.instance.id", System.getenv("COMPAT_INSTANCE"));
+            }
         }
         for (int place = 0; place < more.length; place += 2) {
             settings.put(more[place], more[place + 1]);
@@ -174,10 +182,17 @@ public final class Compat {
     private String codecs() throws Exception {
         String[] names = {"none", "gzip", "snappy", "lz4", "zstd"};
         for (int place = 0; place < names.length; place++) {
-            produce(names[place], 50, names[place], 0);
-            readBack(names[place], 50L * place, 0, 50);
+            produce(names[place], ROWS, names[place], 0);
+            readBack(names[place], (long) ROWS * place, 0, ROWS);
         }
         return String.join(" ", names);
+    }
+
+    /** The first record makes its topic. */
+    private String create() throws Exception {
+        produce("new", 5, "none", 0);
+        readBack("new", 0, 0, 5);
+        return "";
     }
 
     private final class Member extends Thread {

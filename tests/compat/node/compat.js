@@ -17,9 +17,14 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   decompress: async (buffer) => Buffer.from(zstd.decompress(buffer)),
 });
 
-const [bootstrap, scenario, topic] = process.argv.slice(2);
+const [bootstrap, scenario] = process.argv.slice(2);
+// The scenario "create" is of a topic that is not there yet.
+const topic = process.argv[4] + (scenario === 'create' ? '-new' : '');
 const BASE_MS = 1760000000000;
 const PARTITIONS = 4;
+// The last of a full set of rows is longer than any codec's block.
+const ROWS = 51;
+const BIG_BYTES = 390000;
 // The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 const RESET_START = 3;
 const RESET_END = 20;
@@ -39,7 +44,8 @@ async function waitFor(what, condition) {
 }
 
 function value(number) {
-  return Buffer.from(Array.from({ length: number * 13 }, (_, place) => (number * 7 + place) % 256));
+  const length = number < ROWS - 1 ? number * 13 : BIG_BYTES;
+  return Buffer.from(Array.from({ length }, (_, place) => (number * 7 + place) % 256));
 }
 
 async function produce(stem, count, codec, partition) {
@@ -97,11 +103,17 @@ async function codecs() {
   await zstd.init();
   let offset = 0;
   for (const codec of Object.keys(CODECS)) {
-    await produce(codec, 50, codec, 0);
-    await readBack(codec, offset, 0, 50);
-    offset += 50;
+    await produce(codec, ROWS, codec, 0);
+    await readBack(codec, offset, 0, ROWS);
+    offset += ROWS;
   }
   return Object.keys(CODECS).join(' ');
+}
+
+async function create() {
+  await produce('new', 5, 'none', 0);
+  await readBack('new', 0, 0, 5);
+  return '';
 }
 
 async function group() {
@@ -259,7 +271,9 @@ async function living() {
   }
 }
 
-const FLOWS = { codecs, group, member: living, resume, seek, reset, topics, configs, groups };
+const FLOWS = {
+  codecs, create, group, member: living, resume, seek, reset, topics, configs, groups,
+};
 FLOWS[scenario]().then((note) => {
   console.log(JSON.stringify({ ok: true, note }));
   process.exit(0);

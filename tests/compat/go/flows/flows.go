@@ -17,6 +17,12 @@ const BaseMs = 1_760_000_000_000
 
 const partitions = 4
 
+// The last of a full set of rows is longer than any codec's block.
+const fullSet, bigBytes = 51, 390_000
+
+// Instance is the static member (KIP-345) that the driver wants this program to be, if any.
+var Instance = os.Getenv("COMPAT_INSTANCE")
+
 // The topic of the scenario "reset" as the driver leaves it: offsets 3 to 19.
 const resetStart, resetEnd = 3, 20
 
@@ -107,7 +113,11 @@ type Trimmer interface {
 func Rows(stem string, count int) []Row {
 	rows := make([]Row, count)
 	for number := range rows {
-		value := make([]byte, number*13)
+		length := number * 13
+		if number == fullSet-1 {
+			length = bigBytes
+		}
+		value := make([]byte, length)
 		for place := range value {
 			value[place] = byte(number*7 + place)
 		}
@@ -121,8 +131,8 @@ func Rows(stem string, count int) []Row {
 func Main(open func(bootstrap string) Client) {
 	client := open(os.Args[1])
 	flow := map[string]func(Client, string) (string, error){
-		"codecs": codecs, "group": group, "member": living, "resume": resume, "seek": seek,
-		"reset": reset, "topics": topics, "configs": configs, "groups": groups,
+		"codecs": codecs, "create": create, "group": group, "member": living,
+		"resume": resume, "seek": seek, "reset": reset, "topics": topics, "configs": configs, "groups": groups,
 	}[os.Args[2]]
 	note, err := flow(client, os.Args[3])
 	if err != nil {
@@ -153,7 +163,7 @@ func same(got, want []Row, start int64) error {
 func codecs(client Client, topic string) (string, error) {
 	offset := int64(0)
 	for _, codec := range client.Codecs() {
-		sent := Rows(codec, 50)
+		sent := Rows(codec, fullSet)
 		if err := client.Produce(topic, sent, codec, 0); err != nil {
 			return "", fmt.Errorf("%s: produce: %w", codec, err)
 		}
@@ -167,6 +177,19 @@ func codecs(client Client, topic string) (string, error) {
 		offset += int64(len(sent))
 	}
 	return strings.Join(client.Codecs(), " "), nil
+}
+
+// create: the first record makes its topic.
+func create(client Client, topic string) (string, error) {
+	sent := Rows("new", 5)
+	if err := client.Produce(topic+"-new", sent, "none", 0); err != nil {
+		return "", err
+	}
+	got, err := client.Read(topic+"-new", 0, len(sent))
+	if err != nil {
+		return "", err
+	}
+	return "", same(got, sent, 0)
 }
 
 func join(client Client, topic string) *Member {

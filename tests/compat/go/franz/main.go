@@ -33,7 +33,7 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 		"gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression()}
 	kafka, err := c.open(kgo.ProducerBatchCompression(codecs[codec]),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.AllowAutoTopicCreation())
 	if err != nil {
 		return err
 	}
@@ -79,15 +79,19 @@ func (c client) Read(topic string, start int64, count int) ([]flows.Row, error) 
 }
 
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
-	kafka, err := c.open(kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
+	options := []kgo.Opt{kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.SessionTimeout(6*time.Second), kgo.HeartbeatInterval(time.Second),
+		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(time.Second),
 		kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, got map[string][]int32) {
 			member.Added(got[topic])
 		}),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, lost map[string][]int32) {
 			member.Lost(lost[topic])
-		}))
+		})}
+	if flows.Instance != "" {
+		options = append(options, kgo.InstanceID(flows.Instance))
+	}
+	kafka, err := c.open(options...)
 	if err != nil {
 		return err
 	}
@@ -101,7 +105,8 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		fetches := kafka.PollFetches(ctx)
 		cancel()
-		if err := fetches.Err(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		// Other errors are told to be logged: the library itself tries again.
+		if err := fetches.Err(); errors.Is(err, kgo.ErrClientClosed) {
 			return err
 		}
 		fetches.EachRecord(func(record *kgo.Record) { member.Saw(record.Key) })

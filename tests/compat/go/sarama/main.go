@@ -27,6 +27,7 @@ func settings() *sarama.Config {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Group.Heartbeat.Interval = time.Second
 	config.Consumer.Group.Session.Timeout = 6 * time.Second
+	config.Consumer.Group.InstanceId = flows.Instance
 	return config
 }
 
@@ -134,11 +135,19 @@ func (c client) consume(ctx context.Context, topic, group string, one handler,
 func (c client) Join(topic, group string, member *flows.Member, ending <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { <-ending; cancel() }()
-	return c.consume(ctx, topic, group, handler{assigned: member.Assigned, topic: topic,
+	one := handler{assigned: member.Assigned, topic: topic,
 		saw: func(session sarama.ConsumerGroupSession, message *sarama.ConsumerMessage) {
 			session.MarkMessage(message, "")
 			member.Saw(message.Key)
-		}}, settings())
+		}}
+	for {
+		err := c.consume(ctx, topic, group, one, settings())
+		if ctx.Err() != nil {
+			return err
+		}
+		// The library gives up after a few tries; its users begin again.
+		time.Sleep(200 * time.Millisecond)
+	}
 }
 
 func (c client) Take(topic, group string, count int) ([]flows.Row, error) {

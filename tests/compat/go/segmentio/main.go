@@ -31,7 +31,7 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 	codecs := map[string]kafka.Compression{"gzip": kafka.Gzip, "snappy": kafka.Snappy,
 		"lz4": kafka.Lz4, "zstd": kafka.Zstd}
 	writer := kafka.Writer{Addr: kafka.TCP(c.bootstrap), Topic: topic,
-		RequiredAcks: kafka.RequireAll, Compression: codecs[codec],
+		AllowAutoTopicCreation: true, RequiredAcks: kafka.RequireAll, Compression: codecs[codec],
 		BatchTimeout: 20 * time.Millisecond,
 		Balancer:     kafka.BalancerFunc(func(kafka.Message, ...int) int { return int(partition) })}
 	var messages []kafka.Message
@@ -41,7 +41,13 @@ func (c client) Produce(topic string, rows []flows.Row, codec string, partition 
 	}
 	ctx, cancel := limited()
 	defer cancel()
-	return errors.Join(writer.WriteMessages(ctx, messages...), writer.Close())
+	err := writer.WriteMessages(ctx, messages...)
+	for errors.Is(err, kafka.UnknownTopicOrPartition) && ctx.Err() == nil {
+		// A topic that is being made: the library's documentation has its users try again.
+		time.Sleep(200 * time.Millisecond)
+		err = writer.WriteMessages(ctx, messages...)
+	}
+	return errors.Join(err, writer.Close())
 }
 
 func rowOf(message kafka.Message) flows.Row {
@@ -92,8 +98,9 @@ func (c client) Join(topic, group string, member *flows.Member, ending <-chan st
 			return members.Close()
 		}
 		if err != nil {
-			members.Close()
-			return err
+			// The library's own Reader tries again as long as its user does.
+			time.Sleep(200 * time.Millisecond)
+			continue
 		}
 		var ids []int32
 		for _, one := range generation.Assignments[topic] {

@@ -1,0 +1,73 @@
+/* A log moves to another directory: batches are copied as they are while the old one goes on, the
+ * last of them with its append lock held. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log_state.h"
+
+enum { LOG_MOVE_BYTES = 4 << 20 };
+
+int log_rename(struct log *log, const char *name) {
+    struct log_dir *dir = log->home->dir;
+    char *renamed = strdup(name);
+    if (renamed == NULL) return LOG_E_MEMORY;
+    pthread_mutex_lock(&dir->files_lock);
+    int result = renameat(dir->fd, log->home->name, dir->fd, name) == 0 ? 0 : -errno;
+    if (result == 0) {
+        free(log->home->name);
+        log->home->name = renamed;
+    } else {
+        free(renamed);
+    }
+    pthread_mutex_unlock(&dir->files_lock);
+    if (result == 0) result = log_dir_sync(dir, NULL);
+    return result == 0 ? 0 : log_storage_error(log, result, "rename");
+}
+
+/* One range. 1: something was copied, 0: the ends are equal. */
+static int copy_range(struct log *from, struct log *to, uint8_t *buffer, int64_t now_ms,
+                      int64_t *copied) {
+    struct log_range range;
+    int64_t start = log_start_offset(from), at = log_end_offset(to);
+    if (at < start) at = start;
+    int result = log_read(from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
+    if (result != 0 || range.length == 0) return result;
+    uint8_t *bytes = range.length <= LOG_MOVE_BYTES ? buffer : malloc((size_t)range.length);
+    result = bytes == NULL
+                 ? LOG_E_MEMORY
+                 : segment_read(range.segment, range.position, bytes, (size_t)range.length);
+    /* A range begins with the batch that holds the offset; after a move of the start that batch may
+     * begin before it. */
+    if (result == 0) result = log_append_as_follower(to, bytes, (size_t)range.length, now_ms);
+    *copied += range.length;
+    if (bytes != buffer) free(bytes);
+    log_range_release(&range);
+    return result == 0 ? 1 : result;
+}
+
+int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms) {
+    uint8_t *buffer = malloc(LOG_MOVE_BYTES);
+    int result = buffer == NULL ? LOG_E_MEMORY : 1;
+    for (int64_t copied = 0; result == 1 && copied < bytes_max;)
+        result = copy_range(from, to, buffer, now_ms, &copied);
+    free(buffer);
+    return result;
+}
+
+int log_hand_over(struct log *from, struct log *to, int64_t now_ms) {
+    uint8_t *buffer = malloc(LOG_MOVE_BYTES);
+    int64_t copied = 0;
+    if (buffer == NULL) return LOG_E_MEMORY;
+    pthread_mutex_lock(&from->append_lock);
+    int result = atomic_load(&from->deleted) ? LOG_E_DELETED : 1;
+    while (result == 1) result = copy_range(from, to, buffer, now_ms, &copied);
+    /* What was acknowledged from this disk must be on that one before it answers for it. */
+    if (result == 0) result = log_flush(to);
+    if (result == 0) atomic_store(&from->leader, false);
+    pthread_mutex_unlock(&from->append_lock);
+    free(buffer);
+    return result;
+}

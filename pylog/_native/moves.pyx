@@ -1,0 +1,50 @@
+"""A log that moves to another log directory of its node.
+
+Owns: nothing; both Logs own their files.
+Called by: log.moves, from one thread for each move.
+Invariants: csrc/log.h's. The GIL is released around every call.
+Source: KIP-113 (replicas move between log directories).
+"""
+
+from libc.stdint cimport int64_t
+
+from pylog._native cimport csrc
+from pylog._native.log cimport Log
+
+
+def rename(Log log not None, str name not None):
+    """Gives the log's directory another name. Raises StorageError."""
+    cdef bytes raw = name.encode()
+    cdef const char *c_name = raw
+    cdef int error
+    log.use()
+    with nogil:
+        error = csrc.log_rename(log.ptr, c_name)
+    if error != 0:
+        log.refuse(error)
+
+
+def copy(Log source not None, Log to not None, int64_t bytes_max, int64_t now_ms):
+    """Appends to `to` about bytes_max of what it lacks. True: there is more. Raises LogError."""
+    cdef int result
+    source.use()
+    to.use()
+    with nogil:
+        result = csrc.log_copy(source.ptr, to.ptr, bytes_max, now_ms)
+    if result < 0:
+        to.refuse(result)
+    return result == 1
+
+
+def hand_over(Log source not None, Log to not None, int64_t now_ms):
+    """Copies the rest and brings it to disk while `source` takes nothing; it leads no more then.
+
+    Raises LogError: `source` goes on.
+    """
+    cdef int error
+    source.use()
+    to.use()
+    with nogil:
+        error = csrc.log_hand_over(source.ptr, to.ptr, now_ms)
+    if error != 0:
+        to.refuse(error)

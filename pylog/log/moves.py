@@ -1,0 +1,139 @@
+"""Replicas on their way to another log directory of this node.
+
+Owns: the thread that copies, the logs that are not complete yet.
+Called by: log.manager.
+Invariants: (1) until a move is finished the partition is where it was, and a copy that is given up
+  is removed; (2) one thread at a time touches a copy.
+Source: KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
+"""
+
+import logging
+import os
+import re
+import threading
+
+from pylog._native import moves
+from pylog._native.log import LogError
+
+STEP_BYTES = 8 << 20
+PAUSE_S = 0.02
+NAME_BYTES_MAX = 255
+FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
+
+log = logging.getLogger("pylog.log.moves")
+
+
+class Move:
+    """One partition's: `source` goes on serving, `target` fills in log directory number `place`."""
+
+    def __init__(self, topic: str, partition: int, place: int, source, target):
+        self.topic, self.partition, self.place = topic, partition, place
+        self.source, self.target = source, target
+        self.ready = False
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the copy lacks."""
+        return max(0, self.source.end_offset - self.target.end_offset)
+
+
+class Moves:
+    """All moves of one node."""
+
+    def __init__(self, now_ms):
+        self._now_ms = now_ms
+        self._moves: dict[tuple, Move] = {}
+        self._lock = threading.Lock()     # Keeps (2).
+        self._stopping = threading.Event()
+        self._thread = None
+
+    def all(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def find(self, topic: str, partition: int) -> Move | None:
+        return self._moves.get((topic, partition))
+
+    def begin(self, move: Move) -> None:
+        with self._lock:
+            self._moves[move.topic, move.partition] = move
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
+            self._thread.start()
+
+    def cancel(self, topic: str, partition: int) -> None:
+        """Keeps (1)."""
+        with self._lock:
+            self._give_up(self._moves.get((topic, partition)))
+
+    def take_ready(self) -> list[Move]:
+        """Moves whose copy has caught up; they are the caller's from here on."""
+        with self._lock:
+            ready = [move for move in self._moves.values() if move.ready]
+            for move in ready:
+                del self._moves[move.topic, move.partition]
+        return ready
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            for move in self.all():
+                self._give_up(move)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and self._moves:
+            moved = 0
+            for move in self.all():
+                with self._lock:
+                    if move in self._moves.values():
+                        moved += self._step(move)
+            if moved < STEP_BYTES:
+                self._stopping.wait(PAUSE_S)
+
+    def _step(self, move: Move) -> int:
+        before = move.target.size_bytes
+        try:
+            more = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
+            if not more and not move.ready:
+                # What is left for the hand-over, with appends held back, is little then.
+                move.target.flush()
+                move.ready = True
+        except LogError as error:
+            log.error("a replica cannot be moved", extra={
+                "topic": move.topic, "partition": move.partition, "reason": str(error)})
+            self._give_up(move)
+            return 0
+        return move.target.size_bytes - before
+
+    def _give_up(self, move: Move | None) -> None:
+        if move is None:
+            return
+        self._moves.pop((move.topic, move.partition), None)
+        try:
+            move.target.delete(self._now_ms())
+        except LogError as error:
+            # The next start removes it.
+            log.warning("a copy could not be removed", extra={"reason": str(error)})
+
+
+def future_name(topic: str, partition: int) -> str:
+    """A directory name for a copy; a name that would be too long loses the end of its topic."""
+    tail = f"-{partition}.{os.urandom(16).hex()}-future"
+    return topic[:NAME_BYTES_MAX - len(tail)] + tail
+
+
+def finish(move: Move, now_ms: int) -> None:
+    """Makes the copy the partition, and removes the old one. Raises LogError: it is as before."""
+    epoch, start = move.source.leader_epoch, move.source.start_offset
+    moves.hand_over(move.source, move.target, now_ms)
+    try:
+        # Whoever waits for the old disk is answered.
+        move.source.flush()
+    except LogError as error:
+        log.error("a flush failed", extra={"reason": str(error)})
+    move.source.delete(now_ms)
+    moves.rename(move.target, f"{move.topic}-{move.partition}")
+    move.target.become_leader(epoch, True)
+    if start > move.target.start_offset:
+        move.target.move_start(start, now_ms)

@@ -1,0 +1,135 @@
+"""Partitions that move between the log directories of a node, with writes going on."""
+
+import os
+import shutil
+
+import pytest
+
+from pylog._native import batch
+from tests.metadata.node import Node
+
+
+def append(node, topic, key, size=10_000):
+    log = node.logs.get(topic, 0)
+    record = (b"%d" % key, os.urandom(size), node.now_ms(), ())
+    return log.append(batch.build([record], codec=key % 5), node.now_ms())
+
+
+def content(log):
+    rows, offset = [], log.start_offset
+    while offset < log.end_offset:
+        data = memoryview(log.read(offset))
+        for position, header in batch.walk(data):
+            rows += [row for row in batch.records(data[position:]) if row[0] >= log.start_offset]
+            offset = header.base_offset + header.last_offset_delta + 1
+    return rows
+
+
+def moved(node, topic="t", place=1, wait_s=10):
+    import time
+
+    end_s = time.monotonic() + wait_s
+    while time.monotonic() < end_s:
+        changed = node.logs.finish_moves()
+        if changed:
+            assert changed == [topic]
+            return
+        time.sleep(0.01)
+    raise AssertionError("the move does not end")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return [tmp_path / "one", tmp_path / "two"]
+
+
+@pytest.fixture
+def node(paths):
+    made = Node(",".join(map(str, paths)))
+    made.create("t")
+    yield made
+    made.stop()
+
+
+def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
+    for number in range(200):
+        append(node, "t", number)
+    old = node.logs.get("t", 0)
+    old.move_start(7)
+    before, epoch = content(old), old.leader_epoch
+    node.logs.move("t", 0, 1)
+    for number in range(200, 220):
+        append(node, "t", number)
+    moved(node)
+    new = node.logs.get("t", 0)
+    assert new is not old and node.logs.place("t", 0) == 1
+    assert content(new)[:len(before)] == before and len(content(new)) == 213
+    assert (new.start_offset, new.high_watermark, new.leader_epoch) == (7, 220, epoch)
+    assert append(node, "t", 220) == (220, 220)
+    assert (paths[1] / "t-0").is_dir() and not (paths[0] / "t-0").exists()
+    node.logs.move("t", 0, 0)
+    moved(node)
+    assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
+
+
+def test_sequences_of_producers_move_along(node):
+    log = node.logs.get("t", 0)
+
+    def produced(sequence):
+        record = (b"k", b"v", node.now_ms(), ())
+        return batch.build([record], producer_id=5, producer_epoch=0, base_sequence=sequence)
+
+    for sequence in range(4):
+        log.append(produced(sequence), node.now_ms())
+    node.logs.move("t", 0, 1)
+    moved(node)
+    log = node.logs.get("t", 0)
+    assert log.append(produced(3), node.now_ms())[0] == 3
+    assert log.append(produced(4), node.now_ms())[0] == 4
+
+
+def test_where_it_moved_is_found_again_after_a_stop_and_after_a_crash(paths):
+    for end in ("stop", "crash"):
+        node = Node(",".join(map(str, paths)))
+        if "t" not in node.image.topics:
+            node.create("t")
+        place = 1 - node.logs.place("t", 0)
+        append(node, "t", 1)
+        node.logs.move("t", 0, place)
+        moved(node)
+        count = len(content(node.logs.get("t", 0)))
+        getattr(node, end)()
+        node = Node(",".join(map(str, paths)))
+        assert node.logs.place("t", 0) == place
+        assert len(content(node.logs.get("t", 0))) == count
+        node.stop()
+
+
+def test_a_move_that_is_called_off_leaves_everything_as_it_was(node, paths):
+    append(node, "t", 1)
+    node.logs.move("t", 0, 1)
+    node.logs.move("t", 0, 0)
+    assert node.logs.moves.all() == [] and node.logs.finish_moves() == []
+    assert append(node, "t", 2) == (1, 1)
+    assert not [name for name in os.listdir(paths[1]) if name.endswith("-future")]
+
+
+def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.get("t", 0).flush()
+    node.crash()
+    # Before the hand-over: the copy is incomplete and goes.
+    future = paths[1] / f"t-0.{'0' * 32}-future"
+    shutil.copytree(paths[0] / "t-0", future)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 0 and len(content(node.logs.get("t", 0))) == 1
+    node.logs.upkeep(node.now_ms() + 1000)
+    assert not future.exists()
+    node.crash()
+    # After it: the old one has been renamed away, the copy is all there is.
+    os.rename(paths[0] / "t-0", future)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
+    node.stop()
