@@ -34,7 +34,8 @@ def test_columns(benchmark, codec, key):
     note_rate(benchmark, "records/s", RECORDS)
 
 
-@pytest.mark.parametrize("headers", [(), (("trace", b"0123456789abcdef"),)], ids=["plain", "headers"])
+@pytest.mark.parametrize("headers", [(), (("trace", b"0123456789abcdef"),)],
+                         ids=["plain", "headers"])
 def test_records(benchmark, headers):
     data = fetched_bytes(0, b"key-1234", headers)
 

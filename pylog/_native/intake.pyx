@@ -56,7 +56,6 @@ cdef class Mutex:
 
     def __exit__(self, *exception):
         self.release()
-        return False
 
 
 cdef class Lane:
@@ -92,7 +91,7 @@ cdef class Delivery:
 
     def exception(self, timeout_s=None):
         """Waits too; None when the record was acknowledged."""
-        return self.pending.exception_of(timeout_s)
+        return self.pending.exception_of(self.index, timeout_s)
 
     def add_done_callback(self, function):
         """Calls function(self) when the outcome stands, on the client's thread, or now."""
@@ -168,7 +167,8 @@ cdef class Route:
         record.value_len = plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:
             return None
-        size = record.key_len + record.value_len
+        size = (0 if record.key_len < 0 else record.key_len) + (
+            0 if record.value_len < 0 else record.value_len)
         if size > self.record_bytes_max:
             return None
         record.headers = NULL

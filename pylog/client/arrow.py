@@ -73,8 +73,7 @@ def _headers(columns: Columns, kind: Any) -> Any:
 
 def _codes(sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]]) -> Any:
     """(topics, per source its topic's code, per source its partition)."""
-    rows = sources.items() if isinstance(sources, Mapping) else enumerate(sources)
-    rows = list(rows)
+    rows = list(sources.items() if isinstance(sources, Mapping) else enumerate(sources))
     size = max((source for source, _ in rows), default=-1) + 1
     if size > SOURCES_MAX:
         raise ValueError(f"a source is below {SOURCES_MAX}")
@@ -148,16 +147,22 @@ def numpy_batch(
     for name in ordered(wanted):
         if name == "topic":
             out["topics"] = topics
-            out["topic"] = np.frombuffer(columns.spread(codes), dtype=np.int32)
+            out["topic"] = _view(columns.spread(codes), np.int32)
         elif name == "partition":
-            out["partition"] = np.frombuffer(columns.spread(partitions), dtype=np.int32)
+            out["partition"] = _view(columns.spread(partitions), np.int32)
         elif name in ("offset", "timestamp"):
             native = columns.offsets if name == "offset" else columns.timestamps
-            out[name] = np.frombuffer(native, dtype=np.int64)
+            out[name] = _view(native, np.int64)
         elif name in ("key", "value"):
             dtype = value_dtype if name == "value" else key_dtype
             _numpy_binary(out, name, columns, None if dtype is None else np.dtype(dtype))
     return out
+
+
+def _view(native: Any, dtype: Any) -> Any:
+    import numpy as np
+
+    return np.frombuffer(native, dtype=dtype)
 
 
 def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any) -> None:

@@ -28,10 +28,12 @@ class Partitioner(Protocol):
 
 
 class Sticky:
-    """Stays with a random partition for batch_bytes, then takes another."""
+    """Stays with a random partition for batch_bytes, then takes another: the less a partition has
+    waiting, the likelier, when `load` (topic, partition -> batches) is set."""
 
     def __init__(self, batch_bytes: int):
         self.batch_bytes = max(batch_bytes, 1)
+        self.load: Callable[[str, int], int] | None = None
         self._stuck: dict[str, list[int]] = {}
 
     def choose(self, topic: str, key: bytes | None, partitions: Sequence[int],
@@ -39,9 +41,16 @@ class Sticky:
         stuck = self._stuck.get(topic)
         if stuck is None or stuck[1] >= self.batch_bytes or stuck[0] not in available:
             others = [p for p in available if stuck is None or p != stuck[0]] or list(available)
-            stuck = self._stuck[topic] = [random.choice(others), 0]
+            stuck = self._stuck[topic] = [self._next(topic, others), 0]
         stuck[1] += size
         return stuck[0]
+
+    def _next(self, topic: str, others: list[int]) -> int:
+        if self.load is None or len(others) == 1:
+            return random.choice(others)
+        loads = [self.load(topic, partition) for partition in others]
+        most = max(loads) + 1
+        return random.choices(others, [most - load for load in loads])[0]
 
     def bytes_left(self, topic: str) -> int:
         """That may still go to the partition last chosen without a key."""

@@ -69,6 +69,9 @@ class Producing:
             batch_bytes=self.batch_bytes, bytes_max=self.settings["buffer.memory"],
             linger_s=self.linger_s, codec=self.codec, level=self.level,
             wake=lambda: self.loop.call_soon_threadsafe(self.sender.awake))
+        adaptive = self.settings["partitioner.adaptive.partitioning.enable"]
+        if adaptive and isinstance(self.partitioner, Sticky):
+            self.partitioner.load = self.accumulator.load
         self.transactions: Transactions | None = None
         self.identity: Identity | None = None
         if self.settings["transactional.id"] is not None:

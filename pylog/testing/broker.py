@@ -14,7 +14,6 @@ import os
 from typing import Any
 
 from pylog.testing import places
-from pylog.testing.child import ChildHost
 from pylog.testing.disturbances import free_port
 from pylog.testing.errors import BrokerFailed
 from pylog.testing.faults import Faults
@@ -98,6 +97,9 @@ class Broker:
             # Told to clients whatever happens to the listener: faults of the network need that.
             texts = {"advertised.listeners": address, **texts, "listeners": address}
         if self.process:
+            # Imported here: it costs 17 ms, and few tests need it.
+            from pylog.testing.child import ChildHost
+
             return ChildHost(texts, self.directory)
         return ThreadHost(texts)
 

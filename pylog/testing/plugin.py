@@ -18,6 +18,7 @@ import pytest
 THREAD, PROCESS = "thread", "process"
 MEMORY, TMP_PATH = "memory", "tmp_path"
 NAME_CHARACTERS_MAX = 200
+AT_REST_MAX = 4     # Brokers with different settings that wait for tests which want them.
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9._-]+")
 
 
@@ -76,10 +77,12 @@ class Brokers:
     def give(self, broker: Any, settings: dict[str, Any], process: bool | None) -> None:
         """Takes a broker back from a test. Keeps (2)."""
         wish = _wish(settings, process)
-        if wish not in self._at_rest and broker.reset():
-            self._at_rest[wish] = broker
-        else:
+        if wish in self._at_rest or not broker.reset():
             self.end(broker)
+            return
+        if len(self._at_rest) == AT_REST_MAX:
+            self.end(self._at_rest.pop(next(iter(self._at_rest))))
+        self._at_rest[wish] = broker
 
     def end(self, broker: Any) -> None:
         broker.close()

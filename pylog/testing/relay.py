@@ -8,6 +8,7 @@ Source: Kafka's framing: size, then api key, version and correlation id; an answ
 """
 
 import asyncio
+import errno
 import itertools
 import socket
 import struct
@@ -19,6 +20,7 @@ ANSWER = struct.Struct(">ii")
 ANSWERS_HELD_MAX = 64
 FRAME_BYTES_MAX = 1 << 30
 LISTEN_BACKLOG = 128
+BIND_ATTEMPTS, BIND_PAUSE_S = 2000, 0.005
 
 
 class Rule:
@@ -48,12 +50,7 @@ class Relay:
         self._rules: dict[int, Rule] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task] = set()
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # The broker's own sockets of this port may still be closing.
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._socket.bind(("127.0.0.1", port))
-        self._socket.listen(LISTEN_BACKLOG)
+        self._socket = _listening(port)
         self._loop = asyncio.SelectorEventLoop()
         self._ended = None
         self._ready = threading.Event()
@@ -121,6 +118,23 @@ class Relay:
             writer.transport.abort()
             return
         await _Connection(self, (reader, writer), there).run()
+
+
+def _listening(port: int) -> socket.socket:
+    """A socket that has the port alone: it is to be had once the broker's threads let go of it."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for left in reversed(range(BIND_ATTEMPTS)):
+        try:
+            made.bind(("127.0.0.1", port))
+            break
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not left:
+                made.close()
+                raise
+            threading.Event().wait(BIND_PAUSE_S)
+    made.listen(LISTEN_BACKLOG)
+    return made
 
 
 class _Connection:

@@ -133,6 +133,9 @@ def _failed(error: Exception) -> int:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return _told(f"{where}{error.strerror or error}", EXIT_FAILED)
+    if isinstance(error, ImportError) and not str(error.name or "pylog").startswith("pylog"):
+        package = str(error.name).partition(".")[0]
+        return _told(f"this needs {package}: pip install {package}", EXIT_FAILED)
     if os.environ.get("PYLOG_TRACEBACK"):
         raise error
     return _told(f"internal error: {type(error).__name__}: {error} (PYLOG_TRACEBACK=1 shows where)",

@@ -154,3 +154,22 @@ def test_a_client_that_a_test_left_open_does_not_disturb_the_next_one(run_pytest
             assert broker.groups() == [] and broker.port not in ports
             left[0].close(1)
     """).assert_outcomes(passed=2)
+
+
+def test_brokers_that_wait_for_tests_with_other_settings_are_few(run_pytest):
+    run_pytest("""
+        import os
+        import pytest
+
+        @pytest.fixture(params=range(8))
+        def wishes(request):
+            request.node.add_marker(pytest.mark.pylog_broker(num_partitions=request.param + 1))
+
+        def test_settings(wishes, broker):
+            assert broker.settings["num.partitions"]
+
+        def test_threads():
+            names = [open(f"/proc/self/task/{task}/comm").read().strip()
+                     for task in os.listdir("/proc/self/task")]
+            assert names.count("reactor-0") == 4
+    """).assert_outcomes(passed=9)

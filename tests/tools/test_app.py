@@ -1,5 +1,6 @@
 """The command as such: help, errors in one line, nearest names, colours, how quickly it starts."""
 
+import io
 import os
 import pty
 import subprocess
@@ -63,6 +64,24 @@ def test_a_bug_is_one_line_too(monkeypatch, capsys):
     monkeypatch.setattr("pylog.tools.session.Session.client_values", fail)
     assert cli.pylog(["topics", "list"]) == app.EXIT_BUG
     assert capsys.readouterr().err.startswith("pylog: internal error: RuntimeError: two lines (")
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path):
+    for name in [*sys.modules]:
+        if name == "rich" or name.startswith("rich."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    (tmp_path / "00000000000000000000.log").write_bytes(b"")
+    assert cli.pylog(["log", "verify", str(tmp_path)]) == app.EXIT_FAILED
+    assert sys.stderr.getvalue() == "pylog: this needs rich: pip install rich\n"
 
 
 def test_help_comes_within_a_quarter_of_a_second_of_processor_time():

@@ -24,7 +24,7 @@ def array_of(offsets: Any, data: Any, validity: Any, count: int, dtype: Any, sta
     if dtype.kind not in "iufb" or dtype.itemsize not in (1, 2, 4, 8):
         raise ValueError(f"no fixed-width number: {dtype}")
     native = dtype.newbyteorder("=")
-    out = fixed_width(
+    out: Any = fixed_width(
         offsets, data, validity, count, dtype.itemsize, dtype != native, start)
     return np.frombuffer(out, dtype=native)
 

@@ -1,0 +1,217 @@
+"""The data source "pylog" of Spark's Python Data Source API: batch and streaming, in and out.
+
+Owns: the readers; a streaming reader keeps one consumer for planning.
+Called by: Spark, on the driver (schema, partitions, offsets) and in Python workers (read).
+Invariants: (1) the offsets of a streaming query are the connector's JSON, {topic: {partition:
+  next offset}}, so exact across restarts; (2) a batch never goes past the offsets it was planned
+  with; (3) what pickles is options and stretches, never a connection.
+Source: PySpark's Python Data Source API (4.2), Structured Streaming + Kafka Integration Guide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource, DataSourceReader, DataSourceStreamReader, InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType,
+    TimestampType,
+)
+
+from pylog.client.errors import ConfigError
+from pylog.client.offsets import TopicPartition
+from pylog.client.spark.batches import batches
+from pylog.client.spark.options import ReadOptions, read_options, write_options
+from pylog.client.spark.places import Offsets, Places
+from pylog.client.spark.ranges import RangeReader, Stretch, lost
+
+HEADERS = ArrayType(StructType([StructField("key", StringType(), False),
+                                StructField("value", BinaryType())]), False)
+COLUMNS = StructType([
+    StructField("key", BinaryType()), StructField("value", BinaryType()),
+    StructField("topic", StringType()), StructField("partition", IntegerType()),
+    StructField("offset", LongType()), StructField("timestamp", TimestampType()),
+    StructField("timestampType", IntegerType()),
+])
+
+
+class PylogSource(DataSource):
+    """`spark.read.format("pylog")`; some columns only: `.schema("partition INT, offset LONG")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pylog"
+
+    def schema(self) -> StructType:
+        made = StructType(list(COLUMNS.fields))
+        if self._read_options(False, ends=False).headers:
+            made.add(StructField("headers", HEADERS))
+        return made
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(self._read_options(False), _known(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(self._read_options(True), _known(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from pylog.client.spark.writing import BatchWriter
+
+        return BatchWriter(*write_options(self.options), schema.fieldNames())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        from pylog.client.spark.writing import StreamWriter
+
+        return StreamWriter(*write_options(self.options), schema.fieldNames())
+
+    def _read_options(self, streaming: bool, ends: bool = True) -> ReadOptions:
+        return read_options(self.options, streaming and ends, round(time.time() * 1000))
+
+
+def _known(schema: StructType) -> StructType:
+    """Columns may be left out, not invented. Raises ConfigError."""
+    types = {field.name: field.dataType for field in [*COLUMNS, StructField("headers", HEADERS)]}
+    for field in schema:
+        if field.name not in types:
+            raise ConfigError(f"there is no column {field.name!r}; there are {', '.join(types)}")
+        if field.name != "headers" and field.dataType != types[field.name]:
+            raise ConfigError(f"{field.name} is {types[field.name].simpleString()}")
+    return schema
+
+
+@dataclass
+class Split(InputPartition):
+    """The work of one task; None: nothing to read."""
+
+    stretch: Stretch | None
+
+
+def _read(options: ReadOptions, schema: StructType, split: InputPartition) -> Iterator[Any]:
+    stretch = split.stretch if isinstance(split, Split) else None
+    if stretch is None:
+        return
+    settings = {"check.crcs": True, **options.settings}
+    yield from batches(RangeReader(settings, stretch, options.fail_on_data_loss), schema)
+
+
+class BatchReader(DataSourceReader):
+    """One read: the offsets are fixed when it is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType):
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        with Places(self.options) as places:
+            return [Split(one) for one in places.split(places.stretches())] or [Split(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(self.options, self.schema, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query; on executors only `read` is called."""
+
+    def __init__(self, options: ReadOptions, schema: StructType):
+        self.options = options
+        self.schema = schema
+        self._places: Places | None = None
+        self._target: Offsets | None = None
+
+    @property
+    def places(self) -> Places:
+        if self._places is None:
+            self._places = Places(self.options)
+        return self._places
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_places": None}  # Keeps (3).
+
+    def initialOffset(self) -> dict[str, Any]:
+        return to_json(self.places.starts(self.places.partitions()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self.options.offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self.places.latest(self.places.partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begun, ends = from_json(start), self._ends()
+        gone = begun.keys() - ends.keys()
+        if gone and self.options.fail_on_data_loss and self._target is None:
+            place = min(gone)
+            raise lost(Stretch(*place, 0, 0), begun[place], "the partition is gone")
+        for place in gone:
+            ends[place] = begun[place]
+        starts = {**self.places.earliest(ends.keys() - begun.keys()), **begun}
+        for place, end in ends.items():
+            # A topic that was made anew ends before the query's place.
+            if end < starts[place] and self.options.fail_on_data_loss:
+                raise lost(Stretch(*place, 0, 0), starts[place], f"the log ends at {end}")
+            ends[place] = max(end, starts[place])
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(starts, ends, limit.max_rows)
+        return to_json(ends)
+
+    def _ends(self) -> Offsets:
+        if self._target is not None:
+            return dict(self._target)
+        return self.places.latest(self.places.partitions())
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return to_json(self.places.latest(self.places.partitions()))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun, ends = from_json(start), from_json(end)
+        starts = {**self.places.earliest(ends.keys() - begun.keys()), **begun}
+        stretches = [Stretch(*place, starts[place], ends[place]) for place in sorted(ends)
+                     if starts[place] < ends[place]]
+        return [Split(one) for one in self.places.split(stretches)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(self.options, self.schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The checkpoint is Spark's; no group is told."""
+
+    def stop(self) -> None:
+        if self._places is not None:
+            self._places.close()
+            self._places = None
+
+
+def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
+    """Ends with at most rows_max rows in all, shared by what each partition has waiting."""
+    waiting = {place: ends[place] - starts[place] for place in ends}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return ends
+    shares = {place: rows_max * rows // total for place, rows in waiting.items()}
+    left = rows_max - sum(shares.values())
+    for place in sorted(waiting, key=lambda place: (-(rows_max * waiting[place] % total), place)):
+        if left and shares[place] < waiting[place]:
+            shares[place] += 1
+            left -= 1
+    return {place: starts[place] + share for place, share in shares.items()}
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    made: dict[str, dict[str, int]] = {}
+    for place, offset in sorted(offsets.items()):
+        made.setdefault(place.topic, {})[str(place.partition)] = offset
+    return made
+
+
+def from_json(given: dict[str, Any]) -> Offsets:
+    return {TopicPartition(topic, int(number)): int(offset)
+            for topic, rows in given.items() for number, offset in rows.items()}

@@ -1,0 +1,227 @@
+"""Reads a loaded topic back through Spark and says with proof whether all is as it was sent.
+
+    python -m spark.validate --bootstrap localhost:9092 --topic load --manifest manifest/ \
+        --report report.html --json verdict.json
+    python -m spark.validate ... --stream --checkpoint state/     # goes on after a kill
+
+Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
+Called by: users, spark.soak, bench.spark.
+Invariants: (1) exit code 0 only for a good verdict, 1 for a bad one, 2 when there is none; (2) a
+  summary is kept before Spark commits its batch, under the batch's number: a killed run leaves
+  nothing twice and nothing out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # By spark-submit, which knows no packages.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from spark import cluster, load, report, summary
+from spark.plan import Outcome, PlanError, read_outcome
+from spark.records import Content, ContentError
+from spark.session import SetupError, session
+from spark.summary import Expected
+from spark.verdict import Verdict, verdict
+
+# The stock connector's defaults read 500 records at a time.
+TUNED = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "4194304",
+         "kafka.fetch.max.bytes": "67108864"}
+GAPS_ASKED_MAX = 2000
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    try:
+        expected, outcome = expectation(options)
+        found, seconds = validate(options, expected)
+    except (PlanError, ContentError, SetupError, cluster.ClusterError) as failure:
+        print(f"validate: {failure}", file=sys.stderr)
+        return 2
+    except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
+        print(f"validate: failed: {cluster.first_line(failure)}", file=sys.stderr)
+        return 2
+    if options.json:
+        Path(options.json).write_text(found.json())
+    if options.report:
+        Path(options.report).write_text(report.html(options.topic, found, outcome, seconds))
+    print("\n".join(found.lines()))
+    print(f"  read in {seconds:.1f} s: {found.records / seconds:.0f} records/s, "
+          f"{found.bytes / seconds / 1e6:.1f} MB/s (engine {options.engine})")
+    if found.faults["foreign"] and found.faults["foreign"] == found.records:
+        print(f"validate: no record is of seed {expected.content.seed} with these sizes and keys: "
+              "wrong seed?", file=sys.stderr)
+    return 0 if found.good else 1
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="validate", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--bootstrap", required=True, help="host:port,...")
+    add("--topic", required=True)
+    add("--engine", choices=["pylog", "kafka"], default="pylog",
+        help="kafka: Spark's own connector, unmodified")
+    add("--manifest", default="", metavar="DIRECTORY", help="of spark.load; else say what it said")
+    load.content(parser)
+    add("--records", type=int, default=0)
+    add("--generators", type=int, default=2)
+    add("--from-start", action="store_true", help="of the topic, not where the load began")
+    add("--stream", action="store_true", help="by Structured Streaming, all that is there now")
+    add("--checkpoint", default="", metavar="DIRECTORY", help="of a stream; a second run goes on")
+    add("--offsets-per-trigger", type=int, default=0)
+    add("--isolation", default="read_committed", choices=["read_committed", "read_uncommitted"])
+    add("--min-partitions", type=int, default=0, help="tasks to split the work into")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="of the source")
+    add("--json", default="", metavar="FILE")
+    add("--report", default="", metavar="FILE", help="one HTML file that needs nothing else")
+    add("--master", default="", help="of Spark, default local[*]")
+    return parser
+
+
+def expectation(options: argparse.Namespace) -> tuple[Expected, Outcome | None]:
+    """From the manifest, where arguments do not say otherwise. Raises PlanError."""
+    if options.manifest:
+        outcome = read_outcome(options.manifest)
+        content = outcome.plan.content
+        if options.seed is not None:
+            content = Content(options.seed, content.sizes, content.keys, content.skew,
+                              content.headers)
+        return Expected(content, outcome.counts), outcome
+    if not options.records or options.seed is None:
+        raise PlanError("give --manifest, or --seed and --records as the load had them")
+    content = Content(options.seed, options.sizes, options.keys, options.skew, options.headers)
+    total, parts = options.records, options.generators
+    return Expected(content, {generator: total // parts + (generator < total % parts)
+                              for generator in range(parts)}), None
+
+
+def validate(options: argparse.Namespace, expected: Expected, spark: Any = None
+             ) -> tuple[Verdict, float]:
+    """(verdict, seconds of reading). spark: a session, else one is made."""
+    settings = {"bootstrap.servers": options.bootstrap}
+    begins, ends = cluster.starts(settings, options.topic), cluster.ends(settings, options.topic)
+    if options.manifest and not options.from_start:
+        loaded = read_outcome(options.manifest)
+        begins = {number: max(at, loaded.starts.get(number, 0)) for number, at in begins.items()}
+    own = spark is None
+    spark = spark or session(f"pylog validation of {options.topic}", master=options.master,
+                             connector=options.engine == "kafka")
+    begun_s = time.monotonic()
+    try:
+        read = _streamed if options.stream else _read_once
+        rows = read(spark, options, expected, begins, ends)
+    finally:
+        seconds = time.monotonic() - begun_s
+        if own:
+            spark.stop()
+    planned = {number: (begins[number], ends[number]) for number in ends}
+    if options.stream:
+        planned = _planned_by_stream(planned, rows)
+    return verdict(expected, rows, planned, lambda gaps: _explained(options, gaps)), seconds
+
+
+def _explained(options: argparse.Namespace, gaps: list[tuple[int, int, int]]) -> Any:
+    settings = {"bootstrap.servers": options.bootstrap}
+    if cluster.is_compacted(settings, options.topic):
+        return gaps
+    return cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX])
+
+
+def _source(reader: Any, options: argparse.Namespace, expected: Expected) -> Any:
+    """A batch or streaming reader with the options that both have."""
+    made = (reader.format(options.engine).option("kafka.bootstrap.servers", options.bootstrap)
+            .option("subscribe", options.topic)
+            .option("kafka.isolation.level", options.isolation))
+    if expected.content.headers:
+        made = made.option("includeHeaders", "true")
+    if options.engine == "kafka":
+        for name, value in TUNED.items():
+            made = made.option(name, value)
+    if options.min_partitions:
+        made = made.option("minPartitions", str(options.min_partitions))
+    for pair in options.option:
+        name, _, value = pair.partition("=")
+        made = made.option(name, value)
+    columns = ["key", "value", "partition", "offset", "timestamp"]
+    if expected.content.headers:
+        columns.append("headers")
+    if options.engine == "pylog":
+        # The Python API has no column pruning: a schema says what is wanted.
+        types = {"key": "BINARY", "value": "BINARY", "partition": "INT", "offset": "LONG",
+                 "timestamp": "TIMESTAMP",
+                 "headers": "ARRAY<STRUCT<key: STRING NOT NULL, value: BINARY>>"}
+        made = made.schema(", ".join(f"{name} {types[name]}" for name in columns))
+    return made, columns
+
+
+def _summed(frame: Any, columns: list[str], expected: Expected) -> Any:
+    return frame.select(*columns).mapInArrow(
+        lambda batches: summary.summaries(expected, batches), summary.SCHEMA)
+
+
+def _read_once(spark: Any, options: argparse.Namespace, expected: Expected,
+               begins: dict[int, int], ends: dict[int, int]) -> list[dict[str, Any]]:
+    reader, columns = _source(spark.read, options, expected)
+    reader = (reader.option("startingOffsets", _offsets(options.topic, begins))
+              .option("endingOffsets", _offsets(options.topic, ends)))
+    with tempfile.TemporaryDirectory(prefix="pylog-validate-") as directory:
+        _summed(reader.load(), columns, expected).write.parquet(f"{directory}/summaries")
+        return _kept(directory)
+
+
+def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
+              begins: dict[int, int], ends: dict[int, int]) -> list[dict[str, Any]]:
+    reader, columns = _source(spark.readStream, options, expected)
+    reader = reader.option("startingOffsets", _offsets(options.topic, begins))
+    if options.offsets_per_trigger:
+        reader = reader.option("maxOffsetsPerTrigger", str(options.offsets_per_trigger))
+    directory = options.checkpoint or tempfile.mkdtemp(prefix="pylog-validate-")
+
+    def keep(frame: Any, number: int) -> None:
+        frame.write.mode("overwrite").parquet(f"{directory}/summaries/batch={number}")
+
+    query = (_summed(reader.load(), columns, expected).writeStream.foreachBatch(keep)
+             .option("checkpointLocation", f"{directory}/spark")
+             .trigger(availableNow=True).start())
+    query.awaitTermination()
+    return _kept(directory)
+
+
+def _kept(directory: str) -> list[dict[str, Any]]:
+    import pyarrow.dataset as ds
+
+    paths = sorted(map(str, Path(directory).glob("summaries/**/*.parquet")))
+    if not paths:
+        return []
+    rows: list[dict[str, Any]] = []
+    for batch in ds.dataset(paths).to_batches():
+        rows += batch.to_pylist()
+    return rows
+
+
+def _planned_by_stream(planned: dict[int, tuple[int, int]], rows: list[dict[str, Any]]
+                       ) -> dict[int, tuple[int, int]]:
+    """A stream takes what is there when it starts: a little more than was asked for before."""
+    found = dict(planned)
+    for row in rows:
+        if row["kind"] == "range":
+            start, end = found.get(row["partition"], (row["first_offset"], 0))
+            found[row["partition"]] = (min(start, row["first_offset"]),
+                                       max(end, row["end_offset"]))
+    return found
+
+
+def _offsets(topic: str, offsets: dict[int, int]) -> str:
+    import json
+
+    return json.dumps({topic: {str(number): at for number, at in offsets.items()}})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

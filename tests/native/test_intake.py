@@ -1,0 +1,114 @@
+"""The short way of records: what it takes, what it leaves to the long one, what it locks."""
+
+import threading
+
+import pytest
+
+from pylog._native.batch import records
+from pylog._native.builder import BatchBuilder, murmur2
+from pylog._native.intake import Delivery, Lane, Mutex, Route
+
+
+class World:
+    """A topic of two partitions, of which the first has an open batch."""
+
+    def __init__(self, hashes=True, record_bytes_max=1000):
+        self.lock = Mutex()
+        self.lanes = [Lane(self.lock, BatchBuilder(2000, p)) for p in range(2)]
+        self.route = Route(self.lock, [0, 1], [0, 1], hashes, record_bytes_max)
+        for partition, lane in enumerate(self.lanes):
+            self.route.add_lane(partition, lane)
+        self.lanes[0].open, self.lanes[0].reserved = "pending", 2000
+
+    def rows(self, partition=0):
+        return [row[2:4] for row in records(self.lanes[partition].builder.close())]
+
+
+def test_a_plain_record_goes_into_the_open_batch():
+    world = World()
+    taken = world.route.append(b"value", "ключ", 0, 77)
+    assert (taken.pending, taken.index, taken.timestamp) == ("pending", 0, 77)
+    assert world.route.append("grün", None, 0).timestamp > 1_700_000_000_000
+    assert world.route.append(None, b"", 0).index == 2
+    assert world.rows() == [("ключ".encode(), b"value"), (None, "grün".encode()), (b"", None)]
+
+
+@pytest.mark.parametrize("given", [
+    {"partition": 1}, {"partition": 7}, {"partition": -1}, {"headers": [("a", b"b")]},
+    {"on_delivery": print}, {"value": bytearray(b"x")}, {"value": 5}, {"key": memoryview(b"x")},
+    {"value": b"x" * 1001}, {},
+])
+def test_what_needs_more_is_left_to_the_long_way(given):
+    world = World()
+    given = {"value": b"v", **({"partition": 0} if given else {}), **given}
+    assert world.route.append(**given) is None
+    assert world.lanes[0].builder.count == 0
+
+
+def test_nothing_is_taken_beyond_what_is_reserved_or_fits():
+    world = World()
+    world.lanes[0].reserved = 300
+    assert world.route.append(b"x" * 100, None, 0) is not None
+    assert world.route.append(b"x" * 100, None, 0) is None
+    world.lanes[0].reserved = 1 << 30
+    while world.route.append(b"x" * 100, None, 0) is not None:
+        pass
+    assert world.lanes[0].builder.nbytes <= 2000
+    world.lanes[0].open = None
+    assert world.route.append(b"x", None, 0) is None
+
+
+def test_keys_hash_as_in_java_when_that_is_asked_for():
+    keys = [b"%d" % i for i in range(50)]
+    world = World()
+    taken = [key for key in keys if world.route.append(b"", key) is not None]
+    assert taken == [key for key in keys if murmur2(key) % 2 == 0]
+    assert World(hashes=False).route.append(b"", keys[0]) is None
+
+
+def test_null_keys_stick_for_as_many_bytes_as_were_said():
+    world = World()
+    assert world.route.append(b"x" * 50) is None
+    world.route.stick(0, 120)
+    assert [world.route.append(b"x" * 50) is not None for _ in range(3)] == [True, True, False]
+    assert world.route.stuck_bytes() == 100 and world.route.stuck_bytes() == 0
+
+
+def test_the_lock_excludes_native_and_python_threads():
+    world, found = World(), []
+    with world.lock:
+        thread = threading.Thread(
+            target=lambda: found.append(world.route.append(b"x", None, 0)))
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive() and found == []
+    thread.join(5)
+    assert found[0].index == 0
+    with pytest.raises(KeyError):
+        with world.lock:
+            raise KeyError
+    with world.lock:
+        pass
+
+
+def test_a_delivery_asks_its_batch():
+    class Pending:
+        done = False
+
+        def result_of(self, index, timestamp, timeout_s):
+            return index, timestamp, timeout_s
+
+        def exception_of(self, index, timeout_s):
+            return index, timeout_s
+
+        def when_done(self, function):
+            function()
+
+        def await_of(self, index, timestamp):
+            return iter(())
+
+    delivery, told = Delivery(Pending(), 3, 9), []
+    assert not delivery.done() and delivery.result(2) == (3, 9, 2)
+    assert delivery.exception(4) == (3, 4)
+    delivery.add_done_callback(told.append)
+    assert told == [delivery] and list(delivery.__await__()) == []

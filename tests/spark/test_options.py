@@ -1,0 +1,96 @@
+import pytest
+
+from pylog.client.errors import ConfigError
+from pylog.client.offsets import TopicPartition
+from pylog.client.spark.options import read_options, write_options
+from pylog.client.spark.places import Places
+from pylog.client.spark.ranges import Stretch
+from pylog.client.spark.source import from_json, limited, to_json
+
+NOW = 1_700_000_000_000
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
+
+
+def options(streaming=False, **given):
+    return read_options({**BASE, **given}, streaming, NOW)
+
+
+def test_defaults_are_the_connectors():
+    batch, stream = options(), options(True)
+    assert (batch.starting.kind, batch.ending.kind) == ("earliest", "latest")
+    assert stream.starting.kind == "latest"
+    assert batch.fail_on_data_loss and not batch.headers
+
+
+@pytest.mark.parametrize("text, seconds", [
+    ("-10 minutes", 600), ("-1 hour", 3600), ("- 90s", 90), ("-2 days", 172_800),
+    ("-500 ms", 0.5), ("-1.5 hours", 5400)])
+def test_a_relative_time_counts_back_from_now(text, seconds):
+    for name in ("startingOffsets", "startingTimestamp"):
+        assert options(**{name: text}).starting.time_ms == NOW - seconds * 1000
+
+
+def test_offsets_and_times_per_partition_are_json():
+    found = options(startingOffsets='{"t": {"0": 23, "1": -2}}').starting
+    assert found.given == {("t", 0): 23, ("t", 1): -2}
+    found = options(startingOffsetsByTimestamp='{"t": {"0": 1000}}').starting
+    assert (found.kind, found.given) == ("times", {("t", 0): 1000})
+
+
+def test_a_time_for_all_wins_over_offsets_as_in_the_connector():
+    found = options(startingTimestamp="5", startingOffsets="latest").starting
+    assert (found.kind, found.time_ms) == ("times", 5)
+
+
+@pytest.mark.parametrize("given, word", [
+    ({"subscribePattern": "x"}, "exactly one"), ({"startingOffset": "earliest"}, "startingoffset"),
+    ({"startingOffsets": "soon"}, "startingOffsets"), ({"endingOffsets": "earliest"}, "ending"),
+    ({"startingOffsets": '{"t": 3}'}, "JSON"), ({"minPartitions": "0"}, "minpartitions"),
+    ({"failOnDataLoss": "maybe"}, "failondataloss"), ({"startingTimestamp": "-3 moons"}, "moons"),
+    ({"kafka.bootstrap.servers": ""}, "bootstrap"),
+    ({"kafka.auto.offset.reset": "earliest"}, "startingOffsets")])
+def test_what_is_wrong_is_said_in_one_line_that_names_it(given, word):
+    with pytest.raises(ConfigError) as refused:
+        options(**given)
+    assert word in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_streaming_query_has_no_ending():
+    with pytest.raises(ConfigError):
+        options(True, endingOffsets="latest")
+
+
+def test_a_writer_passes_kafka_settings_to_the_producer():
+    settings, topic = write_options({**{k: v for k, v in BASE.items() if k != "subscribe"},
+                                     "kafka.acks": "1", "topic": "out"})
+    assert settings["acks"] == "1" and topic == "out"
+
+
+def test_streaming_offsets_survive_their_json():
+    given = {TopicPartition("a", 0): 5, TopicPartition("a", 11): 0, TopicPartition("b", 2): 9}
+    assert from_json(to_json(given)) == given
+
+
+def test_a_trigger_limit_is_shared_by_what_waits_and_kept_exactly():
+    starts = {TopicPartition("t", number): 100 for number in range(3)}
+    ends = {TopicPartition("t", 0): 1100, TopicPartition("t", 1): 110, TopicPartition("t", 2): 100}
+    found = limited(starts, ends, 101)
+    assert sum(found.values()) - 300 == 101
+    assert found["t", 2] == 100 and found["t", 1] in (101, 102)
+    assert limited(starts, ends, 5000) == ends
+
+
+@pytest.mark.parametrize("given", [{"splitBytes": "1000"}, {"minPartitions": "7"},
+                                   {"maxRecordsPerPartition": "13"}, {"minPartitions": "1000"}])
+def test_splits_are_disjoint_and_together_the_stretch(given, monkeypatch):
+    places = Places.__new__(Places)
+    places.options = options(**given)
+    monkeypatch.setattr(Places, "_record_bytes", lambda self, one: {("t", 0): 50, ("t", 1): 50})
+    whole = [Stretch("t", 0, 10, 110), Stretch("t", 1, 0, 30)]
+    found = places.split(whole)
+    assert len(found) >= 7
+    for one in whole:
+        own = [part for part in found if part.partition == one.partition]
+        assert own[0].start == one.start and own[-1].end == one.end
+        assert all(a.end == b.start for a, b in zip(own, own[1:]))
+        assert all(part.start < part.end for part in own)

@@ -1,0 +1,153 @@
+import itertools
+
+import pyarrow as pa
+import pytest
+
+from spark import report, summary
+from spark.records import Content
+from spark.summary import Expected
+from spark.verdict import verdict
+from tests.spark.topics import values
+
+CONTENT = Content(21, keys=8)
+COUNT = 400
+EXPECTED = Expected(CONTENT, {0: COUNT, 1: COUNT})
+
+
+def topic():
+    """What a good load leaves: {partition: [(value, key)]}, two generators mixed in each."""
+    parts = {0: [], 1: []}
+    both = [values(CONTENT, generator, 0, COUNT) for generator in (0, 1)]
+    for row in itertools.chain.from_iterable(zip(*both)):
+        parts[int(row[1][-1:]) % 2].append(row)
+    return parts
+
+
+def batch(partition, rows, first=0, offsets=None):
+    offsets = list(range(first, first + len(rows))) if offsets is None else offsets
+    return pa.RecordBatch.from_pydict({
+        "key": pa.array([key for _, key in rows], pa.binary()),
+        "value": pa.array([value for value, _ in rows], pa.binary()),
+        "partition": pa.array([partition] * len(rows), pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+        "timestamp": pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))})
+
+
+def judged(parts, expected=EXPECTED, explained=None, cuts=(150,), planned=None):
+    """Each partition is read by several tasks, cut at `cuts`."""
+    rows = []
+    for number, found in parts.items():
+        for low, high in itertools.pairwise([0, *cuts, len(found)]):
+            for made in summary.summaries(expected, [batch(number, found[low:high], low)]):
+                rows += made.to_pylist()
+    planned = planned or {number: (0, len(found)) for number, found in parts.items()}
+    return verdict(expected, rows, planned, explained)
+
+
+def faults(found):
+    return {name: count for name, count in found.faults.items() if count}
+
+
+def test_a_good_load_gets_a_good_verdict():
+    found = judged(topic())
+    assert found.good and found.records == 2 * COUNT and not faults(found)
+    assert "GOOD" in found.lines()[0]
+
+
+@pytest.mark.parametrize("place", [0, 149, 150, 200])
+def test_a_dropped_record_is_missing_and_named(place):
+    parts = topic()
+    del parts[1][place]
+    found = judged(parts)
+    assert faults(found) == {"missing": 1} and not found.good
+    assert len(found.missing_runs) == 1
+
+
+@pytest.mark.parametrize("source, target", [(10, 11), (10, 100), (10, 300)])
+def test_a_doubled_record_is_named_wherever_its_double_lies(source, target):
+    parts = topic()
+    parts[0].insert(target, parts[0][source])
+    found = judged(parts)
+    assert found.faults["doubled"] == 1 and not found.faults["missing"] and not found.good
+    assert any(text.startswith("doubled") for text in found.examples)
+
+
+def test_a_record_doubled_into_another_partition_is_named():
+    parts = topic()
+    parts[1].append(parts[0][5])
+    assert judged(parts).faults["doubled"] == 1
+
+
+@pytest.mark.parametrize("first, second", [(20, 40), (149, 151), (10, 300)])
+def test_swapped_records_are_out_of_order(first, second):
+    parts = topic()
+    rows = parts[0]
+    rows[first], rows[second] = rows[second], rows[first]
+    found = judged(parts)
+    assert set(faults(found)) == {"disordered"}
+    assert any(text.startswith("disordered") for text in found.examples)
+
+
+def test_a_damaged_record_is_corrupted_and_missing_where_it_was():
+    parts = topic()
+    value, key = parts[0][33]
+    parts[0][33] = (value[:50] + bytes([value[50] ^ 1]) + value[51:], key)
+    found = judged(parts)
+    assert faults(found) == {"corrupted": 1, "missing": 1}
+    assert "corrupted at 0/33" in found.examples
+
+
+def test_a_record_of_another_load_is_unexpected():
+    parts = topic()
+    parts[0].append(values(Content(99, keys=8), 0, 0, 1)[0])
+    assert faults(judged(parts)) == {"foreign": 1}
+
+
+def test_a_record_with_anothers_key_is_named():
+    parts = topic()
+    parts[0][3] = (parts[0][3][0], b"key-00000099")
+    assert faults(judged(parts)) == {"wrong_key": 1}
+
+
+def test_the_wrong_seed_is_seen_at_once():
+    found = judged(topic(), Expected(Content(22, keys=8), EXPECTED.counts))
+    assert found.faults["foreign"] == found.records and found.faults["missing"] == 2 * COUNT
+
+
+def test_offsets_without_a_record_are_faults_unless_explained():
+    parts = topic()
+    rows = parts[0]
+    made = []
+    offsets = [*range(100), *range(103, len(rows) + 3)]
+    for given in (batch(0, rows, offsets=offsets), batch(1, parts[1])):
+        for one in summary.summaries(EXPECTED, [given]):
+            made += one.to_pylist()
+    planned = {0: (0, len(rows) + 3), 1: (0, len(parts[1]))}
+    assert faults(verdict(EXPECTED, made, planned)) == {"unexplained_gaps": 3}
+    assert verdict(EXPECTED, made, planned, lambda gaps: gaps).good
+
+
+def test_a_partition_that_was_not_read_is_named():
+    parts = topic()
+    planned = {number: (0, len(rows)) for number, rows in parts.items()}
+    unread = parts.pop(1)
+    found = judged({0: parts[0]}, planned=planned)
+    assert found.faults["unread"] == len(unread) == found.faults["missing"]
+
+
+def test_a_task_that_was_tried_again_counts_once():
+    parts = topic()
+    rows = []
+    for _ in range(2):
+        for number, found in parts.items():
+            for made in summary.summaries(EXPECTED, [batch(number, found)]):
+                rows += made.to_pylist()
+    assert verdict(EXPECTED, rows, {number: (0, len(one)) for number, one in parts.items()}).good
+
+
+def test_the_report_is_one_page_that_loads_nothing():
+    parts = topic()
+    parts[0][3] = (b"<script>" + parts[0][3][0], parts[0][3][1])
+    page = report.html("a<b", judged(parts), None, 1.0)
+    assert "http" not in page and "<script" not in page and "a&lt;b" in page
+    assert page.count("<svg") == 2 and "corrupted at 0/3" in page
