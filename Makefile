@@ -15,7 +15,7 @@ COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control clean
+.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control bench-spark soak test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -78,6 +78,18 @@ bench-vs: build $(VENV)/.tested
 
 bench-control: build $(VENV)/.tested
 	$(PY) -m bench.control $(ARGS)
+
+bench-spark: build $(VENV)/.tested
+	$(PY) -m bench.spark $(ARGS)
+
+# Spark's tests with their long variants: a cluster of two workers, jobs killed and resumed.
+test-spark: build $(VENV)/.tested
+	$(PY) -m pytest tests/spark --slow $(ARGS)
+
+# Load, brokerd killed with -9 every few seconds, validate: make soak SECONDS=600.
+SECONDS ?= 60
+soak: build $(VENV)/.tested
+	$(PY) -m spark.soak --seconds $(SECONDS) $(ARGS)
 
 clean:
 	rm -rf build $(VENV) pylog/_native/*.c pylog/_native/*.so *.egg-info

@@ -18,7 +18,8 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 860, 220, 70, 26
 BARS_MAX = 240
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --bar: #3b7dd8; --good: #2a8a4a; --bad: #c33; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 900px; margin: 2rem auto;
+  padding: 0 1rem; }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin-top: 2rem }
 .verdict { color: #fff; padding: .6rem 1rem; border-radius: 6px; font-weight: 600; }
 .good { background: var(--good) } .bad { background: var(--bad) }

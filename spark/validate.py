@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 if __package__ in (None, ""):  # By spark-submit, which knows no packages.
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    sys.path = [path for path in sys.path if Path(path).name != "spark"]
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from spark import cluster, load, report, summary
 from spark.plan import Outcome, PlanError, read_outcome

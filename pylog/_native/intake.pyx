@@ -91,7 +91,7 @@ cdef class Delivery:
 
     def exception(self, timeout_s=None):
         """Waits too; None when the record was acknowledged."""
-        return self.pending.exception_of(timeout_s)
+        return self.pending.exception_of(self.index, timeout_s)
 
     def add_done_callback(self, function):
         """Calls function(self) when the outcome stands, on the client's thread, or now."""

@@ -16,11 +16,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pylog._native import batch as native
 from pylog._native.builder import Batch, BatchBuilder
 from pylog._native.intake import Lane, Mutex
 from pylog.client.deliveries import Pending
 
 FIRST_BYTES = 16_384
+BATCH_BYTES_MAX = 1 << 30
+SEQUENCE_MASK = 0x7FFFFFFF
 RECORD_OVERHEAD_BYTES = 128  # Header of a batch and varints of a record, at most.
 
 
@@ -52,7 +55,7 @@ class Accumulator:
         self.codec, self.level = codec, level
         self.lock = Mutex()
         self.bytes_used = 0
-        self.unsettled: dict[int, Pending] = {}
+        self.unsettled: dict[float, Pending] = {}
         self.active: dict[tuple[str, int], Queue] = {}
         self.flushing = 0
         self.changed = False
@@ -212,6 +215,39 @@ class Accumulator:
         for function in waiting:
             function()
         pending.settle(base_offset, append_time, error)
+
+    def split(self, pending: Pending) -> None:
+        """Two batches take the place of one that a broker finds too large: same records, same
+        sequences. It is settled when both are."""
+        queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
+        parts = []
+        for place, (first, stop) in enumerate(((0, half), (half, pending.count))):
+            builder = BatchBuilder(BATCH_BYTES_MAX, pending.partition)
+            for _, timestamp, key, value, headers in rows[first:stop]:
+                builder.append(key, value, timestamp, headers)
+            part = Pending(pending.topic, pending.partition, queue, 0, 0, pending.created_s)
+            part.step = pending.step / 4
+            part.number = pending.number + (place + 1) * part.step
+            part.batch, part.count = builder.close(self.codec, self.level), stop - first
+            part.attempts = 1  # One after the other, as retries.
+            if pending.base_sequence >= 0:
+                part.base_sequence = (pending.base_sequence + first) & SEQUENCE_MASK
+                part.batch.stamp(queue.producer_id, queue.epoch, part.base_sequence,
+                                 bool(native.header(pending.batch).attributes
+                                      & native.TRANSACTIONAL))
+            parts.append((first, part))
+        pending.parts, pending.batch = parts, None
+
+        def settled() -> None:
+            if all(part.done for _, part in parts) and not pending.done:
+                failures = [part.error for _, part in parts if part.error is not None]
+                self.settle(pending, error=failures[0] if failures else None)
+
+        for _, part in parts:
+            part.when_done(settled)
+            with self.lock:
+                self.unsettled[part.number] = part
+            queue.put_back(part)
 
     def fail_unsent(self, failure: BaseException) -> None:
         """Ends every batch that is not under way."""

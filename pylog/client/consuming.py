@@ -35,6 +35,10 @@ from pylog.client.taking import Taker
 from pylog.protocol.errors import ErrorCode
 
 COMMIT_BEFORE_REVOKE_S = 5.0
+# glibc returns the heap's end as soon as 128 KiB of it are free, and gets it back page by page:
+# values of 1 KiB cost twice their CPU that way (0.6 instead of 1.2 s per million records in polls
+# of 5000, 2-core EPYC). Once a block of this size was freed, it keeps twice as much.
+HEAP_KEPT_BYTES = 16 << 20
 _GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
          int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
 Tell = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
@@ -74,6 +78,7 @@ class Consuming:
         self._committing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Consuming:
+        bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
         self.cluster.watchers.append(self._metadata_changed)
         await self.cluster.start()
         return self

@@ -36,10 +36,10 @@ class Pending:
     """One batch on its way: open, closed, under way, settled."""
 
     __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
-                 "callbacks", "count", "created_s", "done", "epoch", "error", "number",
-                 "partition", "producer_id", "queue", "retry_at_s", "topic", "waiters")
+                 "callbacks", "count", "created_s", "done", "error", "number", "partition",
+                 "parts", "queue", "retry_at_s", "step", "topic", "waiters")
 
-    def __init__(self, topic: str, partition: int, queue: Any, number: int, size: int,
+    def __init__(self, topic: str, partition: int, queue: Any, number: float, size: int,
                  now_s: float):
         self.topic, self.partition, self.queue, self.number = topic, partition, queue, number
         self.bytes = size  # What it holds of buffer.memory.
@@ -51,17 +51,34 @@ class Pending:
         self.callbacks: list[tuple[int, int, Callable[..., Any]]] | None = None
         self.waiters: list[Callable[[], Any]] | None = None
         self.base_sequence = -1
-        self.producer_id, self.epoch = -1, -1
         self.base_offset = -1
+        # What the batch was split into: (index of the first record, batch); numbers of those lie
+        # between this one's and the next.
+        self.parts: list[tuple[int, Pending]] | None = None
+        self.step = 1.0
         self.append_time = -1
         self.error: BaseException | None = None
         self.done = False
 
     def metadata(self, index: int, timestamp: int) -> RecordMetadata:
         """Of a record that was acknowledged."""
-        offset = -1 if self.base_offset < 0 else self.base_offset + index
+        part, index = self.part(index)
+        offset = -1 if part.base_offset < 0 else part.base_offset + index
         return RecordMetadata(self.topic, self.partition, offset,
-                              timestamp if self.append_time < 0 else self.append_time)
+                              timestamp if part.append_time < 0 else part.append_time)
+
+    def part(self, index: int) -> tuple[Pending, int]:
+        """The batch that a record was sent in at last, and its index there."""
+        for first, part in reversed(self.parts or ()):
+            if index >= first:
+                return part.part(index - first)
+        return self, index
+
+    def leaves(self) -> list[Pending]:
+        """The batches that were sent at last."""
+        if self.parts is None:
+            return [self]
+        return [leaf for _, part in self.parts for leaf in part.leaves()]
 
     def settle(self, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
@@ -74,8 +91,9 @@ class Pending:
             waiters, self.waiters = self.waiters, None
             self.batch = None
         for index, timestamp, function in callbacks or ():
-            found = self.metadata(index, timestamp) if error is None else None
-            _call(function, found, error)
+            failure = self.part(index)[0].error
+            found = self.metadata(index, timestamp) if failure is None else None
+            _call(function, found, failure)
         for waiter in waiters or ():
             _call(waiter)
 
@@ -114,14 +132,15 @@ class Pending:
     def result_of(self, index: int, timestamp: int, timeout_s: float | None) -> RecordMetadata:
         if not self.wait(timeout_s):
             raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
-        if self.error is not None:
-            raise self.error
+        failure = self.part(index)[0].error
+        if failure is not None:
+            raise failure
         return self.metadata(index, timestamp)
 
-    def exception_of(self, timeout_s: float | None) -> BaseException | None:
+    def exception_of(self, index: int, timeout_s: float | None) -> BaseException | None:
         if not self.wait(timeout_s):
             raise KafkaTimeoutError(f"no acknowledgement within {timeout_s} s")
-        return self.error
+        return self.part(index)[0].error
 
     def await_of(self, index: int, timestamp: int) -> Generator[Any, None, RecordMetadata]:
         if not self.done:
@@ -168,4 +187,5 @@ class TableDelivery:
         for pending in self._pendings:
             if pending.error is not None:
                 raise pending.error
-        return [(p.topic, p.partition, p.base_offset, p.count) for p in self._pendings]
+        return [(p.topic, p.partition, p.base_offset, p.count)
+                for pending in self._pendings for p in pending.leaves()]

@@ -11,12 +11,14 @@ Source: KIP-33, KIP-79 (offsets by time); Arrow's stream interface.
 from __future__ import annotations
 
 import datetime
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
+from pylog.client.driver import Driver
 from pylog.client.errors import UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
 
@@ -92,7 +94,8 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
         return
     left = {tp: end for tp, (_, end) in found.items()}
     topic = next(iter(left)).topic
-    with Consumer(settings) as consumer:
+    consumer = Consumer(settings)
+    try:
         consumer.assign(list(left))
         for place, (start, _) in found.items():
             consumer.seek(place, start)
@@ -109,6 +112,12 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
                 consumer.pause(*ended)
             for piece in pieces:
                 yield piece.select(names)
+    finally:
+        if threading.current_thread() is Driver.shared().thread:
+            # A dropped reader was cleared on the clients' own thread, which cannot wait for itself.
+            threading.Thread(target=consumer.close, name="pylog-scan-close").start()
+        else:
+            consumer.close()
 
 
 def _inside(batch: Any, topic: str,

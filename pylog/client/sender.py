@@ -17,7 +17,7 @@ import collections
 import time
 from typing import Any
 
-from pylog.client.accumulator import Accumulator, Queue
+from pylog.client.accumulator import SEQUENCE_MASK, Accumulator, Queue
 from pylog.client.cluster import Backoff, Cluster
 from pylog.client.deliveries import Pending
 from pylog.client.errors import FatalError, KafkaError, KafkaTimeoutError, error
@@ -28,7 +28,6 @@ from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
 
 IDLE_S = 3600.0
-SEQUENCE_MASK = 0x7FFFFFFF
 IN_FLIGHT_PER_PARTITION_MAX = 5  # What a broker remembers of an idempotent producer.
 TOPIC_ID_VERSION = 13
 REQUEST_OVERHEAD_BYTES = 512
@@ -279,6 +278,10 @@ class Sender:
         queue.in_flight.remove(pending)
         if failure.stale_metadata:
             self.cluster.request_refresh()
+        if failure.code == ErrorCode.MESSAGE_TOO_LARGE and pending.count > 1 and (
+                self.failure is None):
+            self.accumulator.split(pending)
+            return
         if not self._may_retry(pending, failure, first):
             self._give_up(pending, failure)
             return

@@ -21,7 +21,7 @@ RESPONSE = messages.ProduceResponse
 class World:
     """One broker, one topic; requests wait in `requests` until the test answers them."""
 
-    def __init__(self, idempotent=True, partitions=1, **more):
+    def __init__(self, idempotent=True, batch_bytes=100, **more):
         self.settings = Settings(PRODUCER, bootstrap_servers="x:1", retry_backoff_ms=1,
                                  retry_backoff_max_ms=2, **more)
         self.requests: list = []
@@ -29,8 +29,9 @@ class World:
         self.metadata = types.SimpleNamespace(
             leader=lambda topic, partition: self.leader, topic_id=lambda topic: ZERO_UUID, ids={})
         self.leader = 1
-        self.accumulator = Accumulator(batch_bytes=100, bytes_max=10_000, linger_s=0.0, codec=0,
-                                       level=None, wake=lambda: loop.call_soon(self.sender.awake))
+        self.accumulator = Accumulator(
+            batch_bytes=batch_bytes, bytes_max=10_000, linger_s=0.0, codec=0, level=None,
+            wake=lambda: loop.call_soon(self.sender.awake))
         loop = self.loop = asyncio.get_running_loop()
         self.identity = None
         if idempotent:
@@ -199,6 +200,45 @@ async def test_a_batch_refused_for_good_leaves_no_gap_behind(world):
 
 
 @played
+@with_options(batch_bytes=150)
+async def test_a_batch_that_is_too_large_is_split_with_its_sequences(world):
+    world.leader = -1
+    told = []
+    queue = world.accumulator.queue("t", 0)
+    taken = []
+    for i in range(5):
+        taken.append(world.accumulator.append(
+            queue, None, bytes([i]), 5, None, lambda *outcome: told.append(outcome), 1))
+    pending = taken[0][0]
+    after = world.put(b"\x09" * 60)
+    world.leader = 1
+    world.accumulator.notify()
+    await world.wait(2)
+    assert world.sent(0) == (0, 0, b"\0\1\2\3\4") and world.sent(1) == (0, 5, b"\x09")
+    world.answer(0, ErrorCode.MESSAGE_TOO_LARGE)
+    world.answer(1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    await world.wait(3)
+    assert world.sent(2) == (0, 0, b"\0\1")
+    world.answer(2, offset=10)
+    await world.wait(4)
+    assert world.sent(3) == (0, 2, b"\2\3\4")
+    world.answer(3, ErrorCode.MESSAGE_TOO_LARGE)
+    for number, code, offset in ((4, 0, 20), (5, ErrorCode.INVALID_RECORD, 0)):
+        await world.wait(number + 1)
+        world.answer(number, code, offset)
+    await world.wait(7)
+    assert world.sent(4) == (0, 2, b"\2") and world.sent(5) == (0, 3, b"\3\4")
+    assert world.sent(6)[2] == b"\x09"
+    world.answer(6, offset=30)
+    await asyncio.sleep(0.01)
+    assert after.base_offset == 30 and pending.done
+    assert [pending.metadata(i, 5).offset for i in range(3)] == [10, 11, 20]
+    assert [p.error and p.error.code for p in pending.leaves()] == [None, None, 87]
+    assert [metadata and metadata.offset for metadata, _ in told] == [10, 11, 20, None, None]
+    assert world.accumulator.bytes_used == 0 and not world.accumulator.unsettled
+
+
+@played
 @with_options(delivery_timeout_ms=150, request_timeout_ms=100, linger_ms=0)
 async def test_what_cannot_be_delivered_in_time_fails(world):
     world.leader = -1
@@ -244,7 +284,6 @@ async def test_one_request_at_a_time_keeps_the_order_without_idempotence(world):
 
 
 @played
-@with_options(partitions=3)
 async def test_one_request_takes_a_batch_of_each_partition(world):
     world.leader = -1
     for partition in range(3):

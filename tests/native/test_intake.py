@@ -98,8 +98,8 @@ def test_a_delivery_asks_its_batch():
         def result_of(self, index, timestamp, timeout_s):
             return index, timestamp, timeout_s
 
-        def exception_of(self, timeout_s):
-            return timeout_s
+        def exception_of(self, index, timeout_s):
+            return index, timeout_s
 
         def when_done(self, function):
             function()
@@ -109,6 +109,6 @@ def test_a_delivery_asks_its_batch():
 
     delivery, told = Delivery(Pending(), 3, 9), []
     assert not delivery.done() and delivery.result(2) == (3, 9, 2)
-    assert delivery.exception(4) == 4
+    assert delivery.exception(4) == (3, 4)
     delivery.add_done_callback(told.append)
     assert told == [delivery] and list(delivery.__await__()) == []

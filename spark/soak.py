@@ -1,0 +1,124 @@
+"""A broker under load that is killed again and again, and the proof that nothing was lost.
+
+    make soak SECONDS=600        # python -m spark.soak --seconds 600
+
+Owns: one brokerd of its own in a temporary directory, the load's and the validator's processes.
+Called by: make, users.
+Invariants: (1) the broker is killed with SIGKILL only; (2) it ends with 0 only when the load
+  acknowledged all and the verdict is good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_S = 60.0
+END_S = 900.0
+
+
+class Broker:
+    """A brokerd that comes back on the same port and directory."""
+
+    def __init__(self, directory: Path):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.directory = directory
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with open(self.directory / "brokerd.out", "ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pylog",
+                 "--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+                 "--override", f"log.dirs={self.directory / 'data'}"],
+                stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
+        end_s = time.monotonic() + READY_S
+        while time.monotonic() < end_s and self.process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise SystemExit(f"soak: brokerd did not start; see {self.directory}/brokerd.out")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()  # Keeps (1).
+            self.process.wait()
+            self.process = None
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    directory = Path(tempfile.mkdtemp(prefix="pylog-soak-"))
+    broker = Broker(directory)
+    try:
+        broker.start()
+        code, kills = soak(options, broker, directory)
+    finally:
+        broker.kill()
+        if options.keep:
+            print(f"soak: kept {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"soak: {'good' if code == 0 else 'BAD'} after {kills} kills")
+    return code
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__.partition("\n")[0])
+    add = parser.add_argument
+    add("--seconds", type=float, default=60.0, help="how long records are sent")
+    add("--every", type=float, default=5.0, help="mean seconds between two kills")
+    add("--rate", default="20000", help="records/s, as of spark.load")
+    add("--engine", choices=["pylog", "kafka"], default="pylog")
+    add("--partitions", type=int, default=4)
+    add("--seed", type=int, default=None)
+    add("--report", default="", metavar="FILE")
+    add("--keep", action="store_true", help="the directory with all that was written")
+    return parser
+
+
+def soak(options: argparse.Namespace, broker: Broker, directory: Path) -> tuple[int, int]:
+    """(exit code, how often the broker was killed)."""
+    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    print(f"soak: seed {seed}, {options.seconds:.0f} s, a kill every {options.every:.0f} s")
+    common = ["--bootstrap", f"127.0.0.1:{broker.port}", "--topic", "soak",
+              "--manifest", str(directory / "manifest")]
+    loading = subprocess.Popen(
+        [sys.executable, "-m", "spark.load", *common, "--create", "--partitions",
+         str(options.partitions), "--engine", options.engine, "--duration", str(options.seconds),
+         "--rate", options.rate, "--seed", str(seed), "--keys", "1000", "--sizes",
+         "uniform:50:500"], cwd=ROOT)
+    chance, kills, end_s = random.Random(seed), 0, time.monotonic() + options.seconds + END_S
+    while loading.poll() is None:
+        pause_s = chance.uniform(0.5, 1.5) * options.every
+        try:
+            loading.wait(pause_s)
+        except subprocess.TimeoutExpired:
+            broker.kill()
+            broker.start()
+            kills += 1
+        if time.monotonic() > end_s:
+            loading.kill()
+            print(f"soak: the load did not end within {END_S:.0f} s of its time", file=sys.stderr)
+            return 1, kills
+    if loading.returncode:
+        return loading.returncode, kills
+    more = ["--report", options.report] if options.report else []
+    return subprocess.run([sys.executable, "-m", "spark.validate", *common, *more],
+                          cwd=ROOT).returncode, kills
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Both formats, Spark's own connector unmodified and ours, through the same questions."""
+
+import json
+
+import pytest
+
+from pylog.client import Admin, TopicPartition
+from spark import cluster
+from spark.records import Content
+from tests.spark.topics import filled, sent
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+FORMATS = ["kafka", "pylog"]
+
+
+@pytest.fixture(scope="module")
+def topics(target):
+    filled(target.bootstrap, "matrix-a", Content(1), 2000)
+    filled(target.bootstrap, "matrix-b", Content(1), 1000)
+    return target
+
+
+def reader(spark, broker, kind, stream=False, **given):
+    made = (spark.readStream if stream else spark.read).format(kind)
+    made = made.option("kafka.bootstrap.servers", broker.bootstrap)
+    for name, value in given.items():
+        made = made.option(name.replace("_", "."), value)
+    return made
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_bounds_by_word_offset_and_time(spark, topics, kind):
+    def count(**given):
+        return reader(spark, topics, kind, subscribe="matrix-a", **given).load().count()
+
+    assert count(startingOffsets="earliest", endingOffsets="latest") == 2000
+    part = json.dumps({"matrix-a": {"0": 7, "1": -2}})
+    ends = json.dumps({"matrix-a": {"0": 17, "1": 5}})
+    assert count(startingOffsets=part, endingOffsets=ends) == 15
+    assert count(startingTimestamp="1000") == 2000
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_patterns_splits_and_assignments(spark, topics, kind):
+    both = reader(spark, topics, kind, subscribePattern="matrix-[ab]", minPartitions="9").load()
+    assert both.count() == 3000 and both.rdd.getNumPartitions() >= 9
+    one = reader(spark, topics, kind, assign='{"matrix-a": [1]}').load()
+    assert {row[0] for row in one.select("partition").distinct().collect()} == {1}
+
+
+def test_both_formats_give_the_same_rows(spark, topics):
+    def rows(kind):
+        frame = reader(spark, topics, kind, subscribe="matrix-b", includeHeaders="true").load()
+        return frame.columns, sorted(
+            map(repr, frame.selectExpr("hex(key)", "hex(value)", "topic", "partition", "offset",
+                                       "timestamp", "timestampType").collect()))
+
+    assert rows("kafka") == rows("pylog")
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_truncated_log_is_data_loss_unless_that_is_allowed(spark, target, tmp_path, kind):
+    topic = f"lost-{kind}"
+    filled(target.bootstrap, topic, Content(1), 1000, partitions=1)
+
+    def run(**given):
+        frame = reader(spark, target, kind, True, subscribe=topic, startingOffsets="earliest",
+                       **given).load().select("offset")
+        query = (frame.writeStream.format("parquet").option("path", f"{tmp_path}/out")
+                 .option("checkpointLocation", f"{tmp_path}/state")
+                 .trigger(availableNow=True).start())
+        query.awaitTermination()
+
+    run()
+    sent(target.bootstrap, topic, [(b"later", None, 0)] * 10)
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 1005})
+    with pytest.raises(Exception, match="failOnDataLoss"):
+        run()
+    run(failOnDataLoss="false")
+    found = sorted(row[0] for row in spark.read.parquet(f"{tmp_path}/out").collect())
+    assert found == [*range(1000), *range(1005, 1010)]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_sink_is_exactly_once_over_restarts(spark, target, tmp_path, kind):
+    topic = f"files-{kind}"
+    filled(target.bootstrap, topic, Content(1), 1000)
+    for extra in range(2):
+        frame = reader(spark, target, kind, True, subscribe=topic, startingOffsets="earliest",
+                       maxOffsetsPerTrigger="300").load().select("partition", "offset")
+        query = (frame.writeStream.format("parquet").option("path", f"{tmp_path}/out")
+                 .option("checkpointLocation", f"{tmp_path}/state")
+                 .trigger(availableNow=True).start())
+        query.awaitTermination()
+        found = spark.read.parquet(f"{tmp_path}/out").collect()
+        assert len(found) == len(set(found)) == 1000 + 10 * extra
+        sent(target.bootstrap, topic, [(b"more", None, 1)] * 10)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_stream_from_topic_to_topic(spark, target, tmp_path, kind):
+    source, sink = f"from-{kind}", f"to-{kind}"
+    filled(target.bootstrap, source, Content(1), 500)
+    cluster.create_topic({"bootstrap.servers": target.bootstrap}, sink, 2)
+    frame = reader(spark, target, kind, True, subscribe=source, startingOffsets="earliest").load()
+    query = (frame.select("key", "value").writeStream.format(kind).option("topic", sink)
+             .option("kafka.bootstrap.servers", target.bootstrap)
+             .option("checkpointLocation", f"{tmp_path}/state").trigger(availableNow=True).start())
+    query.awaitTermination()
+    ends = cluster.ends({"bootstrap.servers": target.bootstrap}, sink)
+    assert sum(ends.values()) == 500
+
+
+def test_rows_name_their_own_topics(spark, target):
+    for topic in ("own-1", "own-2"):
+        cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 1)
+    rows = [("own-1", "k", "v1"), ("own-2", "k", "v2"), ("own-1", None, "v3")]
+    (spark.createDataFrame(rows, "topic STRING, key STRING, value STRING").write.format("pylog")
+     .mode("append").option("kafka.bootstrap.servers", target.bootstrap).save())
+    found = reader(spark, target, "kafka", subscribe="own-1,own-2").load()
+    assert sorted(row[0] for row in found.selectExpr(
+        "concat(topic, ' ', string(value))").collect()) == ["own-1 v1", "own-1 v3", "own-2 v2"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_read_committed_leaves_out_what_was_aborted(spark, target, kind, against):
+    if against != "kafka":
+        pytest.skip("transactions need --against kafka")
+    from pylog.client import Producer
+
+    topic = f"aborted-{kind}"
+    cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 1)
+    with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        for keep in (True, False, True):
+            producer.begin_transaction()
+            for _ in range(10):
+                producer.send(topic, b"yes" if keep else b"no")
+            producer.commit_transaction() if keep else producer.abort_transaction()
+    for level, count in (("read_committed", 20), ("read_uncommitted", 30)):
+        frame = reader(spark, target, kind, subscribe=topic, kafka_isolation_level=level).load()
+        assert frame.count() == count
+        assert frame.select("offset").distinct().count() == count

@@ -1,0 +1,116 @@
+import subprocess
+import sys
+
+import pytest
+
+from spark import load, session, validate
+from spark.plan import PlanError, Rate, rate_of
+from spark.records import Content
+from spark.session import SetupError
+from tests.spark.topics import filled
+
+
+def fake_java(tmp_path, text):
+    program = tmp_path / "java"
+    program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize("text, found", [
+    ('openjdk version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.22"', "Java 11"),
+    ("no such thing", "does not tell")])
+def test_too_old_a_java_is_said_in_one_line(tmp_path, text, found):
+    with pytest.raises(SetupError, match=found) as refused:
+        session.java_version(fake_java(tmp_path, text))
+    assert "Java 17" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_java_new_enough_is_taken(tmp_path):
+    assert session.java_version(fake_java(tmp_path, 'openjdk version "21.0.2"')) == 21
+
+
+def test_a_missing_java_is_said_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SetupError, match="there is none"):
+        session.java_version()
+
+
+@pytest.mark.parametrize("job", [load, validate])
+def test_a_missing_topic_is_one_line_and_exit_code_2(brokerd, job, tmp_path, capsys):
+    given = ["--bootstrap", brokerd.bootstrap, "--topic", "missing-topic", "--records", "10"]
+    given += ["--manifest", str(tmp_path)] if job is load else ["--seed", "1"]
+    assert job.main(given) == 2
+    said = capsys.readouterr().err.strip()
+    assert "missing-topic" in said and "\n" not in said
+
+
+def test_an_unreachable_broker_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch):
+    from spark import cluster
+
+    monkeypatch.setattr(cluster, "QUESTION_MS", 500)
+    code = load.main(["--bootstrap", "127.0.0.1:1", "--topic", "t", "--records", "10",
+                      "--manifest", str(tmp_path)])
+    said = capsys.readouterr().err.strip()
+    assert code == 2 and "127.0.0.1:1" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("given, word", [
+    (["--sizes", "3"], "sizes"), (["--rate", "fast"], "rate"),
+    (["--generators", "0"], "generators"),
+    (["--duration", "5"], "one of records and duration"),
+    (["--engine", "kafka", "--transactional"], "transactions")])
+def test_arguments_without_a_meaning_are_one_line(given, word, tmp_path, capsys):
+    code = load.main(["--bootstrap", "localhost:1", "--topic", "t", "--records", "10",
+                      "--manifest", str(tmp_path), *given])
+    said = capsys.readouterr().err.strip()
+    assert code == 2 and word in said and "\n" not in said
+
+
+def test_a_validator_without_a_manifest_asks_for_what_it_lacks(capsys):
+    assert validate.main(["--bootstrap", "localhost:1", "--topic", "t"]) == 2
+    assert "--manifest" in capsys.readouterr().err
+
+
+def test_rates_ramp_and_burst():
+    assert rate_of("500", 100).due(3) == 1500
+    assert rate_of("1MB", 100).due(1) == 10_000
+    ramp = rate_of("ramp:0:100:10", 100)
+    assert ramp.due(10) == 500 and ramp.due(12) == 700
+    burst = rate_of("burst:10:100:10:2", 100)
+    assert burst.due(10) == 280 and burst.due(11) == 380
+    assert Rate().due(0) == float("inf")
+    for wrong in ("x", "ramp:1:2", "burst:1:2:3:4", "ramp:0:0:5", "-5"):
+        with pytest.raises(PlanError):
+            rate_of(wrong, 100)
+
+
+def test_a_paced_load_keeps_its_rate_on_its_own_clock():
+    from spark.plan import Plan, blocks
+
+    now = [0.0]
+    plan = Plan("t", {}, Content(1), duration_s=5, generators=2, rate=Rate(high=2000))
+    made = blocks(plan, 0, lambda: now[0], lambda s: now.__setitem__(0, now[0] + s))
+    assert sum(len(block.sequences) for block in made) == 5000
+    assert 4.8 < now[0] < 5.3
+
+
+def test_a_transaction_or_compaction_explains_its_gaps_only(kafka_or_none):
+    if kafka_or_none is None:
+        pytest.skip("transactions need --against kafka")
+    from spark import cluster
+
+    filled(kafka_or_none.bootstrap, "gaps", Content(1), 100, partitions=1)
+    settings = {"bootstrap.servers": kafka_or_none.bootstrap}
+    assert cluster.explained(settings, "gaps", [(0, 3, 5)]) == set()
+
+
+@pytest.fixture
+def kafka_or_none(request, against):
+    return request.getfixturevalue("kafka") if against == "kafka" else None
+
+
+def test_the_jobs_run_as_scripts_too():
+    done = subprocess.run([sys.executable, load.__file__, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "--manifest" in done.stdout
