@@ -154,6 +154,7 @@ class Broker:
                 for name in await loop.run_in_executor(None, self.logs.finish_moves):
                     if name in self.image.topics:
                         self.install(self.image.topics[name])
+                self.logs.leave_moved()
             except Exception:
                 # What failed is due again in a second; a broker without upkeep would fill its disk.
                 log.exception("upkeep failed")

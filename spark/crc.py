@@ -82,9 +82,15 @@ def _length_tables(length: int) -> np.ndarray:
     return _tables_of(after)
 
 
-def shifted(state: np.ndarray, length: int) -> np.ndarray:
-    """The states behind `length` zero bytes. Source: (2)."""
-    return _by_bytes(state, _length_tables(length))
+def shifted(state: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The states, each behind its number of zero bytes. Source: (2)."""
+    if not len(lengths) or (lengths == lengths[0]).all():
+        return _by_bytes(state, _length_tables(int(lengths[0]) if len(lengths) else 0))
+    state = state.copy()
+    for power in range(int(lengths.max()).bit_length()):
+        rows = np.flatnonzero(lengths >> power & 1)
+        state[rows] = _by_bytes(state[rows], _shift_tables(power))
+    return state
 
 
 def prefixes(data: np.ndarray) -> np.ndarray:
@@ -117,6 +123,6 @@ def _carried(carry: np.ndarray, length: int) -> np.ndarray:
     filled = 1
     while filled <= length:
         part = out[:min(filled, length + 1 - filled)]
-        out[filled:filled + len(part)] = shifted(part, filled)
+        out[filled:filled + len(part)] = _by_bytes(part, _length_tables(filled))
         filled += len(part)
     return out

@@ -28,6 +28,7 @@ HEADER_KEY = "pylog"
 SIZE_MIN = HEAD.itemsize + 4
 SIZE_MAX = 1 << 20
 POOL_BYTES = 1 << 21
+CHUNK_BYTES = 16 << 20
 KEY_BYTES = 12
 KEYS_MAX = 99_999_999
 _SIZE, _KEY, _PLACE = 1, 2, 3  # What a random number of a record is for.
@@ -58,10 +59,15 @@ class Content:
     @property
     def tag(self) -> int:
         """Stands in each value; differs when anything of the description does."""
-        text = repr(sorted(asdict(self).items())).encode()
-        state = np.full(1, 0xFFFFFFFF, np.uint32)
-        words = np.frombuffer(text + bytes(-len(text) % 4), "<u4")[None, :]
-        return int(crc.extended(state, words)[0])
+        return _tag(self)
+
+
+@functools.lru_cache(maxsize=16)
+def _tag(content: Content) -> int:
+    text = repr(sorted(asdict(content).items())).encode()
+    state = np.full(1, 0xFFFFFFFF, np.uint32)
+    words = np.frombuffer(text + bytes(-len(text) % 4), "<u4")[None, :]
+    return int(crc.extended(state, words)[0])
 
 
 class Made(NamedTuple):
@@ -180,13 +186,12 @@ def made(content: Content, generator: int, start: int, count: int) -> Made:
     ends = np.cumsum(lengths)
     assert not count or ends[-1] < 2**31, f"{ends[-1]} bytes in one column"
     offsets[1:] = ends
-    data = np.empty(int(offsets[-1]), np.uint8)
-    for length, rows in _by_length(lengths):
-        block = values(content, generator, sequences[rows], length)
-        if len(rows) == count:
-            data = block.reshape(-1)
-        else:
-            _windows(data, length)[offsets[:-1][rows]] = block
+    pieces = []
+    for rows in _chunks(lengths):
+        block = values(content, generator, sequences[rows], lengths[rows])
+        mask = _mask(lengths[rows])
+        pieces.append(block.reshape(-1) if mask is None else block[mask])
+    data = pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, np.uint8), *pieces])
     numbers = keys(content, generator, sequences) if content.keys else None
     key_data = None if numbers is None else key_bytes(numbers).reshape(-1)
     return Made(data, offsets, key_data, sequences)
@@ -200,35 +205,43 @@ def _windows(data: np.ndarray, length: int) -> np.ndarray:
         data, (len(data) - length + 1, length), (1, 1), writeable=data.flags.writeable)
 
 
-def _by_length(lengths: np.ndarray):
-    """(length, rows) for each length that occurs."""
-    if not len(lengths):
-        return
-    if lengths[0] == lengths[-1] and (lengths == lengths[0]).all():
-        yield int(lengths[0]), np.arange(len(lengths))
-        return
-    order = np.argsort(lengths, kind="stable")
-    cuts = np.flatnonzero(np.diff(lengths[order])) + 1
-    for rows in np.split(order, cuts):
-        yield int(lengths[rows[0]]), rows
+def _chunks(lengths: np.ndarray):
+    """Slices of rows that are not too large side by side, each as wide as its longest."""
+    if len(lengths):
+        count = max(1, CHUNK_BYTES // max(1, int(lengths.max())))
+        for start in range(0, len(lengths), count):
+            yield slice(start, min(start + count, len(lengths)))
 
 
-def values(content: Content, generators: Any, sequences: np.ndarray, length: int) -> np.ndarray:
-    """uint8[n, length]: the values of records that are all `length` bytes long."""
-    out = np.empty((len(sequences), length), np.uint8)
-    head = np.empty(len(sequences), HEAD)
+def _mask(lengths: np.ndarray) -> np.ndarray | None:
+    """bool[n, longest]: what of each row counts; None when all of all does."""
+    if (lengths == lengths[0]).all():
+        return None
+    return np.arange(int(lengths.max())) < lengths[:, None]
+
+
+def values(content: Content, generators: Any, sequences: np.ndarray, lengths: np.ndarray
+           ) -> np.ndarray:
+    """uint8[n, longest]: the values of records; what is behind a shorter one means nothing."""
+    count, longest = len(sequences), int(lengths.max())
+    out = np.empty((count, longest), np.uint8)
+    head = np.empty(count, HEAD)
     head["magic"], head["tag"] = MAGIC, content.tag
     head["generator"], head["sequence"] = generators, sequences
-    out[:, :HEAD.itemsize] = head.view(np.uint8).reshape(-1, HEAD.itemsize)
-    filler = length - SIZE_MIN
     places = _places(content, generators, sequences)
-    if filler:
-        out[:, HEAD.itemsize:-4] = _windows(_pool(content.seed), filler)[places]
-    state = np.full(len(sequences), 0xFFFFFFFF, np.uint32)
+    out[:, HEAD.itemsize:] = _windows(
+        _pool(content.seed), longest - HEAD.itemsize)[places]
+    out[:, :HEAD.itemsize] = head.view(np.uint8).reshape(-1, HEAD.itemsize)
+    fillers = lengths - SIZE_MIN
+    state = np.full(count, 0xFFFFFFFF, np.uint32)
     state = crc.extended(state, head.view("<u4").reshape(-1, HEAD.itemsize // 4))
     states = _pool_states(content.seed)
-    state = crc.shifted(state ^ states[places], filler) ^ states[places + filler] ^ crc.ONES
-    out[:, -4:] = state.astype("<u4").view(np.uint8).reshape(-1, 4)
+    state = crc.shifted(state ^ states[places], fillers) ^ states[places + fillers] ^ crc.ONES
+    ends = state.astype("<u4").view(np.uint8).reshape(-1, 4)
+    if (lengths == longest).all():
+        out[:, -4:] = ends
+    else:
+        out[np.arange(count)[:, None], lengths[:, None] - 4 + np.arange(4)] = ends
     return out
 
 
@@ -247,30 +260,38 @@ def checked(content: Content, counts: dict[int, int], data: np.ndarray,
     for generator, limit in counts.items():
         limits[generator] = limit
     tag = content.tag
-    for length, rows in _by_length(lengths):
-        if length < SIZE_MIN:
-            continue
-        block = _block(data, starts, rows, length)
+    long_enough = np.flatnonzero(lengths >= SIZE_MIN)
+    for chunk in _chunks(lengths[long_enough]):
+        rows = long_enough[chunk]
+        block = _block(data, starts[rows], lengths[rows])
         head = np.ascontiguousarray(block[:, :HEAD.itemsize]).view(HEAD).reshape(-1)
         known = np.minimum(head["generator"], len(limits) - 1)
         fits = ((head["magic"] == MAGIC) & (head["tag"] == tag)
                 & (head["sequence"] < limits[known]))
         generators[rows], sequences[rows] = known, np.where(fits, head["sequence"], 0)
-        fits &= sizes(content, known, sequences[rows]) == length
-        fits[fits] = (values(content, known[fits], sequences[rows][fits], length)
-                      == block[fits]).all(axis=1)
-        good[rows] = fits
+        fits &= sizes(content, known, sequences[rows]) == lengths[rows]
+        good[rows] = fits & _same(content, known, sequences[rows], lengths[rows], block)
     corrupted = np.zeros(count, bool)
     for row in np.flatnonzero(~good):  # None, when all is well.
         corrupted[row] = not _sound(data[offsets[row]:offsets[row + 1]])
     return Found(good, corrupted, ~good & ~corrupted, generators, sequences)
 
 
-def _block(data: np.ndarray, starts: np.ndarray, rows: np.ndarray, length: int) -> np.ndarray:
-    if len(rows) == len(starts):
-        first = int(starts[0])
-        return data[first:first + length * len(rows)].reshape(-1, length)
-    return _windows(data, length)[starts[rows]]
+def _block(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """uint8[n, longest]: values side by side, with anything behind the shorter ones."""
+    first, end, longest = int(starts[0]), int(starts[-1] + lengths[-1]), int(lengths.max())
+    if end - first == longest * len(starts) and (lengths == longest).all():
+        return data[first:end].reshape(-1, longest)
+    room = np.zeros(end - first + longest, np.uint8)
+    room[:end - first] = data[first:end]
+    return _windows(room, longest)[starts - first]
+
+
+def _same(content: Content, generators: np.ndarray, sequences: np.ndarray, lengths: np.ndarray,
+          block: np.ndarray) -> np.ndarray:
+    equal = values(content, generators, sequences, lengths) == block
+    mask = _mask(lengths)
+    return (equal if mask is None else equal | ~mask).all(axis=1)
 
 
 def _sound(value: np.ndarray) -> bool:

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ def session(name: str, *, master: str = "", connector: bool = True,
 
     from pylog.client import spark as pylog_spark
 
+    # Arrow goes to and fro here, never pandas.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # Executors run the driver's Python, and find this checkout there.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -116,7 +119,7 @@ def session(name: str, *, master: str = "", connector: bool = True,
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.enabled": "false",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.log.level": "ERROR", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     }
     if connector:
         defaults["spark.jars"] = ",".join(connector_jars())

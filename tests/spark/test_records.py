@@ -117,5 +117,5 @@ def test_crc_behind_a_prefix_equals_crc_of_the_whole(length):
     states = crc.prefixes(pool)
     head = np.arange(20, dtype=np.uint8)
     state = crc.extended(np.full(1, 0xFFFFFFFF, np.uint32), head.view("<u4")[None, :])
-    state = crc.shifted(state ^ states[9], length) ^ states[9 + length] ^ crc.ONES
+    state = crc.shifted(state ^ states[9], np.array([length])) ^ states[9 + length] ^ crc.ONES
     assert int(state[0]) == crc32c.crc32c(head.tobytes() + pool[9:9 + length].tobytes())

@@ -57,7 +57,8 @@ def test_an_unreachable_broker_is_one_line_and_exit_code_2(tmp_path, capsys, mon
 
 
 @pytest.mark.parametrize("given, word", [
-    (["--sizes", "3"], "sizes"), (["--rate", "fast"], "rate"), (["--generators", "0"], "generators"),
+    (["--sizes", "3"], "sizes"), (["--rate", "fast"], "rate"),
+    (["--generators", "0"], "generators"),
     (["--duration", "5"], "one of records and duration"),
     (["--engine", "kafka", "--transactional"], "transactions")])
 def test_arguments_without_a_meaning_are_one_line(given, word, tmp_path, capsys):

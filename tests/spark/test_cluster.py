@@ -1,0 +1,94 @@
+"""The jobs as processes of their own: a standalone cluster, kill -9, soak."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spark.session import CHECKOUT
+from tests.brokers import free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def job(name, broker, topic, manifest, *more):
+    return [sys.executable, "-m", f"spark.{name}", "--bootstrap", broker.bootstrap, "--topic",
+            topic, "--manifest", str(manifest), *more]
+
+
+def run(command, **options):
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, **options)
+
+
+@pytest.fixture
+def standalone(tmp_path):
+    """The URL of a master with two workers of one core each."""
+    import pyspark
+
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    environment = {**os.environ, "SPARK_HOME": str(program.parent.parent),
+                   "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    place = ["--host", "127.0.0.1", "--webui-port", "0"]
+    commands = [[f"{deploy}.master.Master", *place, "--port", str(port)]] + [
+        [f"{deploy}.worker.Worker", *place, "--cores", "1", "--memory", "1g", "--work-dir",
+         str(tmp_path / f"worker-{number}"), url] for number in range(2)]
+    children = []
+    with open(tmp_path / "cluster.out", "ab") as out:
+        for command in commands:
+            children.append(subprocess.Popen([str(program), *command], env=environment, stdout=out,
+                                             stderr=subprocess.STDOUT))
+            time.sleep(5)
+    try:
+        yield url
+    finally:
+        for child in reversed(children):
+            child.terminate()
+            child.wait()
+
+
+def test_both_jobs_run_on_a_cluster_of_two_workers(standalone, brokerd, tmp_path):
+    for engine, reader in (("pylog", "kafka"), ("kafka", "pylog")):
+        topic = f"cluster-{engine}"
+        done = run(job("load", brokerd, topic, tmp_path / topic, "--create", "--records", "20000",
+                       "--engine", engine, "--master", standalone))
+        assert done.returncode == 0, done.stderr[-2000:]
+        done = run(job("validate", brokerd, topic, tmp_path / topic, "--engine", reader,
+                       "--master", standalone))
+        assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+        assert "GOOD: 20000" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ["pylog", "kafka"])
+def test_a_streaming_validation_that_was_killed_goes_on(brokerd, tmp_path, engine):
+    topic = f"killed-{engine}"
+    done = run(job("load", brokerd, topic, tmp_path / "manifest", "--create", "--records", "40000"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    state = tmp_path / "state"
+    command = job("validate", brokerd, topic, tmp_path / "manifest", "--stream", "--checkpoint",
+                  str(state), "--offsets-per-trigger", "4000", "--engine", engine)
+    child = subprocess.Popen(command, cwd=CHECKOUT, start_new_session=True,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while child.poll() is None and len(list(state.glob("summaries/batch=*"))) < 3:
+        time.sleep(0.05)
+    assert child.poll() is None, "it ended before it could be killed"
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    begun = len(list(state.glob("summaries/batch=*")))
+    assert begun < 10
+    done = run(command)
+    assert done.returncode == 0 and "GOOD: 40000" in done.stdout, done.stdout + done.stderr[-2000:]
+
+
+def test_a_short_soak_is_good():
+    done = run([sys.executable, "-m", "spark.soak", "--seconds", "15", "--every", "3", "--rate",
+                "2000"])
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert re.search(r"soak: good after [1-9]", done.stdout)
