@@ -36,10 +36,32 @@ void connection_run_list(struct reactor *r, struct connection_list *list) {
     for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
     while (now.first != NULL) {
         struct connection *c = now.first;
-        if (list != &r->ready) c->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        c->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_delist(c);
         connection_run(r, c);
     }
+}
+
+void connection_run_ready(struct reactor *r) {
+    int64_t until_ns = reactors_now_ns() + READY_TURN_NS;
+    struct connection_list now = r->ready;
+    r->ready = (struct connection_list){0};
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &now;
+    while (now.first != NULL) {
+        struct connection *c = now.first;
+        connection_delist(c);
+        connection_run(r, c);
+        if (reactors_now_ns() >= until_ns) break;
+    }
+    if (now.first == NULL) return;
+    /* The others stay first. */
+    for (struct connection *c = now.first; c != NULL; c = c->list_next) c->list = &r->ready;
+    now.last->list_next = r->ready.first;
+    if (r->ready.first != NULL)
+        r->ready.first->list_prev = now.last;
+    else
+        r->ready.last = now.last;
+    r->ready.first = now.first;
 }
 
 static void left(struct reactor *r, const uint8_t ip[16]) {

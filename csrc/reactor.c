@@ -233,7 +233,7 @@ void *reactor_main(void *argument) {
         for (int i = 0; i < count; i++) on_event(r, &events[i]);
         take_letters(r);
         expire_timers(r);
-        connection_run_list(r, &r->ready);
+        connection_run_ready(r);
         atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);
         done_ns = reactors_now_ns();
         meter_record(&r->rounds, METER_NS_FIRST, (uint64_t)(done_ns - woke_ns));

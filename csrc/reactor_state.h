@@ -21,6 +21,7 @@ enum {
     RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
+    READY_TURN_NS = 300000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
     OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
 };
@@ -213,6 +214,9 @@ void connection_delist(struct connection *c);
 void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms);
 /* Runs those that are in the list now. */
 void connection_run_list(struct reactor *r, struct connection_list *list);
+/* Runs those that are ready, until a turn is over; the others stay ready: whoever has sent
+ * something meanwhile is heard in between, however long the answers are. */
+void connection_run_ready(struct reactor *r);
 
 /* ---- receive.c */
 enum receive_result {

@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from pylog._native.columns import Columns, Record
-from pylog.client.consumer import ALL_COLUMNS, CLOSE_S, COLUMN_RECORDS_MAX, empty_batch
+from pylog.client.consumer import (
+    ALL_COLUMNS, CLOSE_S, COLUMN_BYTES_MAX, COLUMN_RECORDS_MAX, empty_batch,
+)
 from pylog.client.consuming import Consuming
 from pylog.client.errors import ClosedError, IllegalStateError
 from pylog.client.listener import listener_of
@@ -73,32 +75,35 @@ class Consumer:
         return found
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                         columns: Iterable[str] = ALL_COLUMNS) -> Any:
+                         columns: Iterable[str] = ALL_COLUMNS,
+                         max_bytes: int = COLUMN_BYTES_MAX) -> Any:
         """A pyarrow.RecordBatch, without a row after `timeout` seconds."""
         from pylog.client import arrow
 
         names = arrow.ordered(columns)
-        found = await self._columns(timeout, max_records, "headers" in names)
+        found = await self._columns(timeout, max_records, "headers" in names, max_bytes)
         if found is None:
             return empty_batch(names)
         return arrow.record_batch(found, self._core.subscription.known, names)
 
     async def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                          columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
-                         key_dtype: Any = None) -> dict[str, Any]:
+                         key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
+                         ) -> dict[str, Any]:
         """NumPy arrays by column name; {} after `timeout` seconds without a record."""
         from pylog.client import arrow
 
-        found = await self._columns(timeout, max_records, False)
+        found = await self._columns(timeout, max_records, False, max_bytes)
         if found is None:
             return {}
         return arrow.numpy_batch(found, self._core.subscription.known, columns, value_dtype,
                                  key_dtype)
 
-    async def _columns(self, timeout: float, max_records: int, headers: bool) -> Columns | None:
+    async def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
+                       ) -> Columns | None:
         taker = self._core.taker
         found: Columns | None = await self._poll(
-            timeout, lambda: taker.columns(max_records, headers))
+            timeout, lambda: taker.columns(max_records, headers, max_bytes))
         return found
 
     async def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:

@@ -26,6 +26,7 @@ from pylog.client.settings import CONSUMER, Settings
 
 CLOSE_S = 30.0
 COLUMN_RECORDS_MAX = 100_000
+COLUMN_BYTES_MAX = 8 << 20
 ALL_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -69,23 +70,25 @@ class Consumer:
         return found
 
     def poll_arrow(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
-                   columns: Iterable[str] = ALL_COLUMNS) -> Any:
+                   columns: Iterable[str] = ALL_COLUMNS,
+                   max_bytes: int = COLUMN_BYTES_MAX) -> Any:
         """A pyarrow.RecordBatch of what has arrived, without a row after `timeout` seconds.
 
         Columns: topic (dictionary), partition, offset, timestamp (ms), key, value, headers; fewer
-        where `columns` names some. Raises KafkaError.
+        where `columns` names some. max_bytes: of the values, and of the keys. Raises KafkaError.
         """
         from pylog.client import arrow
 
         names = arrow.ordered(columns)
-        found = self._columns(timeout, max_records, "headers" in names)
+        found = self._columns(timeout, max_records, "headers" in names, max_bytes)
         if found is None:
             return empty_batch(names)
         return arrow.record_batch(found, self._core.subscription.known, names)
 
     def poll_numpy(self, timeout: float = 0.0, max_records: int = COLUMN_RECORDS_MAX,
                    columns: Iterable[str] = ALL_COLUMNS, value_dtype: Any = None,
-                   key_dtype: Any = None) -> dict[str, Any]:
+                   key_dtype: Any = None, max_bytes: int = COLUMN_BYTES_MAX
+                   ) -> dict[str, Any]:
         """NumPy arrays by column name; {} after `timeout` seconds without a record.
 
         With a dtype of 1 to 8 bytes ("<i8", ">f4") keys or values become one plain array. Otherwise
@@ -93,15 +96,17 @@ class Consumer:
         """
         from pylog.client import arrow
 
-        found = self._columns(timeout, max_records, False)
+        found = self._columns(timeout, max_records, False, max_bytes)
         if found is None:
             return {}
         return arrow.numpy_batch(found, self._core.subscription.known, columns, value_dtype,
                                  key_dtype)
 
-    def _columns(self, timeout: float, max_records: int, headers: bool) -> Columns | None:
+    def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
+                 ) -> Columns | None:
         taker = self._core.taker
-        found: Columns | None = self._poll(timeout, lambda: taker.columns(max_records, headers))
+        found: Columns | None = self._poll(
+            timeout, lambda: taker.columns(max_records, headers, max_bytes))
         return found
 
     def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:

@@ -129,6 +129,7 @@ async def validate(cluster: Cluster, states: list[PartitionState]) -> list[Parti
     A state's `validate` is the leader epoch to ask in. Raises KafkaError.
     """
     asked = {state.tp: (state, state.epoch, state.record_epoch) for state in states}
+    stood = {state.tp: state.position or 0 for state in states}
 
     async def ask(node: int, share: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
         request = messages.OffsetForLeaderEpochRequest(replica_id=-1)
@@ -151,9 +152,10 @@ async def validate(cluster: Cluster, states: list[PartitionState]) -> list[Parti
     found = await by_leader(cluster, asked, ask)
     cut = []
     for tp, (_, end) in found.items():
-        state, epoch, _ = asked[tp]
+        state, epoch, record_epoch = asked[tp]
         state.validate = -1
-        if state.epoch == epoch and state.position is not None and 0 <= end < state.position:
+        # Records are taken meanwhile. One of a later epoch has come from the new leader itself.
+        if state.epoch == epoch and state.record_epoch == record_epoch and 0 <= end < stood[tp]:
             state.move_to(end, state.record_epoch)
             cut.append(state)
     return cut

@@ -23,7 +23,7 @@ from pylog.client.producing import Producing
 from pylog.protocol.errors import ErrorCode
 
 BATCH_BYTES = 262_144
-CLOSED_BYTES_MAX = 4 << 20
+CLOSED_BYTES_MAX = 1 << 18
 BATCH_OVERHEAD_BYTES = 1024
 ROLES = ("key", "value", "partition", "timestamp", "headers")
 

@@ -30,7 +30,7 @@ class Taker:
         self.failed = failed
         self.key = key
         self.value = value
-        self._readers: dict[bool, ColumnReader] = {}
+        self._readers: dict[tuple[bool, int], ColumnReader] = {}
 
     def records(self, records_max: int) -> list[Record]:
         """Up to records_max records, as many as are there. Raises KafkaError."""
@@ -87,11 +87,15 @@ class Taker:
             item.state.position = offset
         item.fetched, item.start = None, offset
 
-    def columns(self, records_max: int, headers: bool) -> Columns | None:
-        """Up to records_max records as columns; None: nothing is there. Raises KafkaError."""
-        reader = self._readers.get(headers)
+    def columns(self, records_max: int, headers: bool, bytes_max: int) -> Columns | None:
+        """Up to records_max records as columns; None: nothing is there. Raises KafkaError.
+
+        bytes_max: of keys, of values and of headers; a first record that is longer comes alone.
+        """
+        reader = self._readers.get((headers, bytes_max))
         if reader is None:
-            reader = self._readers[headers] = ColumnReader(headers=headers)
+            reader = self._readers[headers, bytes_max] = ColumnReader(
+                headers=headers, bytes_max=bytes_max)
         queue = self.queue
         queue.sweep()
         while reader.count < records_max:
@@ -107,14 +111,24 @@ class Taker:
                 continue
             try:
                 reader.read(fetched, records_max - reader.count)
+                if reader.full and not reader.count:
+                    return self._alone(item, headers)
             except RecordsError as broken:
                 if reader.count:
                     break
+                fetched = None
                 raise _corrupt(item, broken) from None
             self._advance(item, fetched)
             if reader.full:
                 break
         return reader.finish() if reader.count else None
+
+    def _alone(self, item: Ready, headers: bool) -> Columns:
+        """One record that is longer than bytes_max."""
+        reader = ColumnReader(headers=headers)
+        reader.read(item.fetched, 1)
+        self._advance(item, item.fetched)
+        return reader.finish()
 
     def _advance(self, item: Ready, fetched: Any) -> None:
         """Keeps (1)."""

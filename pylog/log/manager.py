@@ -20,7 +20,7 @@ from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 from pylog.log import partitions
 from pylog.log.cleaner import Candidate, Cleaner
-from pylog.log.moves import FUTURE, Move, Moves, finish, future_name
+from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
 from pylog.log.errors import StartError
 
 LOCK = ".lock"
@@ -59,6 +59,7 @@ class LogManager:
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
+        self._moved = []         # Logs of before, which some may still read
         self.cleaner = Cleaner(settings, now_ms, self.paths, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
@@ -129,12 +130,17 @@ class LogManager:
         target = Log.open(
             self.directories[place], name, index, topic_id, self._config(overrides),
             now_ms=self._now_ms(), log_start_offset=one.start_offset,
-            directory=future_name(name, index))
+            directory=directory_name(name, index, "future"))
         self.moves.begin(Move(name, index, place, one, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now. Blocks."""
+        """Topics of which a partition has another Log now. Blocks. Logs of before go next time."""
         changed = []
+        while self._moved:
+            try:
+                self._moved.pop().delete(self._now_ms())
+            except LogError as error:
+                log.error("a moved log could not be removed", extra={"reason": str(error)})
         for move in self.moves.take_ready():
             name, index, one = move.topic, move.partition, move.target
             try:
@@ -152,8 +158,14 @@ class LogManager:
             self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
             log.info("a replica was moved", extra={
                 "topic": name, "partition": index, "directory": self.paths[move.place]})
+            self._moved.append(move.source)
             changed.append(name)
         return changed
+
+    def leave_moved(self) -> None:
+        """Nobody is sent to logs of before any more: whoever waits there asks anew."""
+        for one in self._moved:
+            one.become_follower(one.leader_epoch)
 
     def _complete_moves(self, places: dict) -> None:
         """What a stop in the middle of a move left: the only copy becomes the partition."""

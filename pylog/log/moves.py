@@ -117,14 +117,18 @@ class Moves:
             log.warning("a copy could not be removed", extra={"reason": str(error)})
 
 
-def future_name(topic: str, partition: int) -> str:
-    """A directory name for a copy; a name that would be too long loses the end of its topic."""
-    tail = f"-{partition}.{os.urandom(16).hex()}-future"
+def directory_name(topic: str, partition: int, kind: str) -> str:
+    """Of a "future" log, or of one to "delete"; a long name loses the end of its topic."""
+    tail = f"-{partition}.{os.urandom(16).hex()}-{kind}"
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 
 
 def finish(move: Move, now_ms: int) -> None:
-    """Makes the copy the partition, and removes the old one. Raises LogError: it is as before."""
+    """Makes the copy the partition. Raises LogError.
+
+    The old log takes nothing more and can still be read, so that nobody who has not heard of the
+    new one misses it; whoever starts now finds the new one alone.
+    """
     epoch, start = move.source.leader_epoch, move.source.start_offset
     moves.hand_over(move.source, move.target, now_ms)
     try:
@@ -132,7 +136,7 @@ def finish(move: Move, now_ms: int) -> None:
         move.source.flush()
     except LogError as error:
         log.error("a flush failed", extra={"reason": str(error)})
-    move.source.delete(now_ms)
+    moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     moves.rename(move.target, f"{move.topic}-{move.partition}")
     move.target.become_leader(epoch, True)
     if start > move.target.start_offset:

@@ -62,6 +62,16 @@ def test_arrow_gives_the_columns_that_are_asked_for(broker, filled):
     assert found.schema.names == ["offset", "value"] and found.num_rows == 7
 
 
+def test_arrow_ends_a_batch_before_it_is_too_large(broker):
+    topic = new_topic(broker)
+    put(broker, topic, [(None, bytes(size), BASE_MS, []) for size in (400, 400, 400, 5000, 1)])
+    with reader(broker, topic) as consumer:
+        sizes = []
+        while sum(sizes) < 5:
+            sizes.append(consumer.poll_arrow(10.0, max_bytes=1000).num_rows)
+        assert sizes == [2, 1, 1, 1]
+
+
 def test_numpy_decodes_values_of_fixed_width(broker):
     topic = new_topic(broker)
     put(broker, topic, [(None, number.to_bytes(8, "little"), BASE_MS, []) for number in range(90)])

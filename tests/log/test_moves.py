@@ -67,6 +67,9 @@ def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
     assert (new.start_offset, new.high_watermark, new.leader_epoch) == (7, 220, epoch)
     assert append(node, "t", 220) == (220, 220)
     assert (paths[1] / "t-0").is_dir() and not (paths[0] / "t-0").exists()
+    assert len(content(old)) == 213
+    node.logs.leave_moved()
+    assert node.logs.finish_moves() == []
     node.logs.move("t", 0, 0)
     moved(node)
     assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
