@@ -47,6 +47,7 @@ static struct iojob *iopool_next(struct worker *worker) {
 static void *iopool_work(void *argument) {
     struct worker *worker = argument;
     struct iopool *pool = worker->pool;
+    pthread_setname_np(pthread_self(), "io-worker");
     void *scratch = pool->scratch_new != NULL ? pool->scratch_new() : NULL;
     struct iojob *job;
     while ((job = iopool_next(worker)) != NULL) {
