@@ -137,6 +137,7 @@ def test_read_committed_leaves_out_what_was_aborted(spark, target, kind, against
             producer.begin_transaction()
             for _ in range(10):
                 producer.send(topic, b"yes" if keep else b"no")
+            producer.flush()  # Else an abort drops them unsent.
             producer.commit_transaction() if keep else producer.abort_transaction()
     for level, count in (("read_committed", 20), ("read_uncommitted", 30)):
         frame = reader(spark, target, kind, subscribe=topic, kafka_isolation_level=level).load()

@@ -78,6 +78,16 @@ def test_a_damaged_topic_gets_a_bad_verdict_that_names_each_fault(spark, target,
     assert json.loads(found.json())["good"] is False
 
 
+@pytest.mark.parametrize("engine", ["pylog", "kafka"])
+def test_markers_of_transactions_explain_their_gaps(spark, target, tmp_path, engine, against):
+    if against != "kafka":
+        pytest.skip("transactions need --against kafka")
+    outcome = loaded(spark, target, f"transactions-{engine}", tmp_path, transactional=True)
+    assert sum(outcome.ends.values()) > 3000
+    found = judged(spark, target, f"transactions-{engine}", tmp_path, "--engine", engine)
+    assert found.good and any(part.gaps for part in found.partitions), found.lines()
+
+
 def test_a_paced_load_by_the_stock_connector_keeps_its_rate(spark, target, tmp_path):
     outcome = loaded(spark, target, "paced", tmp_path, engine="kafka", records=0, duration_s=2.0,
                      rate=Rate(high=500.0))

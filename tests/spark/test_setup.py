@@ -7,7 +7,6 @@ from spark import load, session, validate
 from spark.plan import PlanError, Rate, rate_of
 from spark.records import Content
 from spark.session import SetupError
-from tests.spark.topics import filled
 
 
 def fake_java(tmp_path, text):
@@ -94,21 +93,6 @@ def test_a_paced_load_keeps_its_rate_on_its_own_clock():
     made = blocks(plan, 0, lambda: now[0], lambda s: now.__setitem__(0, now[0] + s))
     assert sum(len(block.sequences) for block in made) == 5000
     assert 4.8 < now[0] < 5.3
-
-
-def test_a_transaction_or_compaction_explains_its_gaps_only(kafka_or_none):
-    if kafka_or_none is None:
-        pytest.skip("transactions need --against kafka")
-    from spark import cluster
-
-    filled(kafka_or_none.bootstrap, "gaps", Content(1), 100, partitions=1)
-    settings = {"bootstrap.servers": kafka_or_none.bootstrap}
-    assert cluster.explained(settings, "gaps", [(0, 3, 5)]) == set()
-
-
-@pytest.fixture
-def kafka_or_none(request, against):
-    return request.getfixturevalue("kafka") if against == "kafka" else None
 
 
 def test_the_jobs_run_as_scripts_too():
