@@ -7,7 +7,7 @@ import pytest
 from pylog.client import Admin, TopicPartition
 from spark import cluster
 from spark.records import Content
-from tests.spark.topics import filled, sent
+from tests.spark.topics import filled, sent, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 FORMATS = ["kafka", "pylog"]
@@ -15,7 +15,11 @@ FORMATS = ["kafka", "pylog"]
 
 @pytest.fixture(scope="module")
 def topics(target):
-    filled(target.bootstrap, "matrix-a", Content(1), 2000)
+    # Without keys a producer stays with one partition for a while: each is told where to go.
+    cluster.create_topic({"bootstrap.servers": target.bootstrap}, "matrix-a", 2)
+    sent(target.bootstrap, "matrix-a", [
+        (value, key, number % 2)
+        for number, (value, key) in enumerate(values(Content(1), 0, 0, 2000))])
     filled(target.bootstrap, "matrix-b", Content(1), 1000)
     return target
 
