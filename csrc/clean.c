@@ -97,24 +97,12 @@ struct clean_record {
 };
 
 static bool take_varint(const uint8_t **p, const uint8_t *end, int64_t *value) {
-    uint64_t bits = 0;
-    for (int i = 0; i < CLEAN_VARINT_BYTES_MAX && *p + i < end; i++) {
-        uint8_t byte = (*p)[i];
-        bits |= (uint64_t)(byte & 0x7f) << 7 * i;
-        if (byte & 0x80) continue;
-        *p += i + 1;
-        *value = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
-        return true;
-    }
-    return false;
-}
-
-static size_t put_varint(uint8_t *to, int64_t value) {
-    uint64_t bits = (uint64_t)value << 1 ^ (uint64_t)(value >> 63);
-    size_t n = 0;
-    for (; bits >= 0x80; bits >>= 7) to[n++] = (uint8_t)(bits | 0x80);
-    to[n++] = (uint8_t)bits;
-    return n;
+    uint64_t bits;
+    size_t n = get_uvarint(*p, end, CLEAN_VARINT_BYTES_MAX, &bits);
+    if (n == 0) return false;
+    *p += n;
+    *value = zigzag_decode(bits);
+    return true;
 }
 
 /* 1 and the next record, 0 at the end, BATCH_E_RECORD. */
@@ -255,8 +243,8 @@ static int make_batch(const uint8_t *p, const struct batch_header *h, const stru
 /* Copies a record whose time is told relative to another base. */
 static bool add_rebased(struct clean_buffer *b, const struct clean_record *r, int64_t delta) {
     uint8_t head[2 * CLEAN_VARINT_BYTES_MAX + 1], time[CLEAN_VARINT_BYTES_MAX];
-    size_t time_len = put_varint(time, delta), rest = (size_t)(r->end - r->rest);
-    size_t n = put_varint(head, (int64_t)(1 + time_len + rest));
+    size_t time_len = put_uvarint(time, zigzag_encode(delta)), rest = (size_t)(r->end - r->rest);
+    size_t n = put_uvarint(head, zigzag_encode((int64_t)(1 + time_len + rest)));
     head[n++] = r->body[0];
     memcpy(head + n, time, time_len);
     return add_bytes(b, head, n + time_len) && add_bytes(b, r->rest, rest);

@@ -52,8 +52,7 @@ static int log_offsets_compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* "<20 digits>.<extension>": the extension, or NULL. */
-static const char *log_listing_parse(const char *name, int64_t *offset) {
+const char *log_file_extension(const char *name, int64_t *offset) {
     int64_t value = 0;
     for (int i = 0; i < 20; i++) {
         if (!isdigit((unsigned char)name[i])) return NULL;
@@ -83,7 +82,7 @@ static int log_list(struct log *log, bool finish, struct log_listing *listing) {
     while (result == 0 && (entry = readdir(entries)) != NULL) {
         const char *name = entry->d_name, *dot = strrchr(name, '.');
         int64_t offset;
-        const char *extension = strlen(name) > 21 ? log_listing_parse(name, &offset) : NULL;
+        const char *extension = strlen(name) > 21 ? log_file_extension(name, &offset) : NULL;
         bool left = dot != NULL && (strcmp(dot, ".deleted") == 0 || strcmp(dot, ".cleaned") == 0 ||
                                     strcmp(dot, ".tmp") == 0);
         if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 ||

@@ -164,6 +164,8 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
 
 /* log_recover.c */
+/* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
+const char *log_file_extension(const char *name, int64_t *offset);
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
 /* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
  * or above `check_from`. Ends at the first bad batch; *good is the position after the last good

@@ -5,7 +5,6 @@
  * one becomes `.log`, its indexes are written. (4) The list of segments changes. A start that finds
  * a `.log.swap` removes the segments that begin within its offsets, and goes on at (3); indexes are
  * made from the batches then. */
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,17 +121,6 @@ static int64_t next_offset_of(int fd, int64_t base) {
     return next;
 }
 
-static bool base_of(const char *name, int64_t *base) {
-    *base = 0;
-    for (int i = 0; i < 20; i++) {
-        if (!isdigit((unsigned char)name[i])) return false;
-        if (__builtin_mul_overflow(*base, 10, base) ||
-            __builtin_add_overflow(*base, name[i] - '0', base))
-            return false;
-    }
-    return name[20] == '.';
-}
-
 /* Calls `act` for each file of a segment; the directory may change meanwhile. */
 typedef int on_file(int fd, const char *name, int64_t base, void *context);
 static int each_file(int fd, on_file *act, void *context) {
@@ -146,7 +134,8 @@ static int each_file(int fd, on_file *act, void *context) {
     struct dirent *entry;
     int64_t base;
     while (result >= 0 && (entry = readdir(entries)) != NULL)
-        if (base_of(entry->d_name, &base)) result = act(fd, entry->d_name, base, context);
+        if (log_file_extension(entry->d_name, &base) != NULL)
+            result = act(fd, entry->d_name, base, context);
     closedir(entries);
     return result;
 }

@@ -125,8 +125,11 @@ class Settings:
             usable[name] = text
         return usable
 
-    def set_dynamic(self, cluster: dict[str, str], own: dict[str, str]) -> None:
-        """Puts what is set for the cluster and for this broker into force; both were checked."""
+    def set_dynamic(self, cluster: dict[str, str], own: dict[str, str]) -> str | None:
+        """Puts what is set for the cluster and for this broker into force; both were checked.
+
+        Returns why dynamic.LISTENING are the file's instead, None when they are not.
+        """
         self.dynamic_cluster, self.dynamic_own = dict(cluster), dict(own)
         self._values = dynamic.layered(self._static, cluster, own)
         self._topic_defaults = None
@@ -134,11 +137,12 @@ class Settings:
             self._settle_listening()
         except ConfigError as error:
             # The file has changed since: a broker that starts where the file says can be mended.
-            self.warnings.append(f"{', '.join(dynamic.LISTENING)} as set at run time: {error}")
             self._values = dynamic.layered(self._static, *(
                 {name: text for name, text in layer.items() if name not in dynamic.LISTENING}
                 for layer in (cluster, own)))
             self._settle_listening()
+            return f"{', '.join(dynamic.LISTENING)} as set at run time: {error}"
+        return None
 
     def explain(self, name: str) -> str:
         """What there is to know of a setting, with the value in force; raises ConfigError."""

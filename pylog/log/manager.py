@@ -154,7 +154,10 @@ class LogManager:
             self._loads[move.place] += 1
             self._place_of[one] = move.place
             self._timed.discard(move.source)
-            self._watch(one, self._config(overrides))
+            # Settings may have changed since the move began.
+            config = self._config(overrides)
+            one.set_config(config)
+            self._watch(one, config)
             self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
             log.info("a replica was moved", extra={
                 "topic": name, "partition": index, "directory": self.paths[move.place]})

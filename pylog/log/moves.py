@@ -124,7 +124,7 @@ def directory_name(topic: str, partition: int, kind: str) -> str:
 
 
 def finish(move: Move, now_ms: int) -> None:
-    """Makes the copy the partition. Raises LogError.
+    """Makes the copy the partition. Raises LogError: the old one leads on.
 
     The old log takes nothing more and can still be read, so that nobody who has not heard of the
     new one misses it; whoever starts now finds the new one alone.
@@ -136,7 +136,11 @@ def finish(move: Move, now_ms: int) -> None:
         move.source.flush()
     except LogError as error:
         log.error("a flush failed", extra={"reason": str(error)})
-    moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
+    try:
+        moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
+    except LogError:
+        move.source.become_leader(epoch, True)
+        raise
     moves.rename(move.target, f"{move.topic}-{move.partition}")
     move.target.become_leader(epoch, True)
     if start > move.target.start_offset:

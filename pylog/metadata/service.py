@@ -225,7 +225,9 @@ class Controller:
             for key in stored.keys() - usable[-1].keys():
                 log.error("a dynamic setting cannot be used",
                           extra={"setting": key, "broker": name})
-        self._settings.set_dynamic(*usable)
+        refused = self._settings.set_dynamic(*usable)
+        if refused is not None:
+            log.error("dynamic settings cannot be used", extra={"reason": refused})
 
     async def next_producer_id(self) -> int:
         """An id that no producer had before (4). Raises LogError's kinds."""

@@ -149,12 +149,11 @@ def test_the_asynchronous_twin_has_the_same_calls(broker):
             assert hasattr(Admin, name), name
 
 
-@pytest.mark.kafka
-def test_quotas_are_described_and_changed(kafka):
+def test_quotas_are_described_and_changed(broker):
     from pylog.client.descriptions import QuotaAlteration
 
     user = {"user": new_name("user")}
-    with Admin(bootstrap_servers=kafka.bootstrap) as admin:
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.alter_client_quotas([QuotaAlteration(user, {"producer_byte_rate": 1e6})])
         waited(lambda: admin.describe_client_quotas(user) == [(user, {"producer_byte_rate": 1e6})],
                "the quota")

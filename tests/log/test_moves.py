@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from pylog._native import batch
+from pylog._native.log import BatchRefused
 from tests.metadata.node import Node
 
 
@@ -73,6 +74,15 @@ def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
     node.logs.move("t", 0, 0)
     moved(node)
     assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
+
+
+def test_settings_that_change_during_a_move_hold_after_it(node):
+    append(node, "t", 1)
+    node.logs.move("t", 0, 1)
+    node.logs.configure("t", {"max.message.bytes": "1000"})
+    moved(node)
+    with pytest.raises(BatchRefused):
+        append(node, "t", 2)
 
 
 def test_sequences_of_producers_move_along(node):

@@ -98,7 +98,8 @@ class Side:
             return rows
         if name in TEXTS:
             return value if value is None else "text"
-        if name in ("session_id", "producer_id") and isinstance(value, int) and value > 0:
+        # The first producer of a broker has the id 0; a session 0 is none.
+        if (name == "session_id" and value > 0) or (name == "producer_id" and value >= 0):
             known = sum(1 for kind, _ in self.numbers if kind == name)
             return self.numbers.setdefault((name, value), f"{name} {known + 1}")
         if isinstance(value, str):
