@@ -285,6 +285,7 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    void log_dir_give_up(log_dir *dir, int error)
     struct disk:
         pass
     enum disk_kind:
@@ -418,7 +419,7 @@ cdef extern from "scratch.h" nogil:
 cdef extern from "grants.h" nogil:
     enum: GRANT_READ, GRANT_WRITE
     struct topic:
-        pass
+        int16_t absent_error
     struct grants:
         pass
     grants *grants_new(uint32_t topics_max)
