@@ -156,6 +156,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         pthread_mutex_unlock(&log->view_lock);
         atomic_fetch_sub(&log->size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
+        segment_holes_forget(s);
         s->since_entry_bytes = 0;
         if (ftruncate(s->fd, position) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
             result = log_storage_error(log, -errno, "ftruncate");
