@@ -50,8 +50,8 @@ int16_t log_error_code(int error);
 struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error);
 void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
-/* From now on its logs write and sync by disk_of(kind): for tests of what a failing disk does. */
-void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind);
+/* From now on its logs use this disk: for tests of what a failing one does. */
+void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
@@ -249,6 +249,9 @@ int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t byte
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out);
 void log_range_release(struct log_range *range);
+/* pread of a range's file; and what a failed read or send of one means for its directory. */
+ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
+void log_range_failed(const struct log_range *range, int error);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
 /* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */

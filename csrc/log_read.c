@@ -271,6 +271,16 @@ void log_range_release(struct log_range *range) {
     range->length = 0;
 }
 
+void log_range_failed(const struct log_range *range, int error) {
+    log_dir_fail(range->segment->home->dir, error, "read");
+}
+
+ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
+    ssize_t n = log_dir_disk(range->segment->home->dir)->pread(range->fd, to, len, position);
+    if (n < 0 && errno == EIO) log_range_failed(range, errno);
+    return n;
+}
+
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     int64_t bytes = 0;
     pthread_mutex_lock(&log->view_lock);

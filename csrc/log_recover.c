@@ -71,8 +71,8 @@ static int log_list(struct log *log, bool finish, struct log_listing *listing) {
     char path[SEGMENT_PATH_BYTES];
     memset(listing, 0, sizeof *listing);
     log_path(log, ".", path);
-    int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int result = fd < 0 ? -errno : finish ? log_swap_finish(fd) : 0;
+    int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY);
+    int result = fd < 0 ? -errno : finish ? log_swap_finish(fd, log_dir_disk(dir)) : 0;
     DIR *entries = result < 0 ? NULL : fdopendir(fd);
     if (entries == NULL) {
         if (result == 0) result = -errno;
@@ -88,7 +88,7 @@ static int log_list(struct log *log, bool finish, struct log_listing *listing) {
                                     strcmp(dot, ".tmp") == 0);
         if (left && (extension != NULL || strncmp(name, "leader-epoch", 12) == 0 ||
                      strncmp(name, "partition.", 10) == 0))
-            unlinkat(fd, name, 0);
+            log_dir_disk(dir)->unlinkat(fd, name, 0);
         else if (extension != NULL && strcmp(extension, "log") == 0)
             result = log_offsets_push(&listing->segments, offset) ? 0 : -ENOMEM;
         else if (extension != NULL && strcmp(extension, "snapshot") == 0)
@@ -219,7 +219,7 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
             free(bytes);
             if (result == 0) return snapshots->at[i - 1];
         }
-        unlinkat(log->home->dir->fd, path, 0);
+        log_dir_unlink(log->home->dir, path);
     }
     return -1;
 }
@@ -318,8 +318,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
                     bytes - good);
     segment_holes_forget(s);
     log->bytes_cut += bytes - good;
-    if (ftruncate(s->fd, good) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
-        return -errno;
+    const struct disk *disk = log_dir_disk(log->home->dir);
+    if (disk->ftruncate(s->fd, good) != 0 || disk->fdatasync(s->fd) != 0) return -errno;
     atomic_fetch_sub(&log->size_bytes, bytes - good);
     atomic_store(&s->bytes, good);
     return 0;

@@ -138,6 +138,10 @@ static inline const struct disk *log_dir_disk(struct log_dir *dir) {
     return atomic_load_explicit(&dir->disk, memory_order_relaxed);
 }
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
+/* By the directory's disk, of paths below it: a descriptor, or -1 and errno; 0 or -errno. */
+int log_dir_open(struct log_dir *dir, const char *path, int flags);
+int log_dir_rename(struct log_dir *dir, const char *from, const char *to);
+int log_dir_unlink(struct log_dir *dir, const char *path);
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
 int log_dir_sync(struct log_dir *dir,
                  const char *name); /* fsyncs a directory below it, NULL: itself. 0 or -errno */
