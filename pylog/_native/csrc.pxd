@@ -299,6 +299,17 @@ cdef extern from "log.h" nogil:
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
+        uint64_t recovered_bytes, damages_cut, damages_kept, bytes_cut
+    struct log_damage:
+        char partition[256]
+        int64_t segment, offset, position, bytes
+        int kind, why
+    enum:
+        LOG_DAMAGE_CUT, LOG_DAMAGE_DROPPED, LOG_DAMAGE_KEPT
+        LOG_WHY_SHORT, LOG_WHY_ZEROS, LOG_WHY_HEADER, LOG_WHY_CRC, LOG_WHY_ORDER, LOG_WHY_GAP
+        LOG_WHY_BEHIND
+    uint32_t log_dir_take_damages(log_dir *dir, log_damage *out, uint32_t max)
+    void log_dir_stop_recovery(log_dir *dir)
     void log_dir_stats(log_dir *dir, log_dir_figures *out)
     void log_dir_flush_times(log_dir *dir, meter_figures *out)
     int log_dir_flush(log_dir *dir)

@@ -87,6 +87,22 @@ class Directories:
         if native is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             native.fail(error.errno or errno.EIO)
 
+    def rename(self, number: int, name: str, goal: str) -> bool:
+        """Gives a partition's directory another name, at a start. False: the disk failed."""
+        path = self.paths[number]
+        try:
+            os.rename(os.path.join(path, name), os.path.join(path, goal))
+            return True
+        except OSError as error:
+            self.fail(number, error)
+            return False
+
+    def set_aside(self, number: int, name: str) -> None:
+        """Renames a partition's directory that no topic has; forgotten, not deleted."""
+        if self.rename(number, name, f"{name}.{os.urandom(16).hex()}-stray"):
+            log.warning("a partition that no topic has was set aside", extra={
+                "directory": os.path.join(self.paths[number], name)})
+
     def newly_failed(self) -> list:
         """Numbers of those that went offline since the last call; each is told of once."""
         found = [number for number in range(len(self.natives))
@@ -145,3 +161,10 @@ def _read_once(path: str) -> None:
             file.read(1)
     except FileNotFoundError:
         return
+
+
+def remove_tree(path: str) -> None:
+    # Imported here: it costs a start 5 ms, and few starts need it.
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)

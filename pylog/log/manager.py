@@ -17,9 +17,9 @@ import threading
 from pylog._native.log import Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
-from pylog.log import partitions
+from pylog.log import partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
-from pylog.log.directories import Directories
+from pylog.log.directories import Directories, remove_tree
 from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
 from pylog.log.errors import StartError
 
@@ -41,6 +41,7 @@ class LogManager:
         self._settings = settings
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
+        self._lost = []          # those of them that take_failed() has not told yet
         self._unopened = {}      # (name, index) -> role, of those that could not be opened yet
         self._topics = {}        # name -> (topic id, [Log or None], overrides)
         self._store = None
@@ -54,6 +55,8 @@ class LogManager:
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
+        self._recovery = None    # recovery.Recovery, after an unclean stop
+        self._lists_lock = threading.Lock()   # A list of Logs is replaced while threads fill it in.
         self._moved = []         # Logs of before, which some may still read
         self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
 
@@ -94,7 +97,7 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
-        hints = {} if clean else self._hints()
+        hints = {} if clean else partitions.hints([path for _, path in self.disks.usable()])
         plan = []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -106,7 +109,7 @@ class LogManager:
                     checkpoint = checkpoints.pop((topic_id, index), None)
                     if place is None and len(self.disks.usable()) < len(self.paths):
                         # Keeps (1).
-                        self._offline.add((name, index))
+                        self._lose(name, index)
                         continue
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
         self._gone += checkpoints
@@ -159,7 +162,10 @@ class LogManager:
             config = self._config(overrides)
             one.set_config(config)
             self._watch(one, config)
-            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+            with self._lists_lock:
+                logs = self._topics[name][1]
+                self._topics[name] = (
+                    topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
             log.info("a replica was moved", extra={
                 "topic": name, "partition": index, "directory": self.paths[move.place]})
             self._moved.append(move.source)
@@ -179,7 +185,7 @@ class LogManager:
                 if found[1] in places or not _PARTITION_DIRECTORY.fullmatch(found[1]):
                     self._left_over.append(path)
                 else:
-                    os.rename(path, os.path.join(self.paths[number], found[1]))
+                    self.disks.rename(number, found[0], found[1])
                     places[found[1]] = number
 
     def _places(self) -> dict:
@@ -195,50 +201,61 @@ class LogManager:
         self._complete_moves(places)
         return places
 
-    def _hints(self) -> dict:
-        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
-        hints = {}
-        for _, path in self.disks.usable():
-            points, starts, watermarks = [
-                files.read_offsets(os.path.join(path, name))
-                for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
-            for key in points.keys() | starts.keys() | watermarks.keys():
-                hints[key] = partitions.NOTHING_KNOWN._replace(
-                    recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
-                    high_watermark=watermarks.get(key, -1))
-        return hints
-
     def _open_all(self, plan, clean: bool, hints: dict) -> None:
         begin_ms = self._now_ms()
 
         def open_one(entry):
-            logs, name, topic_id, index, role, config, place, checkpoint = entry
+            _, name, topic_id, index, role, config, place, checkpoint = entry
             trusted = clean and checkpoint is not None and (
                 place is not None or not checkpoint.segments)
             if not trusted:
                 checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
             if place is None:
                 place = self.disks.least_loaded()
-            logs[index] = self._opened(
-                place, name, topic_id, index, role, config, checkpoint, trusted)
+            one = self._opened(place, name, topic_id, index, role, config, checkpoint, trusted)
+            if one is not None:
+                self._list(name, index, one, config)
 
         if clean:
             for entry in plan:
                 open_one(entry)
-        else:
-            from concurrent.futures import ThreadPoolExecutor
-
-            count = self._settings["num.recovery.threads.per.data.dir"] * len(self.paths)
-            with ThreadPoolExecutor(count, "recovery") as threads:
-                for _ in threads.map(open_one, plan):
-                    pass
+        elif plan:
+            self._recovery = recovery.Recovery(
+                [(entry[1], entry[6] or 0, entry) for entry in plan],
+                [native for native in self.directories if native is not None],
+                self._settings["num.recovery.threads.per.data.dir"], open_one)
+            self._recovery.begin()
+            recovery.tell(self.directories, self.paths)
         if plan:
             log.info("partitions opened", extra={
-                "count": len(plan), "clean": clean, "ms": self._now_ms() - begin_ms})
+                "count": len(plan) - self.recovering, "left": self.recovering, "clean": clean,
+                "ms": self._now_ms() - begin_ms})
+
+    def _list(self, name: str, index: int, one, config) -> None:
+        """Puts an opened Log where the others find it; its topic's settings may have changed."""
+        with self._lists_lock:
+            _, logs, overrides = self._topics[name]
+            logs[index] = one
+        newest = self._config(overrides)
+        if newest is not config:
+            one.set_config(newest)
+            self._watch(one, newest)
+
+    @property
+    def recovering(self) -> int:
+        """Partitions that are not ready since an unclean stop."""
+        return self._recovery.left if self._recovery is not None else 0
+
+    def take_recovered(self) -> set:
+        """Topics of which a partition became ready since the last call."""
+        return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
         """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
+        if self._recovery is not None and not self._recovery.stop():
+            # What was not looked at is not known to be whole: no mark of a clean stop.
+            self.failed = True
         self.cleaner.stop()
         self.moves.stop()
         with self._upkeep_lock:
@@ -260,6 +277,7 @@ class LogManager:
                 except LogError as error:
                     self.failed = True
                     log.error("a log could not be closed", extra={"reason": str(error)})
+            recovery.tell(self.directories, self.paths)
             if not self.failed:
                 self._write_checkpoint_files()
             return entries
@@ -288,21 +306,21 @@ class LogManager:
         return (name, index) in self._offline
 
     def any_offline(self, name: str) -> bool:
-        return any(topic == name for topic, _ in self._offline)
-
-    def offline(self) -> list:
-        return sorted(self._offline)
+        return any(topic == name for topic, _ in list(self._offline))
 
     def take_failed(self) -> list:
         """(name, index) of the partitions whose directories failed since the last call."""
         failed = set(self.disks.newly_failed())
-        if not failed:
-            return []
-        found = [(name, index) for name, _, index, one in self._all()
-                 if self._place_of.get(one, 0) in failed]
-        self._offline.update(found)
-        self._timed = {one for one in self._timed if self._place_of.get(one, 0) not in failed}
+        for name, _, index, one in self._all() if failed else ():
+            if self._place_of.get(one, 0) in failed:
+                self._timed.discard(one)
+                self._lose(name, index)
+        found, self._lost = self._lost, []
         return found
+
+    def _lose(self, name: str, index: int) -> None:
+        self._offline.add((name, index))
+        self._lost.append((name, index))
 
     def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
         """Opens the partitions of a new topic.
@@ -320,6 +338,7 @@ class LogManager:
 
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
+        self._wait_ready(name)
         topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
@@ -339,6 +358,10 @@ class LogManager:
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
 
+    def _wait_ready(self, name: str) -> None:
+        if self._recovery is not None:
+            self._recovery.wait(name)
+
     def configure(self, name: str, overrides: dict) -> None:
         """Puts changed topic settings into force."""
         topic_id, logs, _ = self._topics[name]
@@ -357,6 +380,7 @@ class LogManager:
 
     def assume(self, name: str, roles: list) -> None:
         """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
+        self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config = self._config(overrides)
         grown = logs + [None] * (len(roles) - len(logs))
@@ -409,7 +433,7 @@ class LogManager:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
-                self._offline.add((name, index))
+                self._lose(name, index)
             elif not trusted and checkpoint is partitions.NOTHING_KNOWN:
                 # It is new: there may be room for it later.
                 self._unopened[name, index] = place, role
@@ -438,10 +462,10 @@ class LogManager:
 
     def _set_aside_another_topics(self, place: int, name: str, topic_id: bytes, index: int) -> None:
         """A directory of an earlier topic of that name must not be taken for this one's."""
-        path = os.path.join(self.paths[place], f"{name}-{index}")
-        found = partitions.topic_id_in(path)
+        directory = f"{name}-{index}"
+        found = partitions.topic_id_in(os.path.join(self.paths[place], directory))
         if found is not None and found != topic_id:
-            _rename_stray(path)
+            self.disks.set_aside(place, directory)
 
     def _watch(self, one, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
@@ -473,7 +497,7 @@ class LogManager:
     def _set_aside(self, places: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
         for name, number in places.items():
-            _rename_stray(os.path.join(self.paths[number], name))
+            self.disks.set_aside(number, name)
         for number, listing in enumerate(self.disks.listings):
             self._left_over += [os.path.join(self.paths[number], name) for name in listing
                                 if name.endswith("-delete")]
@@ -493,14 +517,16 @@ class LogManager:
             if self._closing or self._due is None:
                 return
             while self._left_over and not self._closing:
-                _remove_tree(self._left_over.pop())
+                remove_tree(self._left_over.pop())
             every = now_ms >= self._due[0]
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
             self.cleaner.tend()
             self.disks.look_at_space()
+            recovery.tell(self.directories, self.paths)
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
-            if now_ms >= self._due[1]:
+            # The files that it writes are of all partitions.
+            if now_ms >= self._due[1] and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
 
@@ -543,13 +569,7 @@ class LogManager:
             rows = [(name, index, one) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number]
             try:
-                files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
-                    (name, index, one.recovery_point) for name, index, one in rows])
-                files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
-                    (name, index, one.high_watermark) for name, index, one in rows])
-                files.write_offsets(os.path.join(path, files.LOG_START), [
-                    (name, index, one.start_offset) for name, index, one in rows
-                    if one.start_offset > 0])
+                partitions.write_checkpoint_files(path, rows)
             except OSError as error:
                 self.disks.fail(number, error)
                 log.error("a checkpoint could not be written", extra={
@@ -566,18 +586,6 @@ def _valid(overrides: dict) -> dict:
         except ConfigError as error:
             log.warning("a topic setting is ignored", extra={"reason": str(error)})
     return valid
-
-
-def _remove_tree(path: str) -> None:
-    # Imported here: it costs a start 5 ms, and few starts need it.
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _rename_stray(path: str) -> None:
-    os.rename(path, f"{path}.{os.urandom(16).hex()}-stray")
-    log.warning("a partition that no topic has was set aside", extra={"directory": path})
 
 
 def assume(one, role) -> None:

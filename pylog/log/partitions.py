@@ -11,6 +11,7 @@ import os
 from collections import namedtuple
 
 from pylog._native.log import Log
+from pylog.log import checkpoints as files
 
 NEVER = 2**63 - 1
 # What the broker's settings add to a topic's for its logs.
@@ -54,6 +55,20 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
                     high_watermark=checkpoint.high_watermark)
 
 
+def hints(paths) -> dict:
+    """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
+    found = {}
+    for path in paths:
+        points, starts, watermarks = [
+            files.read_offsets(os.path.join(path, name))
+            for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
+        for key in points.keys() | starts.keys() | watermarks.keys():
+            found[key] = NOTHING_KNOWN._replace(
+                recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
+                high_watermark=watermarks.get(key, -1))
+    return found
+
+
 def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
     """What to go by when it is not known whether the store or the text files are newer."""
     if stored is None or told is None:
@@ -85,3 +100,13 @@ def at_rest(log) -> Checkpoint:
 def flushed(log) -> Checkpoint:
     """The checkpoint of a log that goes on: what a start after a crash may rely on."""
     return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, -1, -1, b"")
+
+
+def write_checkpoint_files(path: str, rows) -> None:
+    """Kafka's own for one log directory. rows: [(topic, index, Log)]. Raises OSError."""
+    files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
+        (name, index, one.recovery_point) for name, index, one in rows])
+    files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
+        (name, index, one.high_watermark) for name, index, one in rows])
+    files.write_offsets(os.path.join(path, files.LOG_START), [
+        (name, index, one.start_offset) for name, index, one in rows if one.start_offset > 0])

@@ -334,7 +334,7 @@ class MetadataService(Controller):
             [(topic.name, topic.id, local_roles(topic, self._node_id),
               image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self._store)
-        self._commit_now(partitions.leave_offline(image, self._node_id, logs.offline()))
+        self._commit_now(partitions.leave_offline(image, self._node_id, logs.take_failed()))
 
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
