@@ -1,23 +1,32 @@
-/* The calls by which logs write and sync, as a table: tests put a disk that fails in the place of
- * the system's. */
+/* Every call by which logs open, read, write, name and sync their files, as a table: tests put a
+ * disk that fails in the place of the system's. Two reads pass it by, for neither waits for a disk:
+ * through a map, and of the page cache alone; and fetches send by sendfile. */
 #ifndef PYLOG_DISK_H
 #define PYLOG_DISK_H
 
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Each call is as its namesake: results, errno. */
+/* Each call is as its namesake: results, errno. A test's own table has these in this order. */
 struct disk {
+    int (*openat)(int dir, const char *path, int flags, mode_t mode);
+    ssize_t (*pread)(int fd, void *bytes, size_t len, off_t at);
     ssize_t (*pwrite)(int fd, const void *bytes, size_t len, off_t at);
+    int (*ftruncate)(int fd, off_t len);
+    int (*fallocate)(int fd, int mode, off_t at, off_t len);
     int (*fsync)(int fd);
     int (*fdatasync)(int fd);
     int (*syncfs)(int fd);
+    int (*renameat)(int from_dir, const char *from, int to_dir, const char *to);
+    int (*unlinkat)(int dir, const char *path, int flags);
+    int (*mkdirat)(int dir, const char *path, mode_t mode);
 };
 
 enum disk_kind {
     DISK_SYSTEM,
-    DISK_FULL,   /* pwrite: ENOSPC */
-    DISK_NO_SYNC /* whatever syncs: EIO */
+    DISK_FULL,    /* what takes room: ENOSPC */
+    DISK_NO_SYNC, /* whatever syncs: EIO */
+    DISK_BROKEN   /* everything: EIO */
 };
 
 const struct disk *disk_of(enum disk_kind kind);

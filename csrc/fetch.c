@@ -363,7 +363,7 @@ static void warm(const struct log_range *range, struct scratch *scratch) {
     int64_t position = range->position, end = position + range->length;
     while (position < end) {
         size_t want = end - position < SCRATCH_BYTES ? (size_t)(end - position) : SCRATCH_BYTES;
-        ssize_t got = pread(range->fd, scratch->buffer, want, position);
+        ssize_t got = log_range_read(range, scratch->buffer, want, position);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return; /* the send will meet the same fault and close the connection */
         position += got;

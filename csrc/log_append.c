@@ -82,7 +82,8 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             int error = n < 0 ? errno : ENOSPC;
-            if (at > position && ftruncate(s->fd, position) == 0) atomic_store(&s->allocated, 0);
+            if (at > position && disk->ftruncate(s->fd, position) == 0)
+                atomic_store(&s->allocated, 0);
             return log_storage_error(log, -error, "pwrite");
         }
         bytes += n;

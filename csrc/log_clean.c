@@ -401,7 +401,7 @@ static int begin_group(struct log_clean *c) {
     atomic_store(&o->segment->sealed, true);
     atomic_store(&o->segment->settled, true);
     segment_path(o->segment, "log.cleaned", path);
-    o->fd = openat(c->log->home->dir->fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    o->fd = log_dir_open(c->log->home->dir, path, O_WRONLY | O_CREAT | O_TRUNC);
     return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;
 }
 
@@ -439,7 +439,7 @@ void clean_output_discard(struct log_clean *c) {
     c->pinned = false;
     if (o->segment == NULL) return;
     segment_path(o->segment, "log.cleaned", path);
-    unlinkat(c->log->home->dir->fd, path, 0);
+    log_dir_unlink(c->log->home->dir, path);
     segment_release(o->segment);
     o->segment = NULL;
 }

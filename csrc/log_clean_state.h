@@ -55,6 +55,6 @@ int log_swap(struct log *log, struct segment **sources, uint32_t count, struct s
              uint64_t truncations);
 /* Before a directory is listed: finishes the swaps that a crash left, removes what came to nothing.
  * 0 or -errno. `fd`: of the partition's directory. */
-int log_swap_finish(int fd);
+int log_swap_finish(int fd, const struct disk *disk);
 
 #endif

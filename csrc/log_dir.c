@@ -66,8 +66,8 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     return error;
 }
 
-void log_dir_set_disk(struct log_dir *dir, enum disk_kind kind) {
-    atomic_store(&dir->disk, disk_of(kind));
+void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
+    atomic_store(&dir->disk, disk);
 }
 
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes) {
@@ -87,8 +87,20 @@ bool log_dir_short_of_space(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
 }
 
+int log_dir_open(struct log_dir *dir, const char *path, int flags) {
+    return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+}
+
+int log_dir_rename(struct log_dir *dir, const char *from, const char *to) {
+    return log_dir_disk(dir)->renameat(dir->fd, from, dir->fd, to) == 0 ? 0 : -errno;
+}
+
+int log_dir_unlink(struct log_dir *dir, const char *path) {
+    return log_dir_disk(dir)->unlinkat(dir->fd, path, 0) == 0 ? 0 : -errno;
+}
+
 int log_dir_sync(struct log_dir *dir, const char *name) {
-    int fd = openat(dir->fd, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = log_dir_open(dir, name == NULL ? "." : name, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return -errno;
     int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
     close(fd);
@@ -97,7 +109,7 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
 
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
                       size_t *len) {
-    int fd = openat(dir->fd, path, O_RDONLY | O_CLOEXEC);
+    int fd = log_dir_open(dir, path, O_RDONLY);
     if (fd < 0) return -errno;
     struct stat st;
     int result = fstat(fd, &st) != 0 ? -errno : (size_t)st.st_size > bytes_max ? -EFBIG : 0;
@@ -105,7 +117,8 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
     if (result == 0 && bytes == NULL) result = -ENOMEM;
     size_t have = 0;
     while (result == 0 && have < (size_t)st.st_size) {
-        ssize_t n = read(fd, bytes + have, (size_t)st.st_size - have);
+        ssize_t n =
+            log_dir_disk(dir)->pread(fd, bytes + have, (size_t)st.st_size - have, (off_t)have);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0)
             result = n < 0 ? -errno : -EIO;
@@ -126,21 +139,21 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
                        bool sync) {
     char temporary[SEGMENT_PATH_BYTES + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    int fd = openat(dir->fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = log_dir_open(dir, temporary, O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0) return -errno;
-    ssize_t n = write(fd, bytes, len);
+    ssize_t n = log_dir_disk(dir)->pwrite(fd, bytes, len, 0);
     int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
     if (result == 0 && sync && log_dir_disk(dir)->fsync(fd) != 0) result = -errno;
     close(fd);
-    if (result == 0 && renameat(dir->fd, temporary, dir->fd, path) != 0) result = -errno;
-    if (result != 0) unlinkat(dir->fd, temporary, 0);
+    if (result == 0) result = log_dir_rename(dir, temporary, path);
+    if (result != 0) log_dir_unlink(dir, temporary);
     return result;
 }
 
 /* ---- removals ---- */
 
 static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
-    int fd = openat(dir->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     DIR *entries = fd < 0 ? NULL : fdopendir(fd);
     struct dirent *entry;
     if (entries == NULL) {
@@ -149,9 +162,9 @@ static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
     }
     while ((entry = readdir(entries)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(fd, entry->d_name, 0);
+            log_dir_disk(dir)->unlinkat(fd, entry->d_name, 0);
     closedir(entries);
-    unlinkat(dir->fd, path, AT_REMOVEDIR);
+    log_dir_disk(dir)->unlinkat(dir->fd, path, AT_REMOVEDIR);
 }
 
 void log_dir_job_begin(struct log_dir *dir) {
@@ -172,7 +185,7 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
         (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
     struct log_dir *dir = r->dir;
     (void)scratch;
-    if (unlinkat(dir->fd, r->path, 0) != 0 && errno == EISDIR) log_dir_unlink_tree(dir, r->path);
+    if (log_dir_unlink(dir, r->path) == -EISDIR) log_dir_unlink_tree(dir, r->path);
     free(r);
     log_dir_job_end(dir);
     return 0;
@@ -236,6 +249,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     pthread_mutex_init(&dir->logs_lock, NULL);
     pthread_mutex_init(&dir->files_lock, NULL);
     pthread_mutex_init(&dir->flush_lock, NULL);
+    pthread_mutex_init(&dir->damages_lock, NULL);
     pthread_cond_init(&dir->flush_quiet, NULL);
     *error = log_dir_prepare(dir, path);
     if (*error == 0) *error = flusher_start(dir);
@@ -262,6 +276,12 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     out->flush_files = atomic_load(&dir->flusher.files);
     out->rolls = meter_read(&dir->rolls);
     out->segments_deleted = meter_read(&dir->segments_deleted);
+    out->recovered_bytes = meter_read(&dir->recovered_bytes);
+    out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +
+                       meter_read(&dir->damage_counts[LOG_DAMAGE_DROPPED]);
+    out->damages_kept = meter_read(&dir->damage_counts[LOG_DAMAGE_KEPT]);
+    out->bytes_cut = meter_read(&dir->damage_bytes[LOG_DAMAGE_CUT]) +
+                     meter_read(&dir->damage_bytes[LOG_DAMAGE_DROPPED]);
 }
 
 void log_dir_free(struct log_dir *dir) {
@@ -284,6 +304,8 @@ void log_dir_free(struct log_dir *dir) {
     pthread_mutex_destroy(&dir->logs_lock);
     pthread_mutex_destroy(&dir->files_lock);
     pthread_mutex_destroy(&dir->flush_lock);
+    pthread_mutex_destroy(&dir->damages_lock);
+    free(dir->damages);
     free(dir->path);
     free(dir);
 }

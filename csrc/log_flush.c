@@ -47,7 +47,7 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
 int log_flush_index(struct segment *s, const char *extension) {
     char path[SEGMENT_PATH_BYTES];
     segment_path(s, extension, path);
-    int fd = openat(s->home->dir->fd, path, O_RDONLY | O_CLOEXEC);
+    int fd = log_dir_open(s->home->dir, path, O_RDONLY);
     if (fd < 0) return errno == ENOENT ? 0 : -errno;
     int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
     close(fd);

@@ -15,7 +15,7 @@ int log_rename(struct log *log, const char *name) {
     char *renamed = strdup(name);
     if (renamed == NULL) return LOG_E_MEMORY;
     pthread_mutex_lock(&dir->files_lock);
-    int result = renameat(dir->fd, log->home->name, dir->fd, name) == 0 ? 0 : -errno;
+    int result = log_dir_rename(dir, log->home->name, name);
     if (result == 0) {
         free(log->home->name);
         log->home->name = renamed;

@@ -53,7 +53,7 @@ void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
         segment_path(s, extensions[i], from);
         snprintf(to, sizeof to, "%s.deleted", from);
-        if (renameat(dir->fd, from, dir->fd, to) == 0) log_dir_remove_later(dir, to, delay_ms);
+        if (log_dir_rename(dir, from, to) == 0) log_dir_remove_later(dir, to, delay_ms);
     }
 }
 
@@ -140,8 +140,9 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
     /* In place: its checksum tells a torn one. */
-    int fd = openat(log->home->dir->fd, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    ssize_t n = fd < 0 ? -1 : write(fd, bytes, len);
+    struct log_dir *dir = log->home->dir;
+    int fd = log_dir_open(dir, path, O_WRONLY | O_CREAT | O_TRUNC);
+    ssize_t n = fd < 0 ? -1 : log_dir_disk(dir)->pwrite(fd, bytes, len, 0);
     int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
     if (fd >= 0) close(fd);
     free(bytes);
@@ -168,7 +169,7 @@ static int log_adopt_last(struct log *log, struct segment *s) {
     if (fstat(s->fd, &st) != 0) return log_storage_error(log, -errno, "fstat");
     int64_t bytes = atomic_load(&s->bytes), timestamp, offset;
     if (st.st_size < bytes) return LOG_E_CORRUPT;
-    if (st.st_size > bytes && ftruncate(s->fd, bytes) != 0)
+    if (st.st_size > bytes && log_dir_disk(log->home->dir)->ftruncate(s->fd, bytes) != 0)
         return log_storage_error(log, -errno, "ftruncate");
     if (segment_index_damaged(s)) {
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
@@ -347,7 +348,7 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
     if (checkpoint->clean) {
         result = log_open_clean(log, checkpoint);
     } else {
-        bool fresh = mkdirat(dir->fd, name, 0755) == 0;
+        bool fresh = log_dir_disk(dir)->mkdirat(dir->fd, name, 0755) == 0;
         if (!fresh && errno != EEXIST) result = log_storage_error(log, -errno, "mkdir");
         if (result == 0) result = log_write_metadata(log);
         if (result == 0) result = log_recover(log, checkpoint, now_ms);

@@ -26,10 +26,9 @@ static int32_t place_of(const struct log *log, struct segment **sources, uint32_
 
 static int rename_segment(struct segment *s, const char *from_extension, const char *to_extension) {
     char from[SEGMENT_PATH_BYTES], to[SEGMENT_PATH_BYTES];
-    int dir = s->home->dir->fd;
     segment_path(s, from_extension, from);
     segment_path(s, to_extension, to);
-    return renameat(dir, from, dir, to) == 0 ? 0 : -errno;
+    return log_dir_rename(s->home->dir, from, to);
 }
 
 /* append_lock held. */
@@ -108,23 +107,30 @@ static bool ends_with(const char *name, const char *end) {
     return len >= n && strcmp(name + len - n, end) == 0;
 }
 
-/* The offset behind the file's last whole batch. */
-static int64_t next_offset_of(int fd, int64_t base) {
+/* A log's directory, before anybody uses its files. */
+struct swap_place {
+    int fd;
+    const struct disk *disk;
+};
+
+/* The offset behind the file's last whole batch, or -errno. */
+static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base) {
     uint8_t bytes[BATCH_HEADER_BYTES];
     struct batch_header h;
     int64_t next = base, position = 0;
-    while (pread(fd, bytes, sizeof bytes, position) == (ssize_t)sizeof bytes &&
+    ssize_t n;
+    while ((n = in->disk->pread(fd, bytes, sizeof bytes, position)) == (ssize_t)sizeof bytes &&
            batch_parse(bytes, sizeof bytes, &h) == 0) {
         next = batch_last_offset(&h) + 1;
         position += (int64_t)batch_bytes(&h);
     }
-    return next;
+    return n < 0 ? -errno : next;
 }
 
 /* Calls `act` for each file of a segment; the directory may change meanwhile. */
-typedef int on_file(int fd, const char *name, int64_t base, void *context);
-static int each_file(int fd, on_file *act, void *context) {
-    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), result = 0;
+typedef int on_file(const struct swap_place *in, const char *name, int64_t base, void *context);
+static int each_file(const struct swap_place *in, on_file *act, void *context) {
+    int copy = in->disk->openat(in->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), result = 0;
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
     if (entries == NULL) {
         result = -errno;
@@ -135,9 +141,13 @@ static int each_file(int fd, on_file *act, void *context) {
     int64_t base;
     while (result >= 0 && (entry = readdir(entries)) != NULL)
         if (log_file_extension(entry->d_name, &base) != NULL)
-            result = act(fd, entry->d_name, base, context);
+            result = act(in, entry->d_name, base, context);
     closedir(entries);
     return result;
+}
+
+static int remove_file(const struct swap_place *in, const char *name) {
+    return in->disk->unlinkat(in->fd, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
 }
 
 struct swap_range {
@@ -145,37 +155,39 @@ struct swap_range {
 };
 
 /* What a swap replaces, and the indexes of its own name: they are of the old file. */
-static int remove_replaced(int fd, const char *name, int64_t base, void *context) {
+static int remove_replaced(const struct swap_place *in, const char *name, int64_t base,
+                           void *context) {
     const struct swap_range *range = context;
     static const char *const kinds[] = {".log", ".index", ".timeindex", ".txnindex"};
+    int result = 0;
     if (base < range->base || (base >= range->next && base != range->base)) return 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(name + 20, kinds[i]) == 0 && unlinkat(fd, name, 0) != 0 && errno != ENOENT)
-            return -errno;
-    return 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && result == 0; i++)
+        if (strcmp(name + 20, kinds[i]) == 0) result = remove_file(in, name);
+    return result;
 }
 
-static int finish_swap(int fd, const char *name, int64_t base, void *context) {
+static int finish_swap(const struct swap_place *in, const char *name, int64_t base, void *context) {
     bool *any = context;
     char to[32];
     if (!ends_with(name, ".swap")) return 0;
     *any = true;
     /* Kafka renames indexes in the same way; they are made anew. */
-    if (strcmp(name + 20, ".log.swap") != 0)
-        return unlinkat(fd, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
-    int file = openat(fd, name, O_RDONLY | O_CLOEXEC);
+    if (strcmp(name + 20, ".log.swap") != 0) return remove_file(in, name);
+    int file = in->disk->openat(in->fd, name, O_RDONLY | O_CLOEXEC, 0);
     if (file < 0) return -errno;
-    struct swap_range range = {base, next_offset_of(file, base)};
+    struct swap_range range = {base, next_offset_of(in, file, base)};
     close(file);
-    int result = each_file(fd, remove_replaced, &range);
+    if (range.next < 0) return (int)range.next;
+    int result = each_file(in, remove_replaced, &range);
     if (result < 0) return result;
     snprintf(to, sizeof to, "%020lld.log", (long long)base);
-    return renameat(fd, name, fd, to) == 0 ? 0 : -errno;
+    return in->disk->renameat(in->fd, name, in->fd, to) == 0 ? 0 : -errno;
 }
 
-int log_swap_finish(int fd) {
+int log_swap_finish(int fd, const struct disk *disk) {
+    struct swap_place in = {fd, disk};
     bool any = false;
-    int result = each_file(fd, finish_swap, &any);
-    if (result == 0 && any && fsync(fd) != 0) result = -errno;
+    int result = each_file(&in, finish_swap, &any);
+    if (result == 0 && any && disk->fsync(fd) != 0) result = -errno;
     return result;
 }

@@ -50,8 +50,7 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
                 time = atomic_load(&s->largest_timestamp);
         if (bytes == 0 || end > high) break;
         bool before_start = end <= atomic_load(&log->start_offset);
-        bool old = deletes && c->retention_ms >= 0 && time >= 0 &&
-                   now_ms - time > c->retention_ms;
+        bool old = deletes && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
         bool large = deletes && c->retention_bytes >= 0 && excess - bytes >= 0;
         if (!before_start && !old && !large) break;
         excess -= bytes;
@@ -156,8 +155,10 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         pthread_mutex_unlock(&log->view_lock);
         atomic_fetch_sub(&log->size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
+        segment_holes_forget(s);
         s->since_entry_bytes = 0;
-        if (ftruncate(s->fd, position) != 0 || log_dir_disk(log->home->dir)->fdatasync(s->fd) != 0)
+        const struct disk *disk = log_dir_disk(log->home->dir);
+        if (disk->ftruncate(s->fd, position) != 0 || disk->fdatasync(s->fd) != 0)
             result = log_storage_error(log, -errno, "ftruncate");
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
@@ -240,11 +241,11 @@ int log_delete(struct log *log, int64_t now_ms) {
         pthread_mutex_lock(&dir->files_lock);
         char *renamed =
             (result = log_deleted_name(log->home->name, name)) == 0 ? strdup(name) : NULL;
-        if (renamed != NULL && renameat(dir->fd, log->home->name, dir->fd, name) == 0) {
+        if (renamed != NULL && (result = log_dir_rename(dir, log->home->name, name)) == 0) {
             free(log->home->name);
             log->home->name = renamed;
         } else {
-            result = renamed == NULL ? -ENOMEM : -errno;
+            if (renamed == NULL) result = -ENOMEM;
             free(renamed);
         }
         pthread_mutex_unlock(&dir->files_lock);

@@ -57,6 +57,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     off_t position = range->position + s->range_sent;
     size_t left = (size_t)(range->length - s->range_sent);
     ssize_t n = sendfile(c->fd, range->fd, &position, left < bytes_max ? left : bytes_max);
+    if (n < 0 && errno == EIO) log_range_failed(range, errno);
     if (n <= 0) return n;
     STAT_ADD(r, bytes_sendfile, n);
     s->range_sent += (int32_t)n;

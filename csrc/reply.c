@@ -43,8 +43,8 @@ uint8_t *reply_reserve(struct reply *r, size_t n) {
 static bool read_range(const struct log_range *range, uint8_t *to) {
     int32_t done = 0;
     while (done < range->length) {
-        ssize_t n =
-            pread(range->fd, to + done, (size_t)(range->length - done), range->position + done);
+        ssize_t n = log_range_read(range, to + done, (size_t)(range->length - done),
+                                   range->position + done);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
         done += (int32_t)n;

@@ -98,6 +98,7 @@ void segment_release(struct segment *s) {
         free(s->tail->times);
         free(s->tail);
     }
+    free(atomic_load(&s->holes));
     pthread_mutex_destroy(&s->index_lock);
     segment_home_release(s->home);
     free(s);
@@ -138,7 +139,7 @@ static int segment_open_locked(struct segment *s, bool create) {
     if (s->removed) return -ENOENT;
     if (dir->open_count >= dir->open_max) segment_evict(dir, dir->open_count - dir->open_max + 1);
     segment_path_locked(s, "log", path);
-    int fd = openat(dir->fd, path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_TRUNC : 0), 0644);
+    int fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
     if (fd < 0) return -errno;
     s->fd = fd;
     if (dir->clock == NULL) {
@@ -188,7 +189,7 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     int64_t free_bytes, total_bytes;
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
-    if (fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
+    if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
     } else {
         /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
@@ -235,7 +236,7 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
 
 int segment_trim(struct segment *s) {
     if (atomic_load(&s->allocated) == 0) return 0;
-    if (ftruncate(s->fd, atomic_load(&s->bytes)) != 0) return -errno;
+    if (log_dir_disk(s->home->dir)->ftruncate(s->fd, atomic_load(&s->bytes)) != 0) return -errno;
     atomic_store(&s->allocated, 0);
     return 0;
 }
@@ -250,7 +251,7 @@ void segment_trim_sealed(struct segment *s) {
 
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     while (len > 0) {
-        ssize_t n = pread(s->fd, to, len, position);
+        ssize_t n = log_dir_disk(s->home->dir)->pread(s->fd, to, len, position);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             log_dir_fail(s->home->dir, errno, "pread");
@@ -271,7 +272,9 @@ void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t po
     scan->end = end;
     scan->window_position = 0;
     scan->window_bytes = 0;
+    scan->hole_end = -1;
     scan->nowait = nowait;
+    scan->strict = false;
     scan->window = scan->own;
     scan->window_room = SEGMENT_WINDOW_BYTES;
 }
@@ -281,7 +284,10 @@ static int segment_scan_fill(struct segment_scan *scan) {
     int64_t left = scan->end - scan->position;
     struct iovec to = {scan->window, left < scan->window_room ? (size_t)left : scan->window_room};
     ssize_t n;
-    do n = preadv2(scan->segment->fd, &to, 1, scan->position, scan->nowait ? RWF_NOWAIT : 0);
+    do
+        n = scan->nowait ? preadv2(scan->segment->fd, &to, 1, scan->position, RWF_NOWAIT)
+                         : log_dir_disk(scan->segment->home->dir)
+                               ->pread(scan->segment->fd, to.iov_base, to.iov_len, scan->position);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return -EAGAIN;
     if (n < 0 && errno == EOPNOTSUPP && scan->nowait) {
@@ -298,7 +304,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
     return 0;
 }
 
-int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
+static int segment_scan_header(struct segment_scan *scan, struct batch_header *h) {
     int64_t left = scan->end - scan->position;
     if (left <= 0) return 0;
     if (left < BATCH_HEADER_BYTES) return LOG_E_CORRUPT;
@@ -311,4 +317,15 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
         return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
+}
+
+int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
+    for (;;) {
+        struct segment_hole hole;
+        int result = segment_scan_header(scan, h);
+        if (result != LOG_E_CORRUPT || scan->strict) return result;
+        result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
+        if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
+        scan->position = scan->hole_end = hole.end < scan->end ? hole.end : scan->end;
+    }
 }

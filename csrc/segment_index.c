@@ -30,7 +30,7 @@ static int segment_index_open(struct segment *s, bool times, int flags) {
     /* A removed segment's names may be another's by now; the lock keeps them until the open. */
     pthread_mutex_lock(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
-    int fd = s->removed ? -1 : openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    int fd = s->removed ? -1 : log_dir_open(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
     pthread_mutex_unlock(&dir->files_lock);
     return result;
@@ -242,7 +242,8 @@ static void segment_index_cut_file(struct segment *s, bool times, uint32_t count
     if (fd < 0) return;
     /* When this fails, entries behind the count are overwritten or found wrong by the next check.
      */
-    if (ftruncate(fd, (off_t)(count * segment_index_entry(times))) != 0) s->rebuilt = false;
+    off_t bytes = (off_t)(count * segment_index_entry(times));
+    if (log_dir_disk(s->home->dir)->ftruncate(fd, bytes) != 0) s->rebuilt = false;
     close(fd);
 }
 

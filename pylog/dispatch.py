@@ -169,7 +169,7 @@ class Dispatcher:
     def _lasting_key(self, event: tuple):
         """What an answer depends on besides the image; None where it is not worth it."""
         body = event[8]
-        if event[4] not in LASTING or len(body) > LASTING_BODY_BYTES_MAX or self._quotas.timed:
+        if len(body) > LASTING_BODY_BYTES_MAX or self._quotas.timed:
             return None
         # Key, version, listener, the address that was dialled, principal.
         return event[4], event[5], event[3], event[9], event[10], event[13], body
@@ -178,7 +178,7 @@ class Dispatcher:
         token, correlation_id, body = event[1], event[6], event[8]
         context = Context(event)
         context.taken_ns = self._reactors.now_ns()
-        key = self._lasting_key(event)
+        key = self._lasting_key(event) if event[4] in LASTING else None
         if key is not None:
             frame = self._lasting.find(self._broker.image, key)
             if frame is not None:

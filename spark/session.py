@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -103,8 +102,6 @@ def session(name: str, *, master: str = "", connector: bool = True,
 
     from pylog.client import spark as pylog_spark
 
-    # Arrow goes to and fro here, never pandas.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     # Executors run the driver's Python, and find this checkout there.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     paths = [str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]

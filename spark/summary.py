@@ -133,17 +133,19 @@ class _Part:
         """Notes sequences as seen; which of them were so already."""
         again = np.zeros(len(sequences), bool)
         numbers = sequences // BLOCK
+        rising = bool((np.diff(sequences) > 0).all())
         for block in np.unique(numbers):
             bits = self.seen.get((generator, int(block)))
             if bits is None:
                 bits = self.seen[generator, int(block)] = np.zeros(BLOCK, bool)
             rows = np.flatnonzero(numbers == block)
             inside = sequences[rows] % BLOCK
-            known = bits[inside]
-            _, firsts = np.unique(inside, return_index=True)
-            twice = np.ones(len(inside), bool)
-            twice[firsts] = False
-            again[rows] = known | twice
+            again[rows] = bits[inside]
+            if not rising:
+                _, firsts = np.unique(inside, return_index=True)
+                twice = np.ones(len(inside), bool)
+                twice[firsts] = False
+                again[rows] |= twice
             bits[inside] = True
         return again
 
@@ -152,17 +154,22 @@ class _Part:
             return
         column = batch.column("timestamp")
         factor = {"ms": 1, "us": 1000, "ns": 1_000_000}[column.type.unit]
-        times = column.cast("int64").to_numpy(zero_copy_only=False) // factor
+        raw = column.cast("int64").to_numpy(zero_copy_only=False)
+        # Records of one batch mostly share their time: what follows is done per run of one time.
+        firsts = np.flatnonzero(np.diff(raw, prepend=raw[0] - 1))
+        counts = np.diff(firsts, append=len(raw))
+        sizes = np.add.reduceat(lengths, firsts, dtype=np.int64)
+        times = raw[firsts] // factor
         late = np.maximum(round(time.time() * 1000) - times, 0)
-        self.latencies += np.bincount(bucket(late), minlength=LATENCY_BUCKETS)
+        np.add.at(self.latencies, bucket(late), counts)
         seconds, rows = np.unique(times // 1000, return_inverse=True)
-        counts = np.bincount(rows)
-        sizes = np.bincount(rows, weights=lengths)
-        for second, count, size in zip(seconds.tolist(), counts.tolist(), sizes.tolist()):
+        records_of = np.bincount(rows, weights=counts)
+        bytes_of = np.bincount(rows, weights=sizes)
+        for second, count, size in zip(seconds.tolist(), records_of, bytes_of):
             if second not in self.seconds and len(self.seconds) >= SECONDS_MAX:
                 continue
             row = self.seconds.setdefault(second, [0, 0])
-            row[0] += count
+            row[0] += int(count)
             row[1] += int(size)
 
     def table(self) -> Any:

@@ -17,6 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from spark.session import SetupError, session
 from spark.summary import Expected
 from spark.verdict import Verdict, verdict
 
+ENGINES = ["pylog", "source", "kafka"]
 # The stock connector's defaults read 500 records at a time.
 TUNED = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "4194304",
          "kafka.fetch.max.bytes": "67108864"}
@@ -65,8 +67,9 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--bootstrap", required=True, help="host:port,...")
     add("--topic", required=True)
-    add("--engine", choices=["pylog", "kafka"], default="pylog",
-        help="kafka: Spark's own connector, unmodified")
+    add("--engine", choices=ENGINES, default="pylog",
+        help="pylog: executors fetch and check columns; "
+        "source: through the format pylog; kafka: through Spark's own connector, unmodified")
     add("--manifest", default="", metavar="DIRECTORY", help="of spark.load; else say what it said")
     load.content(parser)
     add("--records", type=int, default=0)
@@ -133,60 +136,96 @@ def _explained(options: argparse.Namespace, gaps: list[tuple[int, int, int]]) ->
     return cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX])
 
 
-def _source(reader: Any, options: argparse.Namespace, expected: Expected) -> Any:
-    """A batch or streaming reader with the options that both have."""
-    made = (reader.format(options.engine).option("kafka.bootstrap.servers", options.bootstrap)
-            .option("subscribe", options.topic)
-            .option("kafka.isolation.level", options.isolation))
-    if expected.content.headers:
-        made = made.option("includeHeaders", "true")
-    if options.engine == "kafka":
-        for name, value in TUNED.items():
-            made = made.option(name, value)
-    if options.min_partitions:
-        made = made.option("minPartitions", str(options.min_partitions))
-    for pair in options.option:
-        name, _, value = pair.partition("=")
-        made = made.option(name, value)
+def _columns(expected: Expected) -> list[str]:
     columns = ["key", "value", "partition", "offset", "timestamp"]
+    return [*columns, "headers"] if expected.content.headers else columns
+
+
+def _given(options: argparse.Namespace, expected: Expected) -> dict[str, str]:
+    """The options that all readers have."""
+    made = {"kafka.bootstrap.servers": options.bootstrap, "subscribe": options.topic,
+            "kafka.isolation.level": options.isolation}
     if expected.content.headers:
-        columns.append("headers")
-    if options.engine == "pylog":
-        # The Python API has no column pruning: a schema says what is wanted.
-        types = {"key": "BINARY", "value": "BINARY", "partition": "INT", "offset": "LONG",
-                 "timestamp": "TIMESTAMP",
-                 "headers": "ARRAY<STRUCT<key: STRING NOT NULL, value: BINARY>>"}
-        made = made.schema(", ".join(f"{name} {types[name]}" for name in columns))
-    return made, columns
+        made["includeHeaders"] = "true"
+    if options.engine == "kafka":
+        made.update(TUNED)
+    if options.min_partitions:
+        made["minPartitions"] = str(options.min_partitions)
+    made.update(pair.split("=", 1) for pair in options.option if "=" in pair)
+    return made
 
 
-def _summed(frame: Any, columns: list[str], expected: Expected) -> Any:
-    return frame.select(*columns).mapInArrow(
+def _source(reader: Any, options: argparse.Namespace, expected: Expected, **more: str) -> Any:
+    """A frame of a batch or streaming reader."""
+    made = reader.format("kafka" if options.engine == "kafka" else "pylog")
+    for name, value in {**_given(options, expected), **more}.items():
+        made = made.option(name, value)
+    columns = _columns(expected)
+    if options.engine != "kafka":
+        made = made.schema(_schema(columns))
+    return made.load().select(*columns)
+
+
+def _schema(columns: list[str]) -> Any:
+    """The Python API has no column pruning: a schema says what is wanted."""
+    from pyspark.sql.types import StructField, StructType
+
+    from pylog.client.spark.source import COLUMNS, HEADERS
+
+    every = StructType([*COLUMNS, StructField("headers", HEADERS)])
+    return StructType([every[name] for name in columns])
+
+
+def _stretches(spark: Any, options: argparse.Namespace, expected: Expected, **more: str) -> Any:
+    """Summaries, made where the records are read: none of them goes through the JVM.
+
+    Planning and reading are the source's own, only that its tasks hand their columns to the
+    checks of the same process instead of to Spark.
+    """
+    from pyspark.sql.datasource import CaseInsensitiveDict
+
+    from pylog.client.spark.source import PylogSource
+
+    given = CaseInsensitiveDict({**_given(options, expected), **more})
+    reader = PylogSource(given).reader(_schema(_columns(expected)))
+    parts = reader.partitions()
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from summary.summaries(expected, reader.read(parts[number]))
+
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(work, summary.SCHEMA)
+
+
+def _summed(frame: Any, expected: Expected) -> Any:
+    return frame.mapInArrow(
         lambda batches: summary.summaries(expected, batches), summary.SCHEMA)
 
 
 def _read_once(spark: Any, options: argparse.Namespace, expected: Expected,
                begins: dict[int, int], ends: dict[int, int]) -> list[dict[str, Any]]:
-    reader, columns = _source(spark.read, options, expected)
-    reader = (reader.option("startingOffsets", _offsets(options.topic, begins))
-              .option("endingOffsets", _offsets(options.topic, ends)))
+    bounds = {"startingOffsets": _offsets(options.topic, begins),
+              "endingOffsets": _offsets(options.topic, ends)}
+    rows = (_stretches(spark, options, expected, **bounds) if options.engine == "pylog" else
+            _summed(_source(spark.read, options, expected, **bounds), expected))
     with tempfile.TemporaryDirectory(prefix="pylog-validate-") as directory:
-        _summed(reader.load(), columns, expected).write.parquet(f"{directory}/summaries")
+        rows.write.parquet(f"{directory}/summaries")
         return _kept(directory)
 
 
 def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
               begins: dict[int, int], ends: dict[int, int]) -> list[dict[str, Any]]:
-    reader, columns = _source(spark.readStream, options, expected)
-    reader = reader.option("startingOffsets", _offsets(options.topic, begins))
+    more = {"startingOffsets": _offsets(options.topic, begins)}
     if options.offsets_per_trigger:
-        reader = reader.option("maxOffsetsPerTrigger", str(options.offsets_per_trigger))
+        more["maxOffsetsPerTrigger"] = str(options.offsets_per_trigger)
+    frame = _source(spark.readStream, options, expected, **more)
     directory = options.checkpoint or tempfile.mkdtemp(prefix="pylog-validate-")
 
     def keep(frame: Any, number: int) -> None:
         frame.write.mode("overwrite").parquet(f"{directory}/summaries/batch={number}")
 
-    query = (_summed(reader.load(), columns, expected).writeStream.foreachBatch(keep)
+    query = (_summed(frame, expected).writeStream.foreachBatch(keep)
              .option("checkpointLocation", f"{directory}/spark")
              .trigger(availableNow=True).start())
     query.awaitTermination()

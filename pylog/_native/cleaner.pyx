@@ -7,7 +7,7 @@ Source: csrc/log_clean.h.
 """
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memset
 
 from pylog._native cimport csrc

@@ -292,16 +292,30 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    struct disk:
+        pass
     enum disk_kind:
-        DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC
+        DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
     bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
     bint log_dir_short_of_space(const log_dir *dir)
-    void log_dir_set_disk(log_dir *dir, disk_kind kind)
+    const disk *disk_of(disk_kind kind)
+    void log_dir_set_disk(log_dir *dir, const disk *table)
     int log_dir_failure(const log_dir *dir, const char **call)
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
+        uint64_t recovered_bytes, damages_cut, damages_kept, bytes_cut
+    struct log_damage:
+        char partition[256]
+        int64_t segment, offset, position, bytes
+        int kind, why
+    enum:
+        LOG_DAMAGE_CUT, LOG_DAMAGE_DROPPED, LOG_DAMAGE_KEPT
+        LOG_WHY_SHORT, LOG_WHY_ZEROS, LOG_WHY_HEADER, LOG_WHY_CRC, LOG_WHY_ORDER, LOG_WHY_GAP
+        LOG_WHY_BEHIND
+    uint32_t log_dir_take_damages(log_dir *dir, log_damage *out, uint32_t max)
+    void log_dir_stop_recovery(log_dir *dir)
     void log_dir_stats(log_dir *dir, log_dir_figures *out)
     void log_dir_flush_times(log_dir *dir, meter_figures *out)
     int log_dir_flush(log_dir *dir)
@@ -377,6 +391,7 @@ cdef extern from "log.h" nogil:
     int log_read_nowait(log_t *log, int64_t offset, log_bound bound, int32_t bytes_max,
                         bint at_least_one, log_range *out)
     void log_range_release(log_range *range)
+    ssize_t log_range_read(const log_range *range, void *to, size_t len, int64_t position)
     int64_t log_bytes_from(log_t *log, int64_t offset, log_bound bound)
     int log_range_cached(const log_range *range)
     struct log_aborted:

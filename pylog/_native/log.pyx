@@ -26,15 +26,13 @@ from pylog._native.log_errors import (
 )
 from pylog._native.log_settings import native_settings
 
-cdef extern from "<unistd.h>" nogil:
-    ssize_t pread(int fd, void *to, size_t n, long position)
-
 END = csrc.LOG_BOUND_END
 HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
 LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
 DISK_SYSTEM = csrc.DISK_SYSTEM
 DISK_FULL = csrc.DISK_FULL
 DISK_NO_SYNC = csrc.DISK_NO_SYNC
+DISK_BROKEN = csrc.DISK_BROKEN
 
 KINDS = {
     csrc.LOG_E_IO: (StorageError, "the disk failed"),
@@ -142,11 +140,12 @@ cdef class LogDir:
         """Clients' appends are refused: less is free than the reserve."""
         return csrc.log_dir_short_of_space(self.dir)
 
-    def set_disk(self, int kind) -> None:
-        """Has the logs here write and sync by DISK_SYSTEM, DISK_FULL or DISK_NO_SYNC: for tests."""
-        if kind not in (csrc.DISK_SYSTEM, csrc.DISK_FULL, csrc.DISK_NO_SYNC):
-            raise ValueError(f"disk {kind}")
-        csrc.log_dir_set_disk(self.dir, <csrc.disk_kind>kind)
+    def set_disk(self, size_t disk) -> None:
+        """For tests, another disk for the logs: a DISK_ kind, or the address of a `struct disk`."""
+        if csrc.DISK_BROKEN < disk < 4096:
+            raise ValueError(f"disk {disk}")
+        csrc.log_dir_set_disk(self.dir, csrc.disk_of(<csrc.disk_kind>disk)
+                              if disk <= csrc.DISK_BROKEN else <const csrc.disk *>disk)
 
     def flush(self) -> None:
         """Blocks until all that was appended here before is on disk; one sync for many logs."""
@@ -428,7 +427,8 @@ cdef class Log:
             to = out
             with nogil:
                 while at < found.length:
-                    n = pread(found.fd, to + at, <size_t>(found.length - at), found.position + at)
+                    n = csrc.log_range_read(
+                        &found, to + at, <size_t>(found.length - at), found.position + at)
                     if n < 0 and errno == EINTR:
                         continue
                     if n <= 0:

@@ -30,6 +30,7 @@ cdef extern from "<arpa/inet.h>" nogil:
 POLL_EVENTS_MAX = 1024
 cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
+HOSTS_KEPT_MAX = 4096
 
 
 # no_gc_clear keeps (3) when the collector takes all of them together.
@@ -302,9 +303,22 @@ cdef object _at_most(object value, object limit):
     return min(max(value, 0), limit)
 
 
+# Texts of addresses that were seen: writing one costs more than the rest of an event.
+cdef dict _hosts = {}
+
+
 cdef str _host(const csrc.event_address *address):
+    cdef bytes ip = PyBytes_FromStringAndSize(<const char *>address.ip, 16)
+    found = _hosts.get(ip)
+    if found is None:
+        if len(_hosts) >= HOSTS_KEPT_MAX:
+            _hosts.clear()
+        found = _hosts[ip] = _host_text(<const uint8_t *>ip)
+    return found
+
+
+cdef str _host_text(const uint8_t *ip):
     cdef char text[64]
-    cdef const uint8_t *ip = &address.ip[0]
     if memcmp(ip, MAPPED, 12) == 0:
         inet_ntop(AF_INET, ip + 12, text, sizeof(text))
     else:

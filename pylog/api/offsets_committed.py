@@ -55,11 +55,12 @@ def offset_commit(broker, context, request):
     if shard is None:
         return refusal(error)
     result = offsets.commit(shard.groups, request, entries)
-    if isinstance(result, int):
+    if isinstance(result, list):
+        for row, code in zip(places, result, strict=True):
+            row.error_code = code
+    elif result != ErrorCode.NONE:
         broker.groups.settle(shard)
         return refusal(result)
-    for row, code in zip(places, result, strict=True):
-        row.error_code = code
     return broker.groups.settled(shard, Pending(refusal), message)
 
 

@@ -63,9 +63,9 @@ class Group:
     sync.
     """
 
-    __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offsets", "pending",
-                 "previous", "protocol", "protocol_type", "state", "state_ms", "statics",
-                 "supported", "unsynced")
+    __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offset_keys",
+                 "offsets", "pending", "previous", "protocol", "protocol_type", "state", "state_ms",
+                 "statics", "supported", "unsynced")
 
     def __init__(self, id_: str, now_ms: int):
         self.id = id_
@@ -83,6 +83,7 @@ class Group:
         self.awaiting = 0
         self.grown = False
         self.offsets = {}
+        self.offset_keys = {}        # topic -> records.offset_keys()
 
     # ---- state ----------------------------------------------------------------------------------
 

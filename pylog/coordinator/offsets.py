@@ -27,7 +27,7 @@ SUBSCRIPTION_VERSION_MAX = 3
 def commit(groups, request, entries) -> int | list:
     """entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)].
 
-    Returns the error codes of the entries, or one for all of them.
+    Returns one error code for all entries, or a list with that of each where they differ.
     """
     group, error = _group_of_commit(groups, request)
     if error != ErrorCode.NONE:
@@ -36,24 +36,27 @@ def commit(groups, request, entries) -> int | list:
     retention_ms = request.retention_time_ms
     expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_TIME
     limit = groups.limits.metadata_characters_max
-    codes = []
+    changes = []
+    refused = set()
     stem_of = stem = None
-    for topic, topic_id, partition, offset, epoch, metadata in entries:
-        metadata = metadata or ""
-        if len(metadata) > limit:
-            codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    for place, (topic, topic_id, partition, offset, epoch, metadata) in enumerate(entries):
+        if metadata and len(metadata) > limit:
+            refused.add(place)
             continue
-        entry = Offset(offset, epoch, metadata, wall_ms, expire_ms, topic_id)
+        entry = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
         group.offsets[topic, partition] = entry
         if topic != stem_of:
-            stem_of, stem = topic, records.offset_keys(group.id, topic)
-        groups.records.append((stem + partition.to_bytes(4, "big"), records.offset_value(entry)))
-        groups.changed.add((group.id, topic))
-        groups.events["offset_committed"] += 1
-        codes.append(ErrorCode.NONE)
-    if group.is_spent and not group.generation:
+            stem_of, stem = topic, records.offset_keys(group, topic)
+            groups.changed.add((group.id, topic))
+        changes.append((stem + partition.to_bytes(4, "big"), records.offset_value(entry)))
+    groups.records += changes
+    groups.events["offset_committed"] += len(changes)
+    if not changes and group.is_spent and not group.generation:
         groups.groups.pop(group.id, None)
-    return codes
+    if not refused:
+        return ErrorCode.NONE
+    return [ErrorCode.OFFSET_METADATA_TOO_LARGE if place in refused else ErrorCode.NONE
+            for place in range(len(entries))]
 
 
 def _group_of_commit(groups, request):
@@ -104,6 +107,7 @@ def forget(groups, group, topic: str, partition: int) -> bool:
     if group.offsets.pop((topic, partition), None) is None:
         return False
     groups.records.append((records.offset_key(group.id, topic, partition), None))
+    group.offset_keys.pop(topic, None)
     groups.changed.add((group.id, topic))
     return True
 

@@ -7,6 +7,8 @@ Invariants: (1) what decode gives for an encoded group or offset is equal to it;
 Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
 """
 
+import functools
+
 from pylog.coordinator.group import EMPTY, NO_TIME, STABLE, Group, Member, Offset
 from pylog.protocol import messages, records
 from pylog.protocol.errors import UnsupportedVersion
@@ -28,9 +30,15 @@ def offset_key(group_id: str, topic: str, partition: int) -> bytes:
         group=group_id, topic=topic, partition=partition))
 
 
-def offset_keys(group_id: str, topic: str) -> bytes:
-    """What the keys of a group's offsets for a topic begin with, before the partition's int32."""
-    return offset_key(group_id, topic, 0)[:-4]
+def offset_keys(group: Group, topic: str) -> bytes:
+    """What the keys of a group's offsets for a topic begin with, before the partition's int32.
+
+    It stays with the group: whoever commits once commits again.
+    """
+    keys = group.offset_keys.get(topic)
+    if keys is None:
+        keys = group.offset_keys[topic] = offset_key(group.id, topic, 0)[:-4]
+    return keys
 
 
 def group_value(group: Group) -> bytes:
@@ -48,18 +56,24 @@ def group_value(group: Group) -> bytes:
 
 
 def offset_value(entry: Offset) -> bytes:
-    new = messages.OffsetCommitValue
-    if entry.expire_ms != NO_TIME:
+    offset, epoch, metadata, commit_ms, expire_ms, topic_id = entry
+    if expire_ms != NO_TIME:
         # Only this version has a place for an expiry of its own.
-        return records.encode_value(OFFSET_WITH_EXPIRY_VERSION, new(
-            offset=entry.offset, metadata=entry.metadata, commit_timestamp=entry.commit_ms,
-            expire_timestamp=entry.expire_ms))
-    fields = {"offset": entry.offset, "leader_epoch": entry.leader_epoch,
-              "metadata": entry.metadata, "commit_timestamp": entry.commit_ms}
-    if entry.topic_id != NO_ID:
-        return records.encode_value(
-            OFFSET_WITH_TOPIC_ID_VERSION, new(topic_id=entry.topic_id, **fields))
-    return records.encode_value(OFFSET_VERSION, new(**fields))
+        return _offset_writer(OFFSET_WITH_EXPIRY_VERSION)(messages.OffsetCommitValue(
+            offset=offset, metadata=metadata, commit_timestamp=commit_ms,
+            expire_timestamp=expire_ms))
+    if topic_id != NO_ID:
+        return _offset_writer(OFFSET_WITH_TOPIC_ID_VERSION)(messages.OffsetCommitValue(
+            offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=commit_ms,
+            topic_id=topic_id))
+    return _offset_writer(OFFSET_VERSION)(messages.OffsetCommitValue(
+        offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=commit_ms))
+
+
+@functools.cache
+def _offset_writer(version: int):
+    """records.encode_value of one kind, with nothing left to look up: each commit writes one."""
+    return records.value_writer("OffsetCommitValue", version)
 
 
 def decode(key: bytes, value: bytes | None):

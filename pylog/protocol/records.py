@@ -17,6 +17,7 @@ from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 FRAME_VERSION = 1
@@ -55,7 +56,13 @@ def encode_key(key: Struct) -> bytes:
 
 def encode_value(version: int, value: Struct) -> bytes:
     """A coordinator record's value, e.g. an `OffsetCommitValue`: its version, then its fields."""
-    return codec.program(type(value).__name__, version).encode(value, version.to_bytes(2, "big"))
+    return value_writer(type(value).__name__, version)(value)
+
+
+def value_writer(name: str, version: int) -> Callable[[Struct], bytes]:
+    """encode_value() for the values called `name` in one version."""
+    encode, prefix = codec.program(name, version).encode, version.to_bytes(2, "big")
+    return lambda value: encode(value, prefix)
 
 
 def decode_key(stem: str, key: Bytes) -> Any:

@@ -12,13 +12,15 @@ import random
 import struct
 import subprocess
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 EVENT = struct.Struct("<QQQqqIIII")
 WRITE, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP = range(1, 11)
-DSYNC, DIRECTORY = 1, 2
+DSYNC, DIRECTORY, WHOLE = 1, 2, 4
 SECTOR = 512
+ROOT = 0
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ def shim(folder: Path) -> Path:
     library = folder / "shim.so"
     compiler = os.environ.get("CC", "cc").split()
     subprocess.run([*compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra",
-                    "-Werror", "-o", str(library), str(Path(__file__).with_name("shim.c")),
-                    "-ldl", "-pthread"], check=True)
+                    "-Werror", "-Wl,-Bsymbolic-functions", f"-I{CSRC}", "-o", str(library),
+                    str(Path(__file__).with_name("shim.c")), "-ldl", "-pthread"], check=True)
     return library
 
 
@@ -78,6 +80,14 @@ class _File:
     safe_until: int = -1
 
 
+@dataclass
+class _Folder:
+    """changes: (number of the event, name that goes or None, name that comes or None, its id)."""
+
+    changes: list[tuple[int, str | None, str | None, int]] = field(default_factory=list)
+    safe_until: int = -1
+
+
 class PowerCut:
     """The disk after the first `count` events, with nothing or some of what was not synced."""
 
@@ -85,22 +95,19 @@ class PowerCut:
         self.root = str(root)
         self.events = events[:len(events) if count is None else count]
         self.files: dict[int, _File] = {}
-        self.names: dict[str, list[tuple[int, Event]]] = {}
-        self.safe_names: dict[str, int] = {}
+        self.folders: dict[int, _Folder] = {ROOT: _Folder()}
+        self.all_safe_until = -1
+        self._known: dict[str, int] = {self.root: ROOT}   # path -> id, as of the last event
         begun: dict[int, int] = {}
         for number, event in enumerate(self.events):
             if event.type in (WRITE, TRUNCATE, ALLOCATE):
                 self._file(event.inode).operations.append((number, event))
-            elif event.type == CREATE:
-                if not self._exists(event):
-                    self.files[event.inode] = _File()
-                elif event.size == 0:
-                    self._file(event.inode).operations.append((number, event))
-                self._named(event.path, number, event)
-            elif event.type in (UNLINK, MKDIR):
-                self._named(event.path, number, event)
+            elif event.type in (CREATE, MKDIR):
+                self._made(number, event)
+            elif event.type == UNLINK:
+                self._renamed(number, event.path, None)
             elif event.type == RENAME:
-                self._named(event.path, number, event)
+                self._renamed(number, event.data.decode(), event.path)
             elif event.type == SYNC_BEGIN:
                 begun[event.token] = number
             elif event.type == SYNC_END:
@@ -109,86 +116,109 @@ class PowerCut:
     def _file(self, inode: int) -> _File:
         return self.files.setdefault(inode, _File())
 
-    def _exists(self, event: Event) -> bool:
-        """Whether a CREATE opened a file that already had this name and inode."""
-        folder = os.path.dirname(event.path)
-        current: dict[str, int] = {}
-        for _, change in self.names.get(folder, []):
-            _apply_name(current, change)
-        return current.get(event.path) == event.inode
+    def _change(self, number: int, path: str, gone: str | None, came: str | None, id_: int) -> None:
+        folder = self._known.get(os.path.dirname(path))
+        if folder is not None:
+            self.folders[folder].changes.append((number, gone, came, id_))
 
-    def _named(self, path: str, number: int, event: Event) -> None:
-        self.names.setdefault(os.path.dirname(path), []).append((number, event))
+    def _made(self, number: int, event: Event) -> None:
+        if self._known.get(event.path) == event.inode:
+            # Opened with O_CREAT, and perhaps O_TRUNC.
+            if event.type == CREATE and event.size == 0:
+                self._file(event.inode).operations.append((number, event))
+            return
+        if event.type == CREATE:
+            self.files[event.inode] = _File()
+        else:
+            self.folders[event.inode] = _Folder()
+        self._known[event.path] = event.inode
+        self._change(number, event.path, None, os.path.basename(event.path), event.inode)
+
+    def _renamed(self, number: int, source: str, goal: str | None) -> None:
+        id_ = self._known.pop(source, None)
+        if id_ is None:
+            return
+        if goal is None:
+            self._change(number, source, os.path.basename(source), None, id_)
+            return
+        if id_ in self.folders:
+            for path in [path for path in self._known if path.startswith(source + "/")]:
+                self._known[goal + path[len(source):]] = self._known.pop(path)
+        self._known[goal] = id_
+        if os.path.dirname(source) == os.path.dirname(goal):
+            self._change(number, goal, os.path.basename(source), os.path.basename(goal), id_)
+        else:
+            self._change(number, goal, None, os.path.basename(goal), id_)
+            self._change(number, source, os.path.basename(source), None, id_)
 
     def _synced(self, event: Event, begin: int) -> None:
-        if event.flags & DIRECTORY:
-            self.safe_names[event.path] = max(begin, self.safe_names.get(event.path, -1))
-        else:
-            file = self._file(event.inode)
-            file.safe_until = max(file.safe_until, begin)
+        if event.flags & WHOLE:
+            self.all_safe_until = max(begin, self.all_safe_until)
+            return
+        one = self.folders.get(self._known.get(event.path, -1)) if event.flags & DIRECTORY \
+            else self._file(event.inode)
+        if one is not None:
+            one.safe_until = max(begin, one.safe_until)
 
     def write_to(self, goal: Path, generator: random.Random | None = None) -> None:
         """Lay the disk out below `goal`; without a generator only what was synced is there."""
+        self._lay_out(ROOT, goal, generator)
+
+    def _lay_out(self, folder: int, goal: Path, generator) -> None:
+        goal.mkdir(parents=True, exist_ok=True)
+        for name, id_ in sorted(self._entries(self.folders[folder], generator).items()):
+            if id_ in self.folders:
+                self._lay_out(id_, goal / name, generator)
+            else:
+                (goal / name).write_bytes(self._content(id_, generator))
+
+    def _entries(self, folder: _Folder, generator) -> dict[str, int]:
+        """Of the changes that were not synced a prefix took effect."""
+        safe = bisect_right([change[0] for change in folder.changes],
+                            max(folder.safe_until, self.all_safe_until))
+        count = safe if generator is None else generator.randint(safe, len(folder.changes))
         entries: dict[str, int] = {}
-        folders = {self.root}
-        for folder in sorted(self.names):
-            for event in self._kept_names(folder, generator):
-                _apply_name(entries, event)
-                if event.type == MKDIR:
-                    folders.add(event.path)
-                elif event.type == RENAME:
-                    self._move_folder(entries, folders, event)
-                elif event.type == UNLINK:
-                    folders.discard(event.path)
-        for folder in sorted(folders):
-            if folder == self.root or os.path.dirname(folder) in folders:
-                (goal / os.path.relpath(folder, self.root)).mkdir(parents=True, exist_ok=True)
-        for path, inode in sorted(entries.items()):
-            if os.path.dirname(path) in folders and path not in folders:
-                target = goal / os.path.relpath(path, self.root)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(self._content(inode, generator))
-
-    def _kept_names(self, folder: str, generator) -> list[Event]:
-        changes = self.names[folder]
-        safe = bisect_right([number for number, _ in changes],
-                            self.safe_names.get(folder, -1))
-        count = safe if generator is None else generator.randint(safe, len(changes))
-        return [event for _, event in changes[:count]]
-
-    def _move_folder(self, entries: dict[str, int], folders: set[str], event: Event) -> None:
-        source = event.data.decode()
-        if source not in folders:
-            return
-        folders.discard(source)
-        folders.add(event.path)
-        for path in [path for path in entries if path.startswith(source + "/")]:
-            entries[event.path + path[len(source):]] = entries.pop(path)
+        for _, gone, came, id_ in folder.changes[:count]:
+            if gone is not None:
+                entries.pop(gone, None)
+            if came is not None:
+                entries[came] = id_
+        return entries
 
     def _content(self, inode: int, generator) -> bytes:
         file = self.files.get(inode, _File())
         out = bytearray()
-        last = file.operations[-1][0] if file.operations else -1
+        safe_until = max(file.safe_until, self.all_safe_until)
         for number, event in file.operations:
-            safe = number < file.safe_until or event.flags & DSYNC
-            data = event.data
-            if not safe:
-                if generator is None or generator.random() < 0.5:
-                    continue
-                if number == last and event.type == WRITE:
-                    data = data[:generator.randrange(0, len(data) + 1) // SECTOR * SECTOR]
-            _apply_data(out, event, data)
+            if number < safe_until or event.flags & DSYNC:
+                _apply_data(out, event, event.data)
+            elif generator is not None and generator.random() < 0.5:
+                _apply_some(out, event, generator)
         return bytes(out)
 
 
-def _apply_name(entries: dict[str, int], event: Event) -> None:
-    if event.type in (CREATE, MKDIR):
-        entries[event.path] = event.inode
-    elif event.type == UNLINK:
-        entries.pop(event.path, None)
-    elif event.type == RENAME:
-        entries.pop(event.data.decode(), None)
-        entries[event.path] = event.inode
+def _apply_some(out: bytearray, event: Event, generator) -> None:
+    """An operation that no sync covers: whole, or of a write its first sectors or any of them."""
+    choice = generator.random() if event.type == WRITE else 0
+    if choice < 0.5:
+        _apply_data(out, event, event.data)
+        return
+    if choice < 0.8:
+        kept = [(event.position, event.data[:generator.randrange(len(event.data) + 1)])]
+    else:
+        kept = [(at, part) for at, part in _sectors(event) if generator.random() < 0.5]
+    for at, part in kept:
+        if part:
+            _apply_data(out, replace(event, position=at), part)
+
+
+def _sectors(event: Event):
+    """(position, bytes) of the parts of a write in each sector of the disk."""
+    at, end = event.position, event.position + len(event.data)
+    while at < end:
+        until = min(end, (at // SECTOR + 1) * SECTOR)
+        yield at, event.data[at - event.position:until - event.position]
+        at = until
 
 
 def _apply_data(out: bytearray, event: Event, data: bytes) -> None:

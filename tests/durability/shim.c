@@ -2,11 +2,15 @@
  * command.
  *
  * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
- * in
- * which they took effect; a sync is two events, so that what it covers is known (all that completed
- * before it began). SHIM_FAULTS: a file that may appear at any time with lines
- * "sync|write SUBSTRING ERRNO"; calls on paths that contain SUBSTRING then fail with ERRNO.
- * An event is a struct event, then its path, then (for writes) the bytes. */
+ * in which they took effect; a sync is two events, so that what it covers is known (all that
+ * completed before it began). SHIM_FAULTS: a file that may appear at any time with lines
+ * "KIND SUBSTRING ERRNO"; calls of that kind (sync, write, read, open, name, any) on paths that
+ * contain SUBSTRING then fail with ERRNO.
+ * An event is a struct event, then its path, then (for writes) the bytes.
+ *
+ * Not preloaded but loaded by a test, it is a disk for logs of the test's own process: shim_begin
+ * says what is recorded where, shim_table is that disk, shim_arm has a later call of it fail or be
+ * the last one that did anything. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -26,17 +31,48 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 
+#include "disk.h"
+
 enum { WRITE = 1, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP };
 struct event {
     uint64_t time_ns, inode, token;
     int64_t position, size;
     uint32_t path_len, data_len;
-    uint32_t type, flags; /* flags: 1 written through O_DSYNC or O_SYNC, 2 a directory */
+    uint32_t type, flags; /* flags: 1 written through O_DSYNC or O_SYNC, 2 a directory, 4 all */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int record_fd = -2;
 static uint64_t next_token = 1;
+static char own_root[PATH_MAX];
+
+/* What is armed, under the lock: the call at which it happens is counted down to. */
+enum { NOTHING, FAIL_ONCE, FULL, DIE, SHORT };
+static int armed, armed_code;
+static int64_t calls_left, calls_seen;
+static int happened;
+
+/* ---- files by a number of their own: file systems use inodes again ---- */
+
+enum { BUCKETS = 1 << 12 };
+static struct known {
+    struct known *next;
+    uint64_t inode, id;
+} *known[BUCKETS];
+static uint64_t next_id = 1;
+
+/* Caller holds the lock. */
+static uint64_t id_of(uint64_t inode, int fresh) {
+    struct known *k = known[inode % BUCKETS];
+    while (k != NULL && k->inode != inode) k = k->next;
+    if (k == NULL) {
+        if ((k = malloc(sizeof *k)) == NULL) abort();
+        *k = (struct known){known[inode % BUCKETS], inode, 0};
+        known[inode % BUCKETS] = k;
+    }
+    if (k->id == 0 || fresh) k->id = next_id++;
+    return k->id;
+}
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -51,7 +87,7 @@ static void raw_write(int fd, const void *data, size_t size) {
 }
 
 static int below_root(const char *path) {
-    const char *root = getenv("SHIM_ROOT");
+    const char *root = own_root[0] != 0 ? own_root : getenv("SHIM_ROOT");
     if (root == NULL) return 0;
     size_t n = strlen(root);
     return strncmp(path, root, n) == 0 && (path[n] == '/' || path[n] == 0);
@@ -86,9 +122,10 @@ static int absolute(int dir, const char *path, char *out) {
     return below_root(out);
 }
 
-static uint64_t inode_of(const char *path) {
+/* Caller holds the lock. */
+static uint64_t id_at(const char *path, int fresh) {
     struct stat st;
-    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+    return stat(path, &st) == 0 ? id_of((uint64_t)st.st_ino, fresh) : 0;
 }
 
 /* Caller holds the lock. */
@@ -135,11 +172,22 @@ static int fault(const char *kind, const char *path) {
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
         char what[16], part[512];
         int code;
-        if (sscanf(line, "%15s %511s %d", what, part, &code) == 3 && strcmp(what, kind) == 0
-            && strstr(path, part) != NULL)
+        if (sscanf(line, "%15s %511s %d", what, part, &code) == 3 && strstr(path, part) != NULL
+            && (strcmp(what, kind) == 0 || strcmp(what, "any") == 0))
             return code;
     }
     return 0;
+}
+
+/* Caller holds the lock. The errno of a call that changes the disk, or 0; `room`: it takes some. */
+static int due(int room) {
+    calls_seen++;
+    if (armed == NOTHING) return 0;
+    if (happened) return armed == DIE ? EIO : armed == FULL && room ? ENOSPC : 0;
+    if (armed == FULL && !room) return 0;
+    if (calls_left-- > 0) return 0;
+    happened = 1;
+    return armed == DIE ? EIO : armed == FULL ? ENOSPC : armed == SHORT ? 0 : armed_code;
 }
 
 static ssize_t written(int fd, const char *path, ssize_t n, int64_t position,
@@ -149,8 +197,8 @@ static ssize_t written(int fd, const char *path, ssize_t n, int64_t position,
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return n;
     int flags = fcntl(fd, F_GETFL);
     if (position < 0) position = (int64_t)lseek(fd, 0, SEEK_CUR) - n;
-    struct event e = {.type = WRITE, .inode = st.st_ino, .position = position, .size = n,
-                      .data_len = (uint32_t)n, .flags = (flags & O_DSYNC) ? 1 : 0};
+    struct event e = {.type = WRITE, .inode = id_of(st.st_ino, 0), .position = position,
+                      .size = n, .data_len = (uint32_t)n, .flags = (flags & O_DSYNC) ? 1 : 0};
     note(e, path, data, count);
     return n;
 }
@@ -161,6 +209,8 @@ static ssize_t written(int fd, const char *path, ssize_t n, int64_t position,
     int code = fault("write", path);                                             \
     if (code) { errno = code; return -1; }                                       \
     pthread_mutex_lock(&lock);                                                   \
+    code = due(1);                                                               \
+    if (code) { pthread_mutex_unlock(&lock); errno = code; return -1; }          \
     ssize_t n = written(fd, path, call, position, data, count);                  \
     int saved = errno;                                                           \
     pthread_mutex_unlock(&lock);                                                 \
@@ -196,8 +246,8 @@ static void sized(int fd, const char *path, uint32_t type, int64_t position, int
                   uint32_t flags) {
     struct stat st;
     if (fstat(fd, &st) == 0) {
-        struct event e = {.type = type, .inode = st.st_ino, .position = position, .size = size,
-                          .flags = flags};
+        struct event e = {.type = type, .inode = id_of(st.st_ino, 0), .position = position,
+                          .size = size, .flags = flags};
         note(e, path, NULL, 0);
     }
 }
@@ -208,6 +258,8 @@ static void sized(int fd, const char *path, uint32_t type, int64_t position, int
     int code = (may_fail) ? fault("write", path) : 0;                            \
     if (code) FAIL(code);                                                        \
     pthread_mutex_lock(&lock);                                                   \
+    code = due(may_fail);                                                        \
+    if (code) { pthread_mutex_unlock(&lock); FAIL(code); }                       \
     int result = call;                                                           \
     int saved = errno;                                                           \
     if (result == 0) sized(fd, path, type, position, size, 0);                   \
@@ -237,21 +289,22 @@ int posix_fallocate64(int fd, off64_t offset, off64_t size) {
     SIZER(REAL(posix_fallocate64)(fd, offset, size), fd, ALLOCATE, offset, size, 1);
 }
 
-static int synced(int fd, int (*call)(int)) {
+static int synced(int fd, int (*call)(int), int all) {
     char path[PATH_MAX];
     if (!path_of(fd, path)) return call(fd);
     int code = fault("sync", path);
+    struct stat st;
+    fstat(fd, &st);
+    pthread_mutex_lock(&lock);
+    struct event e = {.type = SYNC_BEGIN, .inode = id_of(st.st_ino, 0), .token = next_token++,
+                      .flags = all ? 4 : S_ISDIR(st.st_mode) ? 2 : 0};
+    if (code == 0) code = due(0);
+    if (code == 0) note(e, path, NULL, 0);
+    pthread_mutex_unlock(&lock);
     if (code) {
         errno = code;
         return -1;
     }
-    struct stat st;
-    fstat(fd, &st);
-    struct event e = {.type = SYNC_BEGIN, .inode = st.st_ino, .flags = S_ISDIR(st.st_mode) ? 2 : 0};
-    pthread_mutex_lock(&lock);
-    e.token = next_token++;
-    note(e, path, NULL, 0);
-    pthread_mutex_unlock(&lock);
     int result = call(fd);
     int saved = errno;
     if (result == 0) {
@@ -264,16 +317,23 @@ static int synced(int fd, int (*call)(int)) {
     return result;
 }
 
-int fsync(int fd) { return synced(fd, REAL(fsync)); }
-int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
+int fsync(int fd) { return synced(fd, REAL(fsync), 0); }
+int fdatasync(int fd) { return synced(fd, REAL(fdatasync), 0); }
+int syncfs(int fd) { return synced(fd, REAL(syncfs), 1); }
 
-static int opened(int fd, int dir, const char *name, int flags) {
+static int is_there(int dir, const char *name) {
+    struct stat st;
+    return fstatat(dir, name, &st, 0) == 0;
+}
+
+static int opened(int fd, int dir, const char *name, int flags, int before) {
     char path[PATH_MAX];
     int saved = errno;
     if (fd >= 0 && (flags & (O_CREAT | O_TRUNC)) && absolute(dir, name, path)) {
         struct stat st;
         if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-            struct event e = {.type = CREATE, .inode = st.st_ino, .size = st.st_size};
+            struct event e = {.type = CREATE, .inode = id_of(st.st_ino, !before),
+                              .size = st.st_size};
             note(e, path, NULL, 0);
         }
     }
@@ -289,9 +349,15 @@ static int opened(int fd, int dir, const char *name, int flags) {
         mode = va_arg(rest, mode_t);                                             \
         va_end(rest);                                                            \
     }                                                                            \
-    if (!((flags) & (O_CREAT | O_TRUNC))) return call_with;                      \
+    char path_[PATH_MAX];                                                        \
+    int ours = absolute(dir, name, path_), code = ours ? fault("open", path_) : 0; \
+    if (code) { errno = code; return -1; }                                       \
+    if (!ours || !((flags) & (O_CREAT | O_TRUNC))) return call_with;             \
     pthread_mutex_lock(&lock);                                                   \
-    int fd = opened(call_with, dir, name, flags);                                \
+    int before = is_there(dir, name);                                            \
+    code = due(!before);                                                         \
+    if (code) { pthread_mutex_unlock(&lock); errno = code; return -1; }          \
+    int fd = opened(call_with, dir, name, flags, before);                        \
     int saved = errno;                                                           \
     pthread_mutex_unlock(&lock);                                                 \
     errno = saved;                                                               \
@@ -312,7 +378,7 @@ int openat64(int dir, const char *name, int flags, ...) {
 
 static void moved(int result, const char *from, const char *to) {
     if (result != 0) return;
-    struct event e = {.type = RENAME, .inode = inode_of(to), .data_len = (uint32_t)strlen(from)};
+    struct event e = {.type = RENAME, .inode = id_at(to, 0), .data_len = (uint32_t)strlen(from)};
     struct iovec data = {(void *)from, strlen(from)};
     note(e, to, &data, 1);
 }
@@ -320,7 +386,10 @@ static void moved(int result, const char *from, const char *to) {
 #define MOVER(call, from_dir, from, to_dir, to)                                  \
     char source[PATH_MAX], goal[PATH_MAX];                                       \
     if (!absolute(from_dir, from, source) || !absolute(to_dir, to, goal)) return call; \
+    int code = fault("name", source);                                            \
     pthread_mutex_lock(&lock);                                                   \
+    if (code == 0) code = due(0);                                                \
+    if (code) { pthread_mutex_unlock(&lock); errno = code; return -1; }          \
     int result = call;                                                           \
     int saved = errno;                                                           \
     moved(result, source, goal);                                                 \
@@ -338,11 +407,14 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to) {
 #define ENTRY(call, dir, name, kind)                                             \
     char path[PATH_MAX];                                                         \
     if (!absolute(dir, name, path)) return call;                                 \
+    int code = fault("name", path);                                              \
     pthread_mutex_lock(&lock);                                                   \
+    if (code == 0) code = due(kind == MKDIR && !is_there(dir, name));            \
+    if (code) { pthread_mutex_unlock(&lock); errno = code; return -1; }          \
     int result = call;                                                           \
     int saved = errno;                                                           \
     if (result == 0) {                                                           \
-        struct event e = {.type = kind, .inode = kind == MKDIR ? inode_of(path) : 0}; \
+        struct event e = {.type = kind, .inode = kind == MKDIR ? id_at(path, 1) : 0}; \
         note(e, path, NULL, 0);                                                  \
     }                                                                            \
     pthread_mutex_unlock(&lock);                                                 \
@@ -374,4 +446,87 @@ void *mmap(void *hint, size_t size, int prot, int flags, int fd, off_t offset) {
 }
 void *mmap64(void *hint, size_t size, int prot, int flags, int fd, off64_t offset) {
     return mapped(REAL(mmap64)(hint, size, prot, flags, fd, offset), prot, flags, fd);
+}
+
+/* ---- reads: they only ever fail ---- */
+
+#define READER(call, fd)                                                         \
+    char path[PATH_MAX];                                                         \
+    int code = getenv("SHIM_FAULTS") != NULL && path_of(fd, path) ? fault("read", path) : 0; \
+    if (code) { errno = code; return -1; }                                       \
+    return call
+
+ssize_t read(int fd, void *to, size_t size) { READER(REAL(read)(fd, to, size), fd); }
+ssize_t pread(int fd, void *to, size_t size, off_t at) {
+    READER(REAL(pread)(fd, to, size, at), fd);
+}
+ssize_t pread64(int fd, void *to, size_t size, off64_t at) {
+    READER(REAL(pread64)(fd, to, size, at), fd);
+}
+ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t at, int flags) {
+    READER(REAL(preadv2)(fd, iov, count, at, flags), fd);
+}
+ssize_t sendfile(int to, int fd, off_t *at, size_t size) {
+    READER(REAL(sendfile)(to, fd, at, size), fd);
+}
+
+/* ---- a disk for logs in this process ---- */
+
+void shim_begin(const char *root, const char *record) {
+    pthread_mutex_lock(&lock);
+    if (record_fd >= 0) syscall(SYS_close, record_fd);
+    snprintf(own_root, sizeof own_root, "%s", root);
+    int flags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
+    record_fd = (int)syscall(SYS_openat, AT_FDCWD, record, flags, 0644);
+    armed = NOTHING;
+    happened = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* After `calls` further calls that change the disk: FAIL_ONCE, with `code`; FULL, whatever takes
+ * room until it is armed anew; DIE, whatever changes anything, for good; SHORT, a write is cut. */
+void shim_arm(int what, int64_t calls, int code) {
+    pthread_mutex_lock(&lock);
+    armed = what;
+    armed_code = code;
+    calls_left = calls;
+    happened = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether it happened. */
+int shim_happened(void) {
+    pthread_mutex_lock(&lock);
+    int result = happened;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int64_t shim_calls(void) {
+    pthread_mutex_lock(&lock);
+    int64_t result = calls_seen;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static int table_openat(int dir, const char *path, int flags, mode_t mode) {
+    return openat(dir, path, flags, mode);
+}
+
+/* A write that is cut is followed by none: there was room for half of it. */
+static ssize_t table_pwrite(int fd, const void *bytes, size_t size, off_t at) {
+    pthread_mutex_lock(&lock);
+    int cut = armed == SHORT && !happened && calls_left == 0 && size > 1;
+    if (cut) {
+        armed = FULL;
+        calls_left = 1;
+    }
+    pthread_mutex_unlock(&lock);
+    return pwrite(fd, bytes, cut ? size / 2 : size, at);
+}
+
+const struct disk *shim_table(void) {
+    static const struct disk table = {table_openat, pread, table_pwrite, ftruncate, fallocate,
+                                      fsync, fdatasync, syncfs, renameat, unlinkat, mkdirat};
+    return &table;
 }

@@ -121,3 +121,46 @@ os.ftruncate(fd, 4096)
 mmap.mmap(fd, 4096)
 """)
     assert [event.path.rpartition("/")[2] for event in events if event.type == MAP] == ["a"]
+
+
+def test_a_sync_of_the_file_system_covers_every_file_and_name(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+import ctypes
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"safe")
+os.mkdir("folder")
+ctypes.CDLL(None).syncfs(fd)
+os.write(fd, b"lost")
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe"}
+    assert (tmp_path / "cut" / "folder").is_dir()
+
+
+def test_a_folder_that_is_renamed_keeps_its_files(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+os.mkdir("old")
+fd = os.open("old/file", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"safe")
+os.fsync(fd)
+sync_folder("old")
+os.rename("old", "new")
+sync_folder(".")
+os.open("new/file", os.O_CREAT | os.O_RDWR)
+os.rename("new", "newest")
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"new/file": b"safe"}
+
+
+def test_an_inode_that_is_used_again_is_another_file(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"safe")
+os.fsync(fd)
+sync_folder(".")
+os.close(fd)
+os.unlink("a")
+fd = os.open("b", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"another")
+os.fsync(fd)
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe"}

@@ -1,6 +1,7 @@
 """Full disks and failing ones: nothing half appended, nothing acknowledged after a failed flush."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -175,3 +176,45 @@ def test_a_disk_that_does_not_sync_takes_its_directory_offline_and_no_other(tmp_
     assert not sound.offline
     with pytest.raises(ValueError, match="disk 9"):
         sound.set_disk(9)
+
+
+# fstat and fstatvfs of what is open, readdir, and preadv2 of the page cache alone are left.
+BY_TABLE = ("open|openat|read|pread|write|pwrite|writev|pwritev|ftruncate|truncate|fallocate|"
+            "posix_fallocate|fsync|fdatasync|syncfs|rename|renameat|unlink|unlinkat|mkdirat|rmdir|"
+            "linkat|copy_file_range")
+
+
+def test_logs_reach_the_disk_by_its_table_only():
+    folder = Path(__file__).resolve().parents[2] / "csrc"
+    call = re.compile(rf"(?<![\w>.])({BY_TABLE})\(")
+    files = [*folder.glob("log_*.c"), *folder.glob("segment*.c"), folder / "flusher.c",
+             folder / "fetch.c", folder / "reply.c"]
+    assert len(files) > 15
+    found = [f"{file.name}: {line.strip()}" for file in files
+             for line in file.read_text().splitlines() if call.search(line)]
+    # The directory itself is opened before anybody can have put a disk in its place.
+    assert found == ["log_dir.c: dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);"]
+
+
+@pytest.mark.parametrize("what", ["append", "flush", "read", "roll", "open", "delete", "truncate"])
+def test_whatever_meets_a_broken_disk_takes_its_directory_offline(tmp_path, what):
+    directory = log.LogDir(tmp_path, 2)
+    one = opened(directory, config={"internal.segment.bytes": 2_000})
+    one.append(make(1, size=1_500), NOW)
+    directory.set_disk(log.DISK_BROKEN)
+    calls = {
+        "append": lambda: one.append(make(1), NOW),
+        "flush": one.flush,
+        "read": lambda: one.read(0),
+        "roll": lambda: one.append(make(1, size=1_500), NOW),
+        "open": lambda: opened(directory, "u"),
+        "delete": lambda: one.delete(NOW),
+        "truncate": lambda: one.truncate(0),
+    }
+    with pytest.raises(log.StorageError) as caught:
+        calls[what]()
+    assert caught.value.code == 56
+    directory.set_disk(log.DISK_SYSTEM)
+    assert directory.offline and directory.failure[1] == "EIO"
+    with pytest.raises(log.StorageError):
+        opened(directory, "v")

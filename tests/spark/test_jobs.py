@@ -62,7 +62,7 @@ def test_a_stream_that_is_stopped_goes_on_where_it_was(spark, target, tmp_path):
     assert len(set((tmp_path / "state" / "summaries").iterdir()) - kept) == 1
 
 
-@pytest.mark.parametrize("engine", ["pylog", "kafka"])
+@pytest.mark.parametrize("engine", validate.ENGINES)
 def test_a_damaged_topic_gets_a_bad_verdict_that_names_each_fault(spark, target, tmp_path, engine):
     topic = f"damaged-{engine}"
     loaded(spark, target, topic, tmp_path, content=Content(5))

@@ -49,6 +49,8 @@ def json_column(column: Any, schema: Any = None) -> Any:
     missing = pc.fill_null(missing, True)
     text = pa.large_binary()
     filled = pc.if_else(missing, pa.scalar(b"{}", text), column.cast(text))
+    if not _are_braced(filled):
+        raise SerializationError("not every value is a JSON object")
     longest = pc.max(pc.binary_length(filled)).as_py() or 0
     lines = pc.binary_join(
         pa.LargeListArray.from_arrays(pa.array([0, len(filled)], pa.int64()), filled),
@@ -58,7 +60,9 @@ def json_column(column: Any, schema: Any = None) -> Any:
             pa.BufferReader(lines.as_buffer()),
             read_options=arrow_json.ReadOptions(block_size=max(BLOCK_BYTES_MIN, 2 * longest + 2)),
             parse_options=arrow_json.ParseOptions(
-                explicit_schema=schema, newlines_in_values=True)) if len(filled) else (
+                explicit_schema=schema, newlines_in_values=True,
+                unexpected_field_behavior="infer" if schema is None else "ignore")
+            ) if len(filled) else (
             (schema or pa.schema([])).empty_table())
     except pa.ArrowInvalid as failure:
         raise SerializationError(f"not every value is a JSON object: {failure}") from failure
@@ -73,6 +77,28 @@ def json_column(column: Any, schema: Any = None) -> Any:
     if not fields:
         return pa.array([None if null else {} for null in mask.to_pylist()], pa.struct([]))
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+
+def _are_braced(filled: Any) -> bool:
+    """Each value begins with { and ends with }, but for white space.
+
+    So no object reaches over the end of its value: as many objects as values are one each.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    filled = filled.combine_chunks() if isinstance(filled, pa.ChunkedArray) else filled
+    _, offsets, data = filled.buffers()
+    if not len(filled):
+        return True
+    ends = np.frombuffer(offsets, np.int64)[filled.offset:filled.offset + len(filled) + 1]
+    if np.all(ends[1:] > ends[:-1]):
+        text = np.frombuffer(data, np.uint8)
+        if np.all(text[ends[:-1]] == ord("{")) and np.all(text[ends[1:] - 1] == ord("}")):
+            return True
+    found = pc.match_substring_regex(filled, r"(?s)^[ \t\r\n]*\{.*\}[ \t\r\n]*$")
+    return bool(pc.all(found).as_py())
 
 
 def json_rows(data: Any) -> Any:

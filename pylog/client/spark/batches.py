@@ -11,12 +11,13 @@ Source: the schema of Spark's Kafka connector; SPARK-55583 (types are compared e
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pylog._native.columns import ColumnReader, Fetched, RecordsError
 from pylog.client import arrow
 from pylog.client.errors import error
+from pylog.client.spark.decoding import Decoder
 from pylog.client.spark.ranges import Piece, RangeReader, Stretch, lost
 
 RECORDS_MAX = 131_072
@@ -39,8 +40,16 @@ class Shape:
         self.schema = to_arrow_schema(schema, timezone="UTC")
         self.names = list(self.schema.names)
         self.wanted = set(self.names)
+        self.native = self.wanted
+        self.decoders: Sequence[Decoder] = ()
         self._stretch = stretch
         self._constant: dict[Any, Any] = {}
+
+    def decode_with(self, decoders: Sequence[Decoder]) -> None:
+        """What a decoder fills is not read of the records, but its side is."""
+        self.decoders = decoders
+        self.native = self.wanted.difference(*(one.fills for one in decoders)) | {
+            one.side for one in decoders}
 
     def constant(self, name: str, value: Any, count: int) -> Any:
         """A column of one value; made once and cut."""
@@ -68,17 +77,12 @@ class Shape:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def batches(reader: RangeReader, schema: Any, finish: Callable[[Any], Any] | None = None
-            ) -> Iterator[Any]:
-    """All rows of the reader's stretch. finish: makes other columns of each batch (decoding).
-
-    Raises DataLossError, KafkaError.
-    """
-    shape = Shape(schema, reader.stretch)
-    if not shape.wanted & _IN_RECORDS and finish is None:
+def batches(reader: RangeReader, shape: Shape) -> Iterator[Any]:
+    """All rows of the reader's stretch. Raises DataLossError, KafkaError."""
+    if not shape.native & _IN_RECORDS:
         yield from _from_heads(reader, shape)
         return
-    columns = ColumnReader(headers="headers" in shape.wanted)
+    columns = ColumnReader(headers="headers" in shape.native)
     for piece in reader:
         fetched = Fetched(
             piece.records, next_offset=piece.position, aborted=piece.aborted,
@@ -92,7 +96,7 @@ def batches(reader: RangeReader, schema: Any, finish: Callable[[Any], Any] | Non
             if columns.count:
                 made = _columns(columns.finish(), shape, piece, reader.stretch)
                 if made is not None:
-                    yield made if finish is None else finish(made)
+                    yield made
         del fetched
 
 
@@ -104,11 +108,16 @@ def _columns(native: Any, shape: Shape, piece: Piece, stretch: Stretch) -> Any:
     count = int(np.searchsorted(offsets, stretch.end))
     if not count:
         return None
-    wanted = shape.wanted & (_IN_RECORDS | {"offset"})
+    wanted = shape.native & (_IN_RECORDS | {"offset"})
     found = arrow.record_batch(native, {0: (stretch.topic, stretch.partition)}, wanted)
     found = found.slice(0, count)
     columns: dict[str, Any] = {}
-    for name in wanted:
+    for decoder in shape.decoders:
+        columns.update(decoder.columns(found.column(decoder.side), lambda row: (
+            f"{stretch.topic}-{stretch.partition} at offset {offsets[row]}")))
+    for name in wanted - columns.keys():
+        if name not in shape.wanted:
+            continue
         column, kind = found.column(name), shape.schema.field(name).type
         columns[name] = column if column.type.equals(kind) else column.cast(kind)
     if "timestampType" in shape.wanted:

@@ -17,6 +17,8 @@ from typing import Any
 
 from pylog.client.errors import ConfigError
 from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
+from pylog.client.spark.formats import OPTIONS as FORMAT_OPTIONS
+from pylog.client.spark.formats import Formats, formats
 
 SPLIT_BYTES = 128 << 20
 FETCH_BYTES = 4 << 20
@@ -36,7 +38,7 @@ _KNOWN = {
     "endingoffsetsbytimestamp", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestampstrategy", "maxoffsetspertrigger", "minpartitions",
     "maxrecordsperpartition", "failondataloss", "includeheaders", "splitbytes", "topic",
-    "valueformat", "valueschema", "schemaregistry",
+    *FORMAT_OPTIONS,
 }
 
 
@@ -67,6 +69,7 @@ class ReadOptions:
     split_bytes: int
     fail_on_data_loss: bool
     headers: bool
+    formats: Formats
 
 
 def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> ReadOptions:
@@ -97,17 +100,22 @@ def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> Re
         partition_records_max=_count(given, "maxrecordsperpartition"),
         split_bytes=_count(given, "splitbytes", SPLIT_BYTES),
         fail_on_data_loss=_truth(given, "failondataloss", True),
-        headers=_truth(given, "includeheaders", False))
+        headers=_truth(given, "includeheaders", False), formats=formats(given))
 
 
-def write_options(options: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """(the producer's settings, the topic or ""). Raises ConfigError."""
+def write_options(options: Mapping[str, str]) -> tuple[dict[str, Any], str, Formats]:
+    """(the producer's settings, the topic or "", what keys and values become).
+
+    Raises ConfigError.
+    """
     given = {name.lower(): str(value) for name, value in options.items()}
     unknown = {name for name in given if not name.startswith(_PREFIX)} - {
-        "topic", "includeheaders", "checkpointlocation", "path"}
+        "topic", "includeheaders", "checkpointlocation", "path", *(
+            FORMAT_OPTIONS - {"expandvalue", "mode"})}
     if unknown:
         raise ConfigError(f"no such option: {', '.join(sorted(unknown))}")
-    return _settings(given, {"buffer.memory": 64 << 20}), given.get("topic", "").strip()
+    return (_settings(given, {"buffer.memory": 64 << 20}), given.get("topic", "").strip(),
+            formats(given))
 
 
 def _settings(given: Mapping[str, str], defaults: dict[str, Any]) -> dict[str, Any]:

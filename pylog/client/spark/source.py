@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -26,9 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pylog.client.errors import ConfigError
 from pylog.client.offsets import TopicPartition
-from pylog.client.spark.batches import batches
+from pylog.client.spark.batches import Shape, batches
+from pylog.client.spark.decoding import decoders
+from pylog.client.spark.formats import checked, columns, settled
 from pylog.client.spark.options import ReadOptions, read_options, write_options
 from pylog.client.spark.places import Offsets, Places
 from pylog.client.spark.ranges import RangeReader, Stretch, lost
@@ -41,6 +42,7 @@ COLUMNS = StructType([
     StructField("offset", LongType()), StructField("timestamp", TimestampType()),
     StructField("timestampType", IntegerType()),
 ])
+ALL_COLUMNS = StructType([*COLUMNS.fields, StructField("headers", HEADERS)])
 
 
 class PylogSource(DataSource):
@@ -50,41 +52,37 @@ class PylogSource(DataSource):
     def name(cls) -> str:
         return "pylog"
 
-    def schema(self) -> StructType:
-        made = StructType(list(COLUMNS.fields))
-        if self._read_options(False, ends=False).headers:
-            made.add(StructField("headers", HEADERS))
+    def schema(self) -> StructType | str:
+        options = _settled(self._read_options(False, ends=False))
+        made: StructType | str = columns(options.formats, StructType(
+            ALL_COLUMNS.fields if options.headers else COLUMNS.fields))
         return made
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._read_options(False), _known(schema))
+        options = _settled(self._read_options(False))
+        return BatchReader(options, checked(options.formats, schema, ALL_COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(self._read_options(True), _known(schema))
+        options = _settled(self._read_options(True))
+        return StreamReader(options, checked(options.formats, schema, ALL_COLUMNS))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from pylog.client.spark.writing import BatchWriter
 
-        return BatchWriter(*write_options(self.options), schema.fieldNames())
+        return BatchWriter(*write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         from pylog.client.spark.writing import StreamWriter
 
-        return StreamWriter(*write_options(self.options), schema.fieldNames())
+        return StreamWriter(*write_options(self.options), schema)
 
     def _read_options(self, streaming: bool, ends: bool = True) -> ReadOptions:
         return read_options(self.options, streaming and ends, round(time.time() * 1000))
 
 
-def _known(schema: StructType) -> StructType:
-    """Columns may be left out, not invented. Raises ConfigError."""
-    types = {field.name: field.dataType for field in [*COLUMNS, StructField("headers", HEADERS)]}
-    for field in schema:
-        if field.name not in types:
-            raise ConfigError(f"there is no column {field.name!r}; there are {', '.join(types)}")
-        if field.name != "headers" and field.dataType != types[field.name]:
-            raise ConfigError(f"{field.name} is {types[field.name].simpleString()}")
-    return schema
+def _settled(options: ReadOptions) -> ReadOptions:
+    topics = list(options.topics) or sorted({place.topic for place in options.assigned})
+    return replace(options, formats=settled(options.formats, topics))
 
 
 @dataclass
@@ -99,7 +97,9 @@ def _read(options: ReadOptions, schema: StructType, split: InputPartition) -> It
     if stretch is None:
         return
     settings = {"check.crcs": True, **options.settings}
-    yield from batches(RangeReader(settings, stretch, options.fail_on_data_loss), schema)
+    shape = Shape(schema, stretch)
+    shape.decode_with(decoders(options.formats, shape.schema, set(ALL_COLUMNS.fieldNames())))
+    yield from batches(RangeReader(settings, stretch, options.fail_on_data_loss), shape)
 
 
 class BatchReader(DataSourceReader):

@@ -21,6 +21,8 @@ from pyspark.sql.datasource import (
 
 from pylog.client.errors import ConfigError
 from pylog.client.producer import Producer
+from pylog.client.spark.encoding import Encoders, check_types
+from pylog.client.spark.formats import Formats
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 TABLES_UNDER_WAY_MAX = 8
@@ -36,7 +38,8 @@ class Written(WriterCommitMessage):
 class _Writing:
     """What both writers do."""
 
-    def __init__(self, settings: dict[str, Any], topic: str, names: list[str]):
+    def __init__(self, settings: dict[str, Any], topic: str, formats: Formats, schema: Any):
+        names = schema.fieldNames()
         if "value" not in names:
             raise ConfigError("a column named value is needed")
         if not topic and "topic" not in names:
@@ -47,15 +50,18 @@ class _Writing:
                               f"there are topic, {', '.join(_COLUMNS)}")
         self.settings = settings
         self.topic = topic
+        self.formats = formats
+        check_types(formats, schema)
 
     def run(self, batches: Iterator[Any]) -> Written:
         """Keeps (1)."""
         count = 0
+        encoders = Encoders(self.formats)
         with Producer(self.settings) as producer:
             under_way: deque[Any] = deque()
             for batch in batches:
                 for topic, rows in self._by_topic(batch):
-                    under_way.append(producer.send_arrow(rows, topic))
+                    under_way.append(producer.send_arrow(encoders.encoded(rows, topic), topic))
                     count += rows.num_rows
                 while len(under_way) > TABLES_UNDER_WAY_MAX:
                     under_way.popleft().result()
