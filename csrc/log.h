@@ -66,8 +66,38 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
+    uint64_t recovered_bytes;                      /* walked by recoveries */
+    uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
+/* ---- damage: what a recovery cut off, and bytes amid a log that are no batches ---- */
+enum log_damage_kind {
+    LOG_DAMAGE_CUT,     /* the end of a log, after its last good batch */
+    LOG_DAMAGE_DROPPED, /* a whole segment behind such a cut */
+    LOG_DAMAGE_KEPT,    /* amid good batches: left where it is, passed over by readers */
+    LOG_DAMAGE_KINDS
+};
+enum log_damage_why {
+    LOG_WHY_SHORT,  /* a batch that is cut short */
+    LOG_WHY_ZEROS,  /* zeros: allocated, never written */
+    LOG_WHY_HEADER, /* bytes that are no header of a batch */
+    LOG_WHY_CRC,
+    LOG_WHY_ORDER, /* an offset below that of the batch before */
+    LOG_WHY_GAP,   /* the segment behind begins later than this one ends */
+    LOG_WHY_BEHIND /* behind a cut */
+};
+struct log_damage {
+    char partition[256]; /* the name of its directory */
+    int64_t segment, offset, position, bytes;
+    enum log_damage_kind kind;
+    enum log_damage_why why;
+};
+/* Moves up to `max` noted damages to `out`, oldest first; returns how many. Of more than were
+ * fetched in time only log_dir_figures tells. */
+uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max);
+/* A recovery under way or to come in this directory ends with LOG_E_OFFLINE: for a stop. */
+void log_dir_stop_recovery(struct log_dir *dir);
+
 /* Adds what each fdatasync of a segment took, in ns. */
 void log_dir_flush_times(struct log_dir *dir, struct meter_figures *out);
 /* log_flush for all logs that have something to flush, with one sync of the file system when they

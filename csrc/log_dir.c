@@ -249,6 +249,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     pthread_mutex_init(&dir->logs_lock, NULL);
     pthread_mutex_init(&dir->files_lock, NULL);
     pthread_mutex_init(&dir->flush_lock, NULL);
+    pthread_mutex_init(&dir->damages_lock, NULL);
     pthread_cond_init(&dir->flush_quiet, NULL);
     *error = log_dir_prepare(dir, path);
     if (*error == 0) *error = flusher_start(dir);
@@ -275,6 +276,12 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     out->flush_files = atomic_load(&dir->flusher.files);
     out->rolls = meter_read(&dir->rolls);
     out->segments_deleted = meter_read(&dir->segments_deleted);
+    out->recovered_bytes = meter_read(&dir->recovered_bytes);
+    out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +
+                       meter_read(&dir->damage_counts[LOG_DAMAGE_DROPPED]);
+    out->damages_kept = meter_read(&dir->damage_counts[LOG_DAMAGE_KEPT]);
+    out->bytes_cut = meter_read(&dir->damage_bytes[LOG_DAMAGE_CUT]) +
+                     meter_read(&dir->damage_bytes[LOG_DAMAGE_DROPPED]);
 }
 
 void log_dir_free(struct log_dir *dir) {
@@ -297,6 +304,8 @@ void log_dir_free(struct log_dir *dir) {
     pthread_mutex_destroy(&dir->logs_lock);
     pthread_mutex_destroy(&dir->files_lock);
     pthread_mutex_destroy(&dir->flush_lock);
+    pthread_mutex_destroy(&dir->damages_lock);
+    free(dir->damages);
     free(dir->path);
     free(dir);
 }

@@ -83,9 +83,9 @@ static int log_lookup_scan(struct segment *s, int64_t offset, int64_t end, struc
                            struct log_lookup_question *q) {
     struct segment_scan scan;
     struct batch_header h;
-    int64_t position, first, bytes = atomic_load(&s->bytes);
+    int64_t position = -1, first, bytes = atomic_load(&s->bytes);
     int result = log_locate(s, offset, bytes, false, &position, &first);
-    if (result != 1) return result;
+    if (result != 1 && !(result == LOG_E_CORRUPT && position >= 0)) return result;
     segment_scan_begin(&scan, s, position, bytes, false);
     while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < end) {
         if (h.max_timestamp >= q->target_ms && batch_last_offset(&h) >= q->start) {

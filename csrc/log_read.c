@@ -72,6 +72,9 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
     if (result < 0) return log_read_error(result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
+    /* Offsets that a hole took are told of, not passed over. */
+    if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
+        return LOG_E_CORRUPT;
     return result;
 }
 
@@ -182,6 +185,12 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
+    struct segment_hole hole;
+    if (segment_hole_behind(s, position, &hole) && hole.position < limit) {
+        if (hole.position <= position) return LOG_E_CORRUPT;
+        limit = hole.position;
+        out->next_offset = hole.offset;
+    }
     if (bytes_max < 0) bytes_max = 0;
     if (limit - position > bytes_max) {
         int64_t border;

@@ -21,6 +21,7 @@ enum {
     LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30,
     LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
     LOG_RECOVER_WINDOW_BYTES = 256 << 10,
+    LOG_RECOVER_TOLD_BYTES = 4 << 20,
     LOG_RECALL_BYTES = 4 << 20,
     LOG_RECALL_SEGMENTS = 8
 };
@@ -145,6 +146,8 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, LOG_RECOVER_WINDOW_BYTES};
     struct segment_scan scan;
     struct batch_header h;
+    struct segment_hole hole;
+    struct log_dir *dir = s->home->dir;
     int result;
     int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->index) segment_index_reset(s);
@@ -156,12 +159,29 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         scan.window = window.bytes;
         scan.window_room = (uint32_t)window.room;
     }
-    while ((result = segment_scan_peek(&scan, &h)) == 1) {
+    scan.strict = true;
+    int64_t told = scan.position;
+    walk->holed = false;
+    while ((result = segment_scan_peek(&scan, &h)) != 0) {
+        if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
+            result = LOG_E_OFFLINE;
         /* Offsets rise, and stay within what an index entry can say. */
-        if (h.base_offset < next || h.last_offset_delta < 0 ||
-            batch_last_offset(&h) - s->base_offset > INT32_MAX) {
+        if (result == 1 && (h.base_offset < next || h.last_offset_delta < 0 ||
+                            batch_last_offset(&h) - s->base_offset > INT32_MAX))
             result = LOG_E_CORRUPT;
-            break;
+        /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
+        if (result == LOG_E_CORRUPT && next < walk->check_from &&
+            segment_hole_at(s, scan.position, false, &hole) == 1) {
+            if (hole.position < walk->position) break;
+            scan.position = hole.end;
+            walk->holed = hole.next_offset < 0;
+            if (hole.next_offset >= 0) next = hole.next_offset;
+            continue;
+        }
+        if (result != 1) break;
+        if (scan.position - told >= LOG_RECOVER_TOLD_BYTES) {
+            meter_add_shared(&dir->recovered_bytes, (uint64_t)(scan.position - told));
+            told = scan.position;
         }
         if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0)
             break;
@@ -172,6 +192,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
     }
+    meter_add_shared(&dir->recovered_bytes, (uint64_t)(scan.position - told));
     free(buffer.bytes);
     free(window.bytes);
     walk->good = scan.position;
@@ -289,10 +310,13 @@ static int log_adopt_sealed(struct log *log, struct segment *s) {
     return 0;
 }
 
-/* Cuts the segment after its last good batch. */
-static int log_cut(struct log *log, struct segment *s, int64_t good) {
+/* Cuts the segment after its last good batch, below offset `next`. */
+static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t next) {
     int64_t bytes = atomic_load(&s->bytes);
     if (bytes == good) return 0;
+    log_damage_note(s, LOG_DAMAGE_CUT, log_damage_look(s, good, bytes, next), next, good,
+                    bytes - good);
+    segment_holes_forget(s);
     log->bytes_cut += bytes - good;
     const struct disk *disk = log_dir_disk(log->home->dir);
     if (disk->ftruncate(s->fd, good) != 0 || disk->fdatasync(s->fd) != 0) return -errno;
@@ -304,7 +328,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good) {
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s,
                                const struct log_checkpoint *checkpoint, int64_t replay_from,
-                               int64_t upper, int64_t *end, bool *ended, int64_t now_ms) {
+                               int64_t upper, int64_t *end, bool *ended, bool *holed,
+                               int64_t now_ms) {
     struct log_walk walk = {
         .check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
     int result = log_walk_segment(log, s, &walk, now_ms);
@@ -317,20 +342,42 @@ static int log_recover_segment(struct log *log, struct segment *s,
                !log->config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
-    if ((result = log_cut(log, s, walk.good)) != 0) return result;
+    *holed = walk.holed;
+    if (gap && result == 0)
+        log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
+    if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
     return segment_index_write(s, true);
+}
+
+/* The last segment ends in a hole below the recovery point: there were records, and their offsets
+ * must not be given out again. */
+static int log_recover_holed(struct log *log, const struct log_checkpoint *checkpoint, int64_t *end,
+                             int64_t now_ms) {
+    struct segment *s = log->segments[log->segment_count - 1], *fresh;
+    if (*end < checkpoint->recovery_point) *end = checkpoint->recovery_point;
+    if (*end <= s->base_offset) return LOG_E_CORRUPT;
+    int result = log_create_last(log, *end, now_ms, &fresh);
+    if (result == 0) result = log_add_segment(log, fresh);
+    if (result != 0) return result;
+    atomic_store(&s->sealed, true);
+    log_mark(&log->files_marks);
+    return 0;
 }
 
 static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint,
                                 int64_t snapshot, int64_t *end, int64_t now_ms) {
-    bool ended = false;
+    bool ended = false, holed = false;
     for (uint32_t i = 0; i < log->segment_count; i++) {
         struct segment *s = log->segments[i];
         bool last = i + 1 == log->segment_count;
         struct stat st;
         if (ended) { /* Behind a cut nothing counts. */
-            for (uint32_t k = i; k < log->segment_count; k++)
-                log->bytes_cut += atomic_load(&log->segments[k]->bytes);
+            for (uint32_t k = i; k < log->segment_count; k++) {
+                int64_t bytes = atomic_load(&log->segments[k]->bytes);
+                log->bytes_cut += bytes;
+                log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
+                                log->segments[k]->base_offset, 0, bytes);
+            }
             log_drop_segments(log, i, log->segment_count - i, 0);
             break;
         }
@@ -343,12 +390,13 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot)
             result = log_adopt_sealed(log, s);
         else if (result == 0)
-            result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, now_ms);
+            result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, &holed,
+                                         now_ms);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
     }
-    return 0;
+    return holed && !ended ? log_recover_holed(log, checkpoint, end, now_ms) : 0;
 }
 
 static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint,

@@ -16,7 +16,13 @@
 #include "producers.h"
 #include "segment.h"
 
-enum { LOG_DIR_OPEN_MAX = 4096, LOG_HINTS = 8, LOG_WAIT_KINDS = 4, LOG_DELETE_SUFFIX_BYTES = 40 };
+enum {
+    LOG_DIR_OPEN_MAX = 4096,
+    LOG_HINTS = 8,
+    LOG_WAIT_KINDS = 4,
+    LOG_DELETE_SUFFIX_BYTES = 40,
+    LOG_DAMAGES_MAX = 1024
+};
 
 /* A path below the log directory that is to be unlinked (a directory: with its files) when its time
  * has come. */
@@ -53,6 +59,12 @@ struct log_dir {
     struct log_dir_removal *removals;
     uint32_t jobs; /* on the pool, with a pointer to this directory */
     struct flusher flusher;
+    pthread_mutex_t damages_lock; /* taken last and alone */
+    struct log_damage *damages;   /* LOG_DAMAGES_MAX, or NULL */
+    uint32_t damage_count;
+    _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
+    _Atomic uint64_t recovered_bytes;
+    _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;
 };
@@ -113,6 +125,13 @@ struct log {
     struct log_config config;
     struct log_counts counts;
 };
+
+/* log_damage.c */
+/* Notes what a recovery or a read met, for log_dir_take_damages. Any lock may be held. */
+void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
+                     int64_t offset, int64_t position, int64_t bytes);
+/* Why no good batch begins at `position`, where one at or above `next` was due. Pinned. */
+enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
 
 /* log_dir.c */
 static inline const struct disk *log_dir_disk(struct log_dir *dir) {
@@ -176,7 +195,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
  * one, *next the offset after it. */
 struct log_walk {
     int64_t check_from, replay_from, position, good, next;
-    bool index;
+    bool index, holed; /* holed: its last bytes are a hole */
 };
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
 int log_restore_producers(struct log *log, int64_t end,
@@ -199,7 +218,8 @@ int log_account(struct log *log, const struct batch_header *h, int64_t now_ms);
 
 /* log_read.c */
 /* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0
- * none, or an error. Pinned. */
+ * none, or an error: LOG_E_CORRUPT with a *position >= 0 when that batch lies behind a hole that
+ * took `offset`. Pinned. */
 int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
                int64_t *first);
 int32_t log_find_segment(const struct log *log,

@@ -155,6 +155,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         pthread_mutex_unlock(&log->view_lock);
         atomic_fetch_sub(&log->size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
+        segment_holes_forget(s);
         s->since_entry_bytes = 0;
         const struct disk *disk = log_dir_disk(log->home->dir);
         if (disk->ftruncate(s->fd, position) != 0 || disk->fdatasync(s->fd) != 0)

@@ -98,6 +98,7 @@ void segment_release(struct segment *s) {
         free(s->tail->times);
         free(s->tail);
     }
+    free(atomic_load(&s->holes));
     pthread_mutex_destroy(&s->index_lock);
     segment_home_release(s->home);
     free(s);
@@ -271,7 +272,9 @@ void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t po
     scan->end = end;
     scan->window_position = 0;
     scan->window_bytes = 0;
+    scan->hole_end = -1;
     scan->nowait = nowait;
+    scan->strict = false;
     scan->window = scan->own;
     scan->window_room = SEGMENT_WINDOW_BYTES;
 }
@@ -301,7 +304,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
     return 0;
 }
 
-int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
+static int segment_scan_header(struct segment_scan *scan, struct batch_header *h) {
     int64_t left = scan->end - scan->position;
     if (left <= 0) return 0;
     if (left < BATCH_HEADER_BYTES) return LOG_E_CORRUPT;
@@ -314,4 +317,15 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
         return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
+}
+
+int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
+    for (;;) {
+        struct segment_hole hole;
+        int result = segment_scan_header(scan, h);
+        if (result != LOG_E_CORRUPT || scan->strict) return result;
+        result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
+        if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;
+        scan->position = scan->hole_end = hole.end < scan->end ? hole.end : scan->end;
+    }
 }

@@ -37,6 +37,18 @@ struct segment_tail {
     uint32_t offset_count, time_count, offset_room, time_room;
 };
 
+/* Bytes inside a segment that are no batches: [position, end). The batch before ends below
+ * `offset`, the next good one begins with `next_offset` (-1: none follows). A wrong length may lead
+ * a walk past good batches, up to `reach`. */
+struct segment_hole {
+    int64_t position, end, reach, offset, next_offset;
+};
+struct segment_holes {
+    int64_t mapped; /* bytes of the segment that were looked through */
+    uint32_t count;
+    struct segment_hole at[];
+};
+
 struct segment {
     _Atomic uint32_t references;
     _Atomic int32_t pins;     /* >= 0: open, and how many use it; -1: closed */
@@ -61,6 +73,7 @@ struct segment {
     const uint8_t *offset_map, *time_map;
     size_t offset_map_bytes, time_map_bytes;
     struct segment_tail *tail;
+    _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
     pthread_mutex_t index_lock;
     struct iojob job; /* preallocation */
 };
@@ -123,20 +136,31 @@ struct segment_scan {
     struct segment *segment;
     int64_t position, end; /* of the next header; scanned bytes */
     int64_t window_position;
+    int64_t hole_end; /* of the last hole that was passed over, -1 */
     uint32_t window_bytes, window_room;
-    bool nowait;
-    uint8_t *window; /* `own`, or a larger one that the caller lends after segment_scan_begin */
+    bool nowait, strict; /* strict: damage ends the scan */
+    uint8_t *window;     /* `own`, or a larger one that the caller lends after segment_scan_begin */
     uint8_t own[SEGMENT_WINDOW_BYTES];
 };
 void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
                         bool nowait);
-/* 1 and the header at `position` (not moved); 0 at the end; LOG_E_CORRUPT, LOG_E_IO, or -EAGAIN
- * with nowait. Whole batches only. */
+/* 1 and the header at `position`, which moves only over holes; 0 at the end; LOG_E_CORRUPT,
+ * LOG_E_IO, or -EAGAIN with nowait. Whole batches only. */
 int segment_scan_peek(struct segment_scan *scan, struct batch_header *h);
 static inline void segment_scan_skip(struct segment_scan *scan, const struct batch_header *h) {
     scan->position += (int64_t)batch_bytes(h);
 }
 /* Reads `len` bytes at `position` whole. 0, LOG_E_IO or LOG_E_CORRUPT (the file is shorter). */
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len);
+
+/* ---- holes (log_damage.c): the readable rest of a damaged segment stays readable ---- */
+/* Of a position where no header parses: 1 and the hole that holds it or led there, 0: none does;
+ * negative as a scan. The first time the headers
+ * of the whole segment are walked, and what is found is reported. Pinned. */
+int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out);
+/* The first known hole that ends behind `position`. Does not block. */
+bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
+/* After the file was cut. */
+void segment_holes_forget(struct segment *s);
 
 #endif

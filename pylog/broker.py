@@ -36,6 +36,7 @@ log = logging.getLogger("pylog.broker")
 YOUNG_OBJECTS = 20_000
 DRAIN_MS_MAX = 5_000
 UPKEEP_SECONDS = 1.0
+RECOVERY_SECONDS = 0.05
 
 
 def system_ms() -> int:
@@ -63,6 +64,7 @@ class Broker:
         self._io_threads = settings["num.io.threads"]
         self._changing = asyncio.Lock()
         self._upkeep: asyncio.Task | None = None
+        self._recovery: asyncio.Task | None = None
         self.monitor = None
 
     @property
@@ -130,12 +132,15 @@ class Broker:
         if self.monitor is not None:
             self.monitor.start(loop)
         self._upkeep = loop.create_task(self._keep_up())
+        if self.logs.recovering:
+            self._recovery = loop.create_task(self._follow_recovery())
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
-        self._upkeep.cancel()
+        for task in filter(None, (self._upkeep, self._recovery)):
+            task.cancel()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
@@ -143,6 +148,17 @@ class Broker:
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         self.stop()
+
+    async def _follow_recovery(self) -> None:
+        """Lets the data plane have partitions as they become ready."""
+        while True:
+            left = self.logs.recovering
+            for name in self.logs.take_recovered():
+                if name in self.image.topics:
+                    self.install(self.image.topics[name])
+            if not left:
+                return
+            await asyncio.sleep(RECOVERY_SECONDS)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""

@@ -121,6 +121,15 @@ METRICS = (
     ("pylog_log_flush_files", "counter", DIRECTORY, "", "Segment files synced."),
     ("pylog_log_rolls", "counter", DIRECTORY, "", "Segments begun after another."),
     ("pylog_log_segments_deleted", "counter", DIRECTORY, "", "Segments that retention removed."),
+    ("pylog_log_damages", "counter", ("directory", "kind"), "",
+     "Damage met: cut (ends of logs that held no whole batch, and segments behind them) or kept "
+     "(amid good batches, passed over by readers)."),
+    ("pylog_log_cut_bytes", "counter", DIRECTORY, "bytes", "Bytes that recoveries cut off."),
+    ("pylog_log_recovery_checked_bytes", "counter", DIRECTORY, "bytes",
+     "Bytes that recoveries walked after an unclean stop."),
+    ("pylog_log_recovery_partitions_left", "gauge", (), "",
+     "Partitions that are not ready yet after an unclean stop; they answer "
+     "NOT_LEADER_OR_FOLLOWER."),
     ("pylog_log_appends", "counter", (), "", "Record batches appended to any log."),
     ("pylog_io_jobs", "counter", (), "", "Jobs that the io pool has done."),
     ("pylog_io_jobs_waiting", "gauge", (), "", "Jobs that wait for a thread of the io pool."),

@@ -18,7 +18,7 @@ import threading
 from pylog._native.log import Log, LogDeleted, LogDir, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
-from pylog.log import partitions
+from pylog.log import partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
 from pylog.log.errors import StartError
@@ -59,6 +59,8 @@ class LogManager:
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
+        self._recovery = None    # recovery.Recovery, after an unclean stop
+        self._lists_lock = threading.Lock()   # A list of Logs is replaced while threads fill it in.
         self._moved = []         # Logs of before, which some may still read
         self.cleaner = Cleaner(settings, now_ms, self.paths, self._compacted)
 
@@ -98,7 +100,7 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
-        hints = {} if clean else self._hints()
+        hints = {} if clean else partitions.hints(self.paths)
         plan = []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -158,7 +160,10 @@ class LogManager:
             config = self._config(overrides)
             one.set_config(config)
             self._watch(one, config)
-            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+            with self._lists_lock:
+                logs = self._topics[name][1]
+                self._topics[name] = (
+                    topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
             log.info("a replica was moved", extra={
                 "topic": name, "partition": index, "directory": self.paths[move.place]})
             self._moved.append(move.source)
@@ -194,24 +199,11 @@ class LogManager:
         self._complete_moves(places)
         return places
 
-    def _hints(self) -> dict:
-        """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
-        hints = {}
-        for path in self.paths:
-            points, starts, watermarks = [
-                files.read_offsets(os.path.join(path, name))
-                for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
-            for key in points.keys() | starts.keys() | watermarks.keys():
-                hints[key] = partitions.NOTHING_KNOWN._replace(
-                    recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
-                    high_watermark=watermarks.get(key, -1))
-        return hints
-
     def _open_all(self, plan, clean: bool, hints: dict) -> None:
         begin_ms = self._now_ms()
 
         def open_one(entry):
-            logs, name, topic_id, index, role, config, place, checkpoint = entry
+            _, name, topic_id, index, role, config, place, checkpoint = entry
             trusted = clean and checkpoint is not None and (
                 place is not None or not checkpoint.segments)
             if not trusted:
@@ -219,27 +211,50 @@ class LogManager:
             if place is None:
                 place = self._least_loaded()
             self._loads[place] += 1
-            logs[index] = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
-            if logs[index] is not None:
-                _assume(logs[index], role)
+            one = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
+            if one is not None:
+                self._list(name, index, one, role, config)
 
         if clean:
             for entry in plan:
                 open_one(entry)
-        else:
-            from concurrent.futures import ThreadPoolExecutor
-
-            count = self._settings["num.recovery.threads.per.data.dir"] * len(self.paths)
-            with ThreadPoolExecutor(count, "recovery") as threads:
-                for _ in threads.map(open_one, plan):
-                    pass
+        elif plan:
+            self._recovery = recovery.Recovery(
+                [(entry[1], entry[6] or 0, entry) for entry in plan], self.directories,
+                self._settings["num.recovery.threads.per.data.dir"], open_one)
+            self._recovery.begin()
+            recovery.tell(self.directories, self.paths)
         if plan:
             log.info("partitions opened", extra={
-                "count": len(plan), "clean": clean, "ms": self._now_ms() - begin_ms})
+                "count": len(plan) - self.recovering, "left": self.recovering, "clean": clean,
+                "ms": self._now_ms() - begin_ms})
+
+    def _list(self, name: str, index: int, one, role, config) -> None:
+        """Puts an opened Log where the others find it; its topic's settings may have changed."""
+        _assume(one, role)
+        with self._lists_lock:
+            _, logs, overrides = self._topics[name]
+            logs[index] = one
+        newest = self._config(overrides)
+        if newest is not config:
+            one.set_config(newest)
+            self._watch(one, newest)
+
+    @property
+    def recovering(self) -> int:
+        """Partitions that are not ready since an unclean stop."""
+        return self._recovery.left if self._recovery is not None else 0
+
+    def take_recovered(self) -> set:
+        """Topics of which a partition became ready since the last call."""
+        return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
         """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
         self._closing = True
+        if self._recovery is not None and not self._recovery.stop():
+            # What was not looked at is not known to be whole: no mark of a clean stop.
+            self.failed = True
         self.cleaner.stop()
         self.moves.stop()
         with self._upkeep_lock:
@@ -258,6 +273,7 @@ class LogManager:
                 except LogError as error:
                     self.failed = True
                     log.error("a log could not be closed", extra={"reason": str(error)})
+            recovery.tell(self.directories, self.paths)
             if not self.failed:
                 self._write_checkpoint_files()
             return entries
@@ -305,6 +321,7 @@ class LogManager:
 
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
+        self._wait_ready(name)
         topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
@@ -321,6 +338,10 @@ class LogManager:
                     # The next start finds a directory that no topic has.
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
+
+    def _wait_ready(self, name: str) -> None:
+        if self._recovery is not None:
+            self._recovery.wait(name)
 
     def configure(self, name: str, overrides: dict) -> None:
         """Puts changed topic settings into force."""
@@ -340,6 +361,7 @@ class LogManager:
 
     def assume(self, name: str, roles: list) -> None:
         """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
+        self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config = self._config(overrides)
         grown = logs + [None] * (len(roles) - len(logs))
@@ -462,8 +484,10 @@ class LogManager:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
             self.cleaner.tend()
             self._look_at_space()
+            recovery.tell(self.directories, self.paths)
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
-            if now_ms >= self._due[1]:
+            # The files that it writes are of all partitions.
+            if now_ms >= self._due[1] and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
 

@@ -11,6 +11,7 @@ import os
 from collections import namedtuple
 
 from pylog._native.log import Log
+from pylog.log import checkpoints as files
 
 NEVER = 2**63 - 1
 # What the broker's settings add to a topic's for its logs.
@@ -52,6 +53,20 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
                     recovery_point=checkpoint.recovery_point,
                     log_start_offset=checkpoint.log_start_offset,
                     high_watermark=checkpoint.high_watermark)
+
+
+def hints(paths) -> dict:
+    """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
+    found = {}
+    for path in paths:
+        points, starts, watermarks = [
+            files.read_offsets(os.path.join(path, name))
+            for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
+        for key in points.keys() | starts.keys() | watermarks.keys():
+            found[key] = NOTHING_KNOWN._replace(
+                recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
+                high_watermark=watermarks.get(key, -1))
+    return found
 
 
 def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:

@@ -15,6 +15,7 @@ import os
 import resource
 
 from pylog import __version__, metrics
+from pylog._native import damages
 from pylog._native import metrics as native
 from pylog.monitor.page import Page, labels
 from pylog.protocol import tables
@@ -128,7 +129,8 @@ class Collector:
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
         offline, = figures.columns("offline")
         page.one("pylog_partitions", len(open_logs))
-        page.one("pylog_partitions_offline", sum(offline) + missing)
+        page.one("pylog_partitions_offline",
+                 sum(offline) + max(0, missing - self._broker.logs.recovering))
         page.columns(partition_rows, figures, PARTITION_COLUMNS)
         batches, = sums.columns("batches_in")
         return sum(batches)
@@ -186,6 +188,14 @@ class Collector:
         stats = [(values, directory.stats()) for values, directory in found]
         for family, name in DIRECTORY_STATS:
             page.family(family, [(values, row[name]) for values, row in stats])
+        damaged = [(values, damages.figures(directory)) for values, directory in found]
+        page.family("pylog_log_damages", [
+            ((*values, kind), row[f"damages_{kind}"])
+            for values, row in damaged for kind in ("cut", "kept")])
+        for family, name in (("pylog_log_cut_bytes", "bytes_cut"),
+                             ("pylog_log_recovery_checked_bytes", "recovered_bytes")):
+            page.family(family, [(values, row[name]) for values, row in damaged])
+        page.one("pylog_log_recovery_partitions_left", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [
             (values, native.flushes(directory)) for values, directory in found])
         page.one("pylog_log_appends", appends)

@@ -216,7 +216,7 @@ def test_without_its_lmdb_file_a_broker_loses_nothing(ram, clean, damage):
 
 
 def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
-    """Interior damage is refused or shown, never turned into a shorter log."""
+    """Interior damage is shown, never turned into a shorter log."""
     with Brokerd(ram) as broker:
         topic = _fill(broker, acks=-1)
         broker.stop()
@@ -228,4 +228,31 @@ def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
         broker.start()
         with Connection(broker.port) as connection:
             row = fetch(connection, topic, (BATCHES - 1) * RECORDS)
-            assert row["error_code"] != 0 or row["high_watermark"] == BATCHES * RECORDS
+            assert (row["error_code"], row["high_watermark"]) == (0, BATCHES * RECORDS)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["after-stop", "after-kill"])
+def test_behind_damage_in_the_middle_the_rest_is_read(ram, clean):
+    with Brokerd(ram) as broker:
+        topic = _fill(broker, acks=-1)
+        broker.stop()
+        path = _active_log(broker, topic)
+        sizes = [one.size for one in batches(path.read_bytes())]
+        if not clean:
+            broker.start()
+            broker.kill()
+        with open(path, "r+b") as file:
+            file.seek(sum(sizes[:5]))
+            file.write(bytes(61))
+        broker.start()
+        with Connection(broker.port) as connection:
+            for number in [*range(5), *range(6, BATCHES)]:
+                row = fetch(connection, topic, number * RECORDS, partition_bytes_max=1)
+                assert row["error_code"] == 0
+                assert next(batches(row["records"])).base_offset == number * RECORDS
+            # Within what the damage took.
+            assert fetch(connection, topic, 5 * RECORDS + 1)["error_code"] == 2
+        assert append(broker.port, topic, batch()) == BATCHES * RECORDS
+        broker.stop()
+        assert f"topic={topic}" in "".join(
+            line for line in broker.log.read_text().splitlines() if "damaged" in line)

@@ -40,6 +40,7 @@ SOURCES = [
     "keymap",
     "clean",
     "log_clean",
+    "log_damage",
     "log_swap",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]

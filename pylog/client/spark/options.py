@@ -31,14 +31,14 @@ _RELATIVE = re.compile(r"\s*-\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 # The connector's, of which nothing here depends.
 _PASSED_OVER = {
     "groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms",
-    "kafkaconsumer.polltimeoutms", "path", "minoffsetspertrigger", "maxtriggerdelay",
+    "kafkaconsumer.polltimeoutms", "path",
 }
 _KNOWN = {
     *_STRATEGIES, "startingoffsets", "endingoffsets", "startingoffsetsbytimestamp",
     "endingoffsetsbytimestamp", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestampstrategy", "maxoffsetspertrigger", "minpartitions",
-    "maxrecordsperpartition", "failondataloss", "includeheaders", "splitbytes", "topic",
-    *FORMAT_OPTIONS,
+    "minoffsetspertrigger", "maxtriggerdelay", "maxrecordsperpartition", "failondataloss",
+    "includeheaders", "splitbytes", "topic", "pushfilters", *FORMAT_OPTIONS,
 }
 
 
@@ -64,11 +64,14 @@ class ReadOptions:
     ending: Bound
     none_at_time: str
     offsets_per_trigger: int
+    offsets_per_trigger_min: int
+    trigger_delay_ms: int
     partitions_min: int
     partition_records_max: int
     split_bytes: int
     fail_on_data_loss: bool
     headers: bool
+    push_filters: bool
     formats: Formats
 
 
@@ -96,11 +99,13 @@ def read_options(options: Mapping[str, str], streaming: bool, now_ms: int) -> Re
         starting=_bound(given, "starting", "latest" if streaming else "earliest", now_ms),
         ending=_bound(given, "ending", "latest", now_ms), none_at_time=strategy,
         offsets_per_trigger=_count(given, "maxoffsetspertrigger"),
+        offsets_per_trigger_min=_least(given), trigger_delay_ms=_delay(given),
         partitions_min=_count(given, "minpartitions"),
         partition_records_max=_count(given, "maxrecordsperpartition"),
         split_bytes=_count(given, "splitbytes", SPLIT_BYTES),
         fail_on_data_loss=_truth(given, "failondataloss", True),
-        headers=_truth(given, "includeheaders", False), formats=formats(given))
+        headers=_truth(given, "includeheaders", False),
+        push_filters=_truth(given, "pushfilters", False), formats=formats(given))
 
 
 def write_options(options: Mapping[str, str]) -> tuple[dict[str, Any], str, Formats]:
@@ -186,15 +191,37 @@ def _json(name: str, text: str) -> dict[str, Any]:
 
 def _time(name: str, text: str, now_ms: int) -> int:
     """ms since the epoch, of a number or of "-10 minutes"."""
-    relative = _RELATIVE.fullmatch(text)
-    if relative is not None:
-        unit = relative[2].lower()
-        unit = unit if unit in _UNITS else unit.removesuffix("s")
-        if unit in _UNITS:
-            return max(0, round(now_ms - float(relative[1]) * _UNITS[unit]))
-    elif text.strip().isdigit():
+    span = _span_ms(text)
+    if span is not None:
+        return max(0, now_ms - span)
+    if text.strip().isdigit():
         return int(text)
     raise ConfigError(f"{name}: ms since the epoch or a time like '-10 minutes', not {text!r}")
+
+
+def _span_ms(text: str) -> int | None:
+    found = _RELATIVE.fullmatch(text)
+    if found is None:
+        return None
+    unit = found[2].lower()
+    unit = unit if unit in _UNITS else unit.removesuffix("s")
+    return round(float(found[1]) * _UNITS[unit]) if unit in _UNITS else None
+
+
+def _least(given: Mapping[str, str]) -> int:
+    least = _count(given, "minoffsetspertrigger")
+    if 0 < _count(given, "maxoffsetspertrigger") < least:
+        raise ConfigError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
+    return least
+
+
+def _delay(given: Mapping[str, str]) -> int:
+    """ms"""
+    text = given.get("maxtriggerdelay", "15m").strip()
+    span = int(text) if text.isdigit() else _span_ms(f"-{text}")
+    if span is None:
+        raise ConfigError(f"maxTriggerDelay: ms or a time like '15m', not {text!r}")
+    return span
 
 
 def _count(given: Mapping[str, str], name: str, default: int = 0) -> int:

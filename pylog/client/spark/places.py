@@ -127,8 +127,10 @@ class Places:
             if options.partitions_min > len(stretches):
                 parts = max(parts, round(options.partitions_min * count / total))
             parts = min(int(parts), count)
+            size = int(count * weights.get((one.topic, one.partition), 0))
             made += [one._replace(start=one.start + count * part // parts,
-                                  end=one.start + count * (part + 1) // parts)
+                                  end=one.start + count * (part + 1) // parts,
+                                  size=size // parts)
                      for part in range(parts)]
         return made
 

@@ -24,15 +24,17 @@ from pylog.protocol.codec import ZERO_UUID
 from pylog.protocol.errors import ErrorCode
 
 _SLACK_S = 5.0
+_SPARE_BYTES = 1 << 16
 
 
 class Stretch(NamedTuple):
-    """Offsets [start, end) of one partition."""
+    """Offsets [start, end) of one partition. size: in bytes, as well as it is known; 0: not."""
 
     topic: str
     partition: int
     start: int
     end: int
+    size: int = 0
 
 
 class DataLossError(FatalError):
@@ -64,6 +66,8 @@ class RangeReader:
         self.committed_only = self.settings["isolation.level"] == "read_committed"
         self._driver = Driver.shared()
         self._cluster: Any = None
+        self._fetch_bytes = self.settings["max.partition.fetch.bytes"]
+        self._spare = _SPARE_BYTES // 2
         self._patience_s = self.settings.seconds("default.api.timeout.ms")
 
     def __iter__(self) -> Iterator[Piece]:
@@ -104,6 +108,17 @@ class RangeReader:
                 f"after {self._patience_s} s; {self.stretch.end} was to be reached")
         return position
 
+    def _bytes_from(self, position: int) -> int:
+        """What to ask for: no more than is left, so that a short stretch costs little."""
+        one = self.stretch
+        if not one.size:
+            return self._fetch_bytes
+        left = one.size * (one.end - position) // (one.end - one.start)
+        if left < self._fetch_bytes:
+            # Where sizes vary the guess may be too low: twice as much each time.
+            self._spare *= 2
+        return min(self._fetch_bytes, left + self._spare)
+
     async def _open(self) -> Cluster:
         cluster = await Cluster(self.settings).start()
         await cluster.topic(self.stretch.topic)
@@ -123,8 +138,7 @@ class RangeReader:
         version = connection.version(messages.FetchRequest)
         if topic_id == ZERO_UUID:
             version = min(version, TOPIC_IDS - 1)
-        wait_ms, most = self.settings["fetch.max.wait.ms"], self.settings[
-            "max.partition.fetch.bytes"]
+        wait_ms, most = self.settings["fetch.max.wait.ms"], self._bytes_from(position)
         shape = messages.FetchRequest
         request = shape(
             replica_id=-1, max_wait_ms=wait_ms, min_bytes=1, max_bytes=most,

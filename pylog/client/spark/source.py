@@ -10,6 +10,7 @@ Source: PySpark's Python Data Source API (4.2), Structured Streaming + Kafka Int
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
     DataSource, DataSourceReader, DataSourceStreamReader, InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow,
+    ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import (
     ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType,
@@ -29,6 +30,7 @@ from pyspark.sql.types import (
 from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
 from pylog.client.spark.decoding import decoders
+from pylog.client.spark.filters import Pushed
 from pylog.client.spark.formats import checked, columns, settled
 from pylog.client.spark.options import ReadOptions, read_options, write_options
 from pylog.client.spark.places import Offsets, Places
@@ -60,7 +62,8 @@ class PylogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = _settled(self._read_options(False))
-        return BatchReader(options, checked(options.formats, schema, ALL_COLUMNS))
+        kind = FilteredReader if options.push_filters else BatchReader
+        return kind(options, checked(options.formats, schema, ALL_COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = _settled(self._read_options(True))
@@ -109,12 +112,24 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.schema = schema
 
+        self.pushed = Pushed()
+
     def partitions(self) -> list[InputPartition]:
         with Places(self.options) as places:
-            return [Split(one) for one in places.split(places.stretches())] or [Split(None)]
+            stretches = self.pushed.cut(places.stretches(), places)
+            return [Split(one) for one in places.split(stretches)] or [Split(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
+
+
+class FilteredReader(BatchReader):
+    """A read that filters reach. Spark 4.2 keeps one plan for all queries of a frame, the last one
+    that filters reached: so a reader like this is only made for who asks for it."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Those that Spark must look at still."""
+        return [one for one in filters if not self.pushed.take(one)]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -125,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = schema
         self._places: Places | None = None
         self._target: Offsets | None = None
+        self._triggered_s = -math.inf
 
     @property
     def places(self) -> Places:
@@ -139,8 +155,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self.places.starts(self.places.partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self.options.offsets_per_trigger
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        least, most = self.options.offsets_per_trigger_min, self.options.offsets_per_trigger
+        if most:
+            return ReadMaxRows(most)
+        return ReadMinRows(least) if least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.places.latest(self.places.partitions())
@@ -159,9 +177,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end < starts[place] and self.options.fail_on_data_loss:
                 raise lost(Stretch(*place, 0, 0), starts[place], f"the log ends at {end}")
             ends[place] = max(end, starts[place])
+        if self._waits(sum(ends[place] - starts[place] for place in ends), limit):
+            return start
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
         return to_json(ends)
+
+    def _waits(self, waiting: int, limit: ReadLimit) -> bool:
+        """Whether a batch is not worth it yet. Neither AvailableNow nor Once waits."""
+        least, now_s = self.options.offsets_per_trigger_min, time.monotonic()
+        if (least and self._target is None and not isinstance(limit, ReadAllAvailable)
+                and waiting < least
+                and now_s - self._triggered_s < self.options.trigger_delay_ms / 1000):
+            return True
+        self._triggered_s = now_s
+        return False
 
     def _ends(self) -> Offsets:
         if self._target is not None:

@@ -1,0 +1,173 @@
+"""Damage amid a log: told with its place, passed over by readers, never cut; and tails that are
+cut, told too.
+"""
+
+import os
+import struct
+
+import pytest
+
+from pylog._native import batch, damages, log
+from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
+
+SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
+COUNT = 60
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+def filled(directory, config=None):
+    """60 batches of 2 records, flushed."""
+    one = opened(directory, config=config)
+    for i in range(COUNT):
+        one.append(make(2, now=NOW + 10 * i), NOW)
+    one.flush()
+    return one
+
+
+def files(tmp_path):
+    return sorted((tmp_path / "t-0").glob("*.log"))
+
+
+def spoil(file, number, at, data):
+    """Overwrites the batch `number` of a file from its byte `at` on. Returns its header."""
+    content = bytearray(file.read_bytes())
+    position, header = list(batch.walk(content))[number]
+    data = data(content, position) if callable(data) else data
+    content[position + at:position + at + len(data)] = data
+    file.write_bytes(content)
+    return position, header
+
+
+def length_over_three(content, position):
+    length = struct.unpack_from(">i", content, position + 8)[0]
+    return struct.pack(">i", 3 * length)
+
+
+HEADERS = {
+    "length": (8, b"\xff" * 4), "magic": (16, b"\x07"), "zeros": (0, bytes(61)),
+    "random": (0, bytes(range(7, 107))),
+}
+
+
+def starts(one, kind, saved):
+    if kind == "clean":
+        return saved
+    return {"recovery_point": saved["recovery_point"]}
+
+
+@pytest.mark.parametrize("segment", [1, -1])
+@pytest.mark.parametrize("how", HEADERS)
+@pytest.mark.parametrize("start", ["clean", "unclean"])
+def test_behind_a_broken_header_everything_is_read(directory, tmp_path, segment, how, start):
+    one = filled(directory, SMALL)
+    one.settle(NOW)
+    saved = starts(one, start, checkpoint_of(one))
+    one.close(NOW)
+    file = files(tmp_path)[segment]
+    position, header = spoil(file, 2, *HEADERS[how])
+    before = file.read_bytes()
+    for index in (tmp_path / "t-0").glob("*index"):
+        index.unlink()
+    again = opened(directory, config=SMALL, **saved)
+    assert again.end_offset == 2 * COUNT
+    base = header.base_offset
+    for offset in range(base + 2, 2 * COUNT):
+        assert offsets(again.read(offset, 1)) == [offset // 2 * 2]
+    with pytest.raises(log.CorruptLog) as caught:
+        again.read(base + 1)
+    assert caught.value.code == 2
+    # A read from before ends in front of it.
+    assert offsets(again.read(base - 4)) == [base - 4, base - 2]
+    with pytest.raises(log.CorruptLog):
+        again.read(base)
+    assert again.offset_for_time(NOW + 10 * (COUNT - 1))[0] == 2 * COUNT - 2
+    told, = damages.take(directory)
+    assert told[:6] == ("t-0", int(file.stem), base, position, told.bytes, "kept")
+    assert position + told.bytes == list(batch.walk(before[position + told.bytes:]))[0][0] + (
+        position + told.bytes)
+    assert damages.take(directory) == []
+    assert file.read_bytes() == before
+    assert again.append(make(1), NOW)[0] == 2 * COUNT
+
+
+@pytest.mark.parametrize("start", ["clean", "unclean"])
+def test_a_length_that_leads_astray_takes_no_good_batch_along(directory, tmp_path, start):
+    one = filled(directory)
+    one.settle(NOW)
+    saved = starts(one, start, checkpoint_of(one))
+    one.close(NOW)
+    position, header = spoil(files(tmp_path)[0], 20, 8, length_over_three)
+    for index in (tmp_path / "t-0").glob("*index"):
+        index.unlink()
+    again = opened(directory, **saved)
+    for number in range(COUNT):
+        if number != 20:
+            assert offsets(again.read(2 * number, 1)) == [2 * number]
+    told, = damages.take(directory)
+    assert (told.position, told.offset, told.kind) == (position, header.base_offset, "kept")
+
+
+def test_a_damaged_end_below_the_recovery_point_stays_and_the_log_goes_on_behind(
+        directory, tmp_path):
+    one = filled(directory)
+    end = one.end_offset
+    one.release()
+    file = files(tmp_path)[0]
+    position, header = spoil(file, COUNT - 2, 0, bytes(200))
+    spoiled = file.read_bytes()[:position] + bytes(file.stat().st_size - position)
+    file.write_bytes(spoiled)
+    again = opened(directory, recovery_point=end)
+    assert again.end_offset == end
+    assert file.read_bytes() == spoiled
+    assert again.append(make(1), NOW) == (end, end)
+    with pytest.raises(log.CorruptLog):
+        again.read(header.base_offset)
+    assert offsets(again.read(end)) == [end]
+    told, = damages.take(directory)
+    assert (told.kind, told.reason, told.offset) == ("kept", "zeros", header.base_offset)
+    again.close(NOW)
+    third = opened(directory, recovery_point=end)
+    assert third.end_offset == end + 1
+    assert offsets(third.read(end)) == [end]
+
+
+CUTS = {
+    "a batch that is cut short": lambda file: os.truncate(file, file.stat().st_size - 7),
+    "zeros": lambda file: os.truncate(file, file.stat().st_size + 5_000),
+    "bytes that are no batch": lambda file: file.write_bytes(file.read_bytes() + b"\x05" * 99),
+    "a batch with a wrong CRC": lambda file: spoil(file, -1, 70, b"\xa5\x5a\xff"),
+}
+
+
+@pytest.mark.parametrize("reason", CUTS)
+def test_a_cut_tail_is_told_with_place_and_reason(directory, tmp_path, reason):
+    filled(directory).release()
+    file = files(tmp_path)[0]
+    CUTS[reason](file)
+    size = file.stat().st_size
+    again = opened(directory)
+    told, = damages.take(directory)
+    assert told == ("t-0", 0, again.end_offset, file.stat().st_size,
+                    size - file.stat().st_size, "cut", reason)
+    assert damages.figures(directory)["bytes_cut"] == told.bytes
+    assert damages.figures(directory)["recovered_bytes"] == file.stat().st_size
+
+
+def test_segments_behind_a_cut_are_told(directory, tmp_path):
+    filled(directory, SMALL).release()
+    count = len(files(tmp_path))
+    spoil(files(tmp_path)[1], 2, 70, b"\xa5\x5a\xff")
+    opened(directory, config=SMALL)
+    told = damages.take(directory)
+    assert [one.kind for one in told] == ["cut"] + ["dropped"] * (count - 2)
+
+
+def test_a_recovery_can_be_given_up(directory):
+    filled(directory).release()
+    damages.stop_recovery(directory)
+    with pytest.raises(log.StorageError):
+        opened(directory)
