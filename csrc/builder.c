@@ -16,6 +16,7 @@
 
 enum {
     BUILDER_ROOM_MIN = 2048,
+    BUILDER_POOLED_BYTES_MIN = 16 * 1024, /* below, malloc's own lists are as good */
     BUILDER_VARINTS_BYTES_MAX = 64, /* all that a record has beside key, value and headers */
     BUILDER_BATCH_BYTES_MAX = 1 << 30
 };
@@ -71,6 +72,54 @@ static inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t len) {
     return p;
 }
 
+int builder_pool_begin(struct builder_pool *pool, size_t bytes_max) {
+    memset(pool, 0, sizeof *pool);
+    pool->bytes_max = bytes_max;
+    return pthread_mutex_init(&pool->lock, NULL) == 0 ? 0 : BUILDER_E_MEMORY;
+}
+
+void builder_pool_end(struct builder_pool *pool) {
+    while (pool->count > 0) {
+        free(pool->free[--pool->count].bytes);
+    }
+    pthread_mutex_destroy(&pool->lock);
+}
+
+uint8_t *builder_pool_take(struct builder_pool *pool, size_t *room) {
+    struct builder_room found = {NULL, 0};
+    if (pool != NULL && *room >= BUILDER_POOLED_BYTES_MIN) {
+        pthread_mutex_lock(&pool->lock);
+        /* The last one given is the likeliest to be in the processor's cache. */
+        for (int i = pool->count - 1; i >= 0; i--) {
+            if (pool->free[i].room >= *room) {
+                found = pool->free[i];
+                pool->free[i] = pool->free[--pool->count];
+                pool->bytes -= found.room;
+                break;
+            }
+        }
+        pthread_mutex_unlock(&pool->lock);
+    }
+    if (found.bytes == NULL) {
+        return malloc(*room);
+    }
+    *room = found.room;
+    return found.bytes;
+}
+
+void builder_pool_give(struct builder_pool *pool, uint8_t *bytes, size_t room) {
+    if (pool != NULL && bytes != NULL && room >= BUILDER_POOLED_BYTES_MIN) {
+        pthread_mutex_lock(&pool->lock);
+        if (pool->count < BUILDER_POOL_MAX && pool->bytes + room <= pool->bytes_max) {
+            pool->free[pool->count++] = (struct builder_room){bytes, room};
+            pool->bytes += room;
+            bytes = NULL;
+        }
+        pthread_mutex_unlock(&pool->lock);
+    }
+    free(bytes);
+}
+
 static __attribute__((noinline)) bool builder_grow(struct builder *b, size_t len) {
     size_t room = b->room * 2 > BUILDER_ROOM_MIN ? b->room * 2 : BUILDER_ROOM_MIN;
     room = b->room == 0 && b->hint > room ? b->hint : room;
@@ -78,7 +127,8 @@ static __attribute__((noinline)) bool builder_grow(struct builder *b, size_t len
                ? b->bytes_max + BUILDER_VARINTS_BYTES_MAX
                : room;
     room = room > len ? room : len;
-    uint8_t *grown = realloc(b->bytes, room);
+    uint8_t *grown = b->bytes == NULL ? builder_pool_take(b->pool, &room)
+                                      : realloc(b->bytes, room);
     if (grown == NULL) {
         return false;
     }
@@ -159,7 +209,8 @@ static int builder_deflate(const struct builder *b, int codec, int level,
         return rc == COMPRESS_E_MEMORY ? BUILDER_E_MEMORY : BUILDER_E_CODEC;
     }
     out->len = BATCH_HEADER_BYTES + payload_len;
-    out->bytes = out->len > INT32_MAX ? NULL : malloc(out->len);
+    out->room = out->len;
+    out->bytes = out->len > INT32_MAX ? NULL : builder_pool_take(b->pool, &out->room);
     if (out->bytes != NULL) {
         memcpy(out->bytes + BATCH_HEADER_BYTES, payload, payload_len);
     }
@@ -171,6 +222,7 @@ int builder_close(struct builder *b, int codec, int level, struct builder_batch 
     if (codec == CODEC_NONE) {
         out->bytes = b->bytes;
         out->len = b->len;
+        out->room = b->room;
     } else {
         int rc = builder_deflate(b, codec, level, out);
         if (rc < 0) {
@@ -193,7 +245,7 @@ int builder_close(struct builder *b, int codec, int level, struct builder_batch 
 }
 
 void builder_free(struct builder *b) {
-    free(b->bytes);
+    builder_pool_give(b->pool, b->bytes, b->room);
     b->bytes = NULL;
     b->len = b->room = 0;
     b->count = 0;

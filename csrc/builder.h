@@ -3,6 +3,7 @@
 #ifndef PYLOG_BUILDER_H
 #define PYLOG_BUILDER_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,13 +17,34 @@ enum {
     BUILDER_E_CODEC = -5       /* no such codec, or a level that it refuses */
 };
 
+enum { BUILDER_POOL_MAX = 64 };
+
 /* Java's default partitioner: murmur2 made positive. */
 uint32_t builder_murmur2(const uint8_t *key, size_t len);
 
 /* librdkafka's `consistent`: zlib's CRC-32. */
 uint32_t builder_crc32(const uint8_t *key, size_t len);
 
+/* Memory of batches that are done with: a new piece costs a page fault for every 4 KiB. */
+struct builder_pool {
+    pthread_mutex_t lock;
+    size_t bytes, bytes_max;
+    int count;
+    struct builder_room {
+        uint8_t *bytes;
+        size_t room;
+    } free[BUILDER_POOL_MAX];
+};
+
+int builder_pool_begin(struct builder_pool *pool, size_t bytes_max);
+void builder_pool_end(struct builder_pool *pool);
+
+/* At least *room bytes, how many in *room; NULL without memory. `pool` may be NULL in both. */
+uint8_t *builder_pool_take(struct builder_pool *pool, size_t *room);
+void builder_pool_give(struct builder_pool *pool, uint8_t *bytes, size_t room);
+
 struct builder {
+    struct builder_pool *pool; /* NULL: none */
     uint8_t *bytes; /* the header's room, then records */
     size_t len, room, bytes_max;
     size_t hint; /* how long the last batch became: the first room of the next */
@@ -31,8 +53,8 @@ struct builder {
 };
 
 struct builder_batch {
-    uint8_t *bytes; /* malloc'd */
-    size_t len;
+    uint8_t *bytes; /* to be given back to the builder's pool */
+    size_t len, room;
     int64_t max_timestamp;
     int32_t count, partition;
 };
@@ -86,6 +108,7 @@ struct builder_rows {
 
 struct builder_writer {
     struct builder *open;
+    struct builder_pool *pool; /* NULL: none */
     int32_t partition_count;
     enum builder_partitioner partitioner;
     size_t bytes_max, record_bytes_max;

@@ -29,6 +29,7 @@ int builder_writer_begin(struct builder_writer *w, int32_t partition_count, cons
     memcpy(w->sticky, sticky, (size_t)sticky_count * sizeof *sticky);
     for (int32_t i = 0; i < partition_count; i++) {
         w->open[i].bytes_max = w->bytes_max;
+        w->open[i].pool = w->pool;
     }
     return 0;
 }
@@ -38,7 +39,7 @@ void builder_writer_end(struct builder_writer *w) {
         builder_free(&w->open[i]);
     }
     for (size_t i = 0; i < w->closed_count; i++) {
-        free(w->closed[i].bytes);
+        builder_pool_give(w->pool, w->closed[i].bytes, w->closed[i].room);
     }
     free(w->open);
     free(w->sticky);

@@ -3,8 +3,15 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from pylog._native cimport csrc
 
 
+cdef class Pool:
+    cdef csrc.builder_pool state
+    cdef bint begun
+
+
 cdef class Batch:
     cdef uint8_t *data
+    cdef size_t room
+    cdef Pool pool
     cdef bint sealed
     cdef readonly Py_ssize_t nbytes
     cdef readonly int64_t max_timestamp
@@ -15,6 +22,7 @@ cdef class Batch:
 
 cdef class BatchBuilder:
     cdef csrc.builder state
+    cdef Pool pool
     cdef readonly int32_t partition
     cdef bytearray encoded
     cdef int append_record(
@@ -32,4 +40,5 @@ cdef class Column:
 
 cdef class BatchWriter:
     cdef csrc.builder_writer state
+    cdef Pool pool
     cdef csrc.builder_rows rows

@@ -19,6 +19,14 @@ def murmur2(key: Buffer) -> int:
 def crc32(key: Buffer) -> int:
     """librdkafka's `consistent`."""
 
+class Pool:
+    """Memory of batches that are gone, for those to come; what passes bytes_max is freed."""
+
+    def __init__(self, bytes_max: int) -> None: ...
+    @property
+    def nbytes(self) -> int:
+        """What it holds at the moment."""
+
 class Batch:
     """One closed batch, ready to send; buffer protocol (format "B", read-only).
 
@@ -40,10 +48,15 @@ class Batch:
         self, producer_id: int, epoch: int, base_sequence: int, transactional: bool = False
     ) -> None: ...
 
+def seal(batches: list[Batch]) -> None:
+    """Each one's checksum, all without the GIL when that takes long."""
+
 class BatchBuilder:
     """The open batch of one partition. Not for two threads at once."""
 
-    def __init__(self, bytes_max: int, partition: int = 0) -> None: ...
+    def __init__(
+        self, bytes_max: int, partition: int = 0, pool: Pool | None = None
+    ) -> None: ...
     @property
     def count(self) -> int: ...
     @property
@@ -89,6 +102,7 @@ class BatchWriter:
         sticky: Sequence[int] = (),
         partitioner: int = ...,
         record_bytes_max: int = ...,
+        pool: Pool | None = None,
     ) -> None:
         """sticky: the partitions among which null keys rotate, batch by batch; all by default.
         record_bytes_max: of key, value and headers together."""

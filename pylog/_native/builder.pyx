@@ -22,7 +22,8 @@ CRC32 = csrc.BUILDER_CRC32
 FULL = -1
 
 cdef enum:
-    NO_GIL_BYTES_MIN = 64 * 1024
+    NO_GIL_BYTES_MIN = 128 * 1024
+    SEALED_AT_ONCE_MAX = 64
     RECORD_BYTES_MAX = 1 << 30
     PARTITIONS_MAX = 1 << 20
 
@@ -66,23 +67,36 @@ cdef int raise_error(int rc) except -1:
 
 
 @cython.final
+cdef class Pool:
+    """Memory of batches that are gone, for those to come."""
+
+    def __cinit__(self, int64_t bytes_max):
+        if csrc.builder_pool_begin(&self.state, <size_t>max(bytes_max, 0)) < 0:
+            raise MemoryError
+        self.begun = True
+
+    def __dealloc__(self):
+        if self.begun:
+            csrc.builder_pool_end(&self.state)
+
+    @property
+    def nbytes(self) -> int:
+        return self.state.bytes
+
+
+@cython.final
 @cython.freelist(256)
 cdef class Batch:
     """One closed batch, ready to send."""
 
     def __dealloc__(self):
-        free(self.data)
+        csrc.builder_pool_give(pool_state(self.pool), self.data, self.room)
 
     cpdef seal(self):
         """Makes the checksum; the bytes may be looked at from now on."""
-        if self.sealed:
-            return
-        if self.nbytes < NO_GIL_BYTES_MIN:
+        if not self.sealed:
             csrc.builder_seal(self.data, <size_t>self.nbytes)
-        else:
-            with nogil:
-                csrc.builder_seal(self.data, <size_t>self.nbytes)
-        self.sealed = True
+            self.sealed = True
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         self.seal()  # Keeps (3).
@@ -98,14 +112,46 @@ cdef class Batch:
         self.sealed = False
 
 
-cdef Batch batch_of(const csrc.builder_batch *made):
+cdef inline csrc.builder_pool *pool_state(Pool pool) noexcept:
+    return NULL if pool is None else &pool.state
+
+
+cdef Batch batch_of(const csrc.builder_batch *made, Pool pool):
     cdef Batch batch = Batch.__new__(Batch)
+    batch.pool = pool
+    batch.room = made.room
     batch.data = made.bytes
     batch.nbytes = <Py_ssize_t>made.len
     batch.record_count = made.count
     batch.max_timestamp = made.max_timestamp
     batch.partition = made.partition
     return batch
+
+
+def seal(list batches not None):
+    """Each one's checksum, all without the GIL when that takes long."""
+    cdef (uint8_t *)[SEALED_AT_ONCE_MAX] data
+    cdef size_t[SEALED_AT_ONCE_MAX] sizes
+    cdef Py_ssize_t at, i, count, nbytes
+    cdef Batch batch
+    for at in range(0, len(batches), SEALED_AT_ONCE_MAX):
+        count = nbytes = 0
+        part = batches[at:at + SEALED_AT_ONCE_MAX]  # So that none of them goes meanwhile.
+        for batch in part:
+            if not batch.sealed:
+                data[count] = batch.data
+                sizes[count] = <size_t>batch.nbytes
+                nbytes += batch.nbytes
+                count += 1
+        if nbytes < NO_GIL_BYTES_MIN:
+            for i in range(count):
+                csrc.builder_seal(data[i], sizes[i])
+        else:
+            with nogil:
+                for i in range(count):
+                    csrc.builder_seal(data[i], sizes[i])
+        for batch in part:
+            batch.sealed = True
 
 
 cdef inline int64_t plain_bytes(object data, const uint8_t **at) except? -2:
@@ -123,11 +169,13 @@ cdef inline int64_t plain_bytes(object data, const uint8_t **at) except? -2:
 cdef class BatchBuilder:
     """The open batch of one partition."""
 
-    def __cinit__(self, int64_t bytes_max, int32_t partition=0):
+    def __cinit__(self, int64_t bytes_max, int32_t partition=0, Pool pool=None):
         if not csrc.BATCH_HEADER_BYTES <= bytes_max <= RECORD_BYTES_MAX:
             bytes_max = csrc.BATCH_HEADER_BYTES if bytes_max < csrc.BATCH_HEADER_BYTES \
                 else RECORD_BYTES_MAX
         self.state.bytes_max = <size_t>bytes_max
+        self.pool = pool
+        self.state.pool = pool_state(pool)
         self.partition = partition
 
     def __dealloc__(self):
@@ -217,7 +265,7 @@ cdef class BatchBuilder:
         if rc < 0:
             raise_error(rc)
         made.partition = self.partition
-        return batch_of(&made)
+        return batch_of(&made, self.pool)
 
 
 cdef int put_varint(bytearray out, int64_t v) except -1:
@@ -275,13 +323,15 @@ cdef class BatchWriter:
 
     def __cinit__(self, int32_t partition_count, int64_t bytes_max, int codec=csrc.CODEC_NONE,
                   level: int | None = None, sticky=(), int partitioner=csrc.BUILDER_MURMUR2,
-                  int64_t record_bytes_max=RECORD_BYTES_MAX):
+                  int64_t record_bytes_max=RECORD_BYTES_MAX, Pool pool=None):
         cdef int32_t *list_ = NULL
         cdef int rc
         if not 0 < partition_count <= PARTITIONS_MAX:
             raise ValueError("a topic has partitions")
         if not 0 <= codec <= csrc.CODEC_ZSTD:
             raise ValueError("there is no such codec")
+        self.pool = pool
+        self.state.pool = pool_state(pool)
         self.state.bytes_max = <size_t>min(
             max(bytes_max, csrc.BATCH_HEADER_BYTES), RECORD_BYTES_MAX)
         self.state.record_bytes_max = <size_t>record_bytes_max
@@ -365,7 +415,7 @@ cdef class BatchWriter:
         self.state.closed_count = 0
         self.state.closed_bytes = 0
         for i in range(count):
-            out.append(batch_of(&self.state.closed[i]))
+            out.append(batch_of(&self.state.closed[i], self.pool))
         return out
 
     def flush(self):

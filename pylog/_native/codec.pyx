@@ -165,11 +165,41 @@ cdef class Program:
         return self.written(
             <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head), True)
 
+    def request_pieces(self, message, prefix):
+        """The same as a list of bytes and, where the message holds long ones, its memoryviews."""
+        cdef bytes head = bytes(4) + prefix
+        cdef Writer w
+        cdef Py_ssize_t done = 0
+        cdef int i
+        self.write(&w, <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head),
+                   True, True)
+        self.hint = min(w.size, 65536)
+        written = cut_off(self.title, &w)
+        if not w.piece_count:
+            return [written]
+        view, out = memoryview(written), []
+        for i in range(w.piece_count):
+            out.append(view[done:w.pieces[i].position])
+            out.append(<object> w.pieces[i].value)
+            done = w.pieces[i].position
+        if done < len(written):
+            out.append(view[done:])
+        return out
+
     cdef object written(
         self, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized
     ):
         """head: bytes put in front; `sized`: their first four become the size of the rest."""
         cdef Writer w
+        self.write(&w, message, head, size, sized, False)
+        # The next message of this kind is likely as long; a rare giant is not remembered.
+        self.hint = min(w.size, 65536)
+        return cut_off(self.title, &w)
+
+    cdef int write(
+        self, Writer *w, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized,
+        bint in_pieces
+    ) except -1:
         w.capacity = self.hint + size + 16
         w.failure.code = OK
         w.failure.depth = 0
@@ -179,25 +209,32 @@ cdef class Program:
         if w.bytes == NULL:
             raise MemoryError(self.title)
         w.data = <uint8_t *> raw_bytes_data(w.bytes)
+        w.in_pieces = in_pieces
+        w.piece_count = 0
+        w.pieces_bytes = 0
         if size:
             memcpy(w.data, head, size)
         w.size = size
-        if not write_struct(&w, NULL, &self.plan, message):
+        if not write_struct(w, NULL, &self.plan, message):
             Py_XDECREF(w.bytes)
-            raise_written(self.title, &w)
-        if w.size - 4 > 0x7FFFFFFF:
+            raise_written(self.title, w)
+        if w.size + w.pieces_bytes - 4 > 0x7FFFFFFF:
             Py_DECREF(w.bytes)
-            raise EncodeError(f"{self.title}: {w.size} bytes do not fit into one frame")
+            raise EncodeError(
+                f"{self.title}: {w.size + w.pieces_bytes} bytes do not fit into one frame")
         if sized:
-            put_u32(w.data, <uint32_t> (w.size - 4))
-        # The next message of this kind is likely as long; a rare giant is not remembered.
-        self.hint = min(w.size, 65536)
-        if w.size != w.capacity and _PyBytes_Resize(&w.bytes, w.size) < 0:
-            PyErr_Clear()
-            raise MemoryError(self.title)
-        result = <object> w.bytes
-        Py_DECREF(w.bytes)
-        return result
+            put_u32(w.data, <uint32_t> (w.size + w.pieces_bytes - 4))
+        return 0
+
+
+cdef bytes cut_off(str title, Writer *w):
+    """What was written, no longer than it is."""
+    if w.size != w.capacity and _PyBytes_Resize(&w.bytes, w.size) < 0:
+        PyErr_Clear()
+        raise MemoryError(title)
+    result = <object> w.bytes
+    Py_DECREF(w.bytes)
+    return <bytes> result
 
 
 def request_header(const uint8_t[::1] frame, dict flexible_from):

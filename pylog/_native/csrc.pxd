@@ -142,14 +142,20 @@ cdef extern from "builder.h" nogil:
     enum: BUILDER_E_CODEC
     uint32_t builder_murmur2(const uint8_t *key, size_t len)
     uint32_t builder_crc32(const uint8_t *key, size_t len)
+    struct builder_pool:
+        size_t bytes, bytes_max
+    int builder_pool_begin(builder_pool *pool, size_t bytes_max)
+    void builder_pool_end(builder_pool *pool)
+    void builder_pool_give(builder_pool *pool, uint8_t *bytes, size_t room)
     struct builder:
+        builder_pool *pool
         uint8_t *bytes
         size_t len, room, bytes_max
         int64_t base_timestamp, max_timestamp
         int32_t count
     struct builder_batch:
         uint8_t *bytes
-        size_t len
+        size_t len, room
         int64_t max_timestamp
         int32_t count, partition
     struct builder_record:
@@ -181,6 +187,7 @@ cdef extern from "builder.h" nogil:
         int64_t header_count, now
     struct builder_writer:
         builder *open
+        builder_pool *pool
         int32_t partition_count
         builder_partitioner partitioner
         size_t bytes_max, record_bytes_max
@@ -304,10 +311,6 @@ cdef extern from "log.h" nogil:
         char partition[256]
         int64_t segment, offset, position, bytes
         int kind, why
-    enum:
-        LOG_DAMAGE_CUT, LOG_DAMAGE_DROPPED, LOG_DAMAGE_KEPT
-        LOG_WHY_SHORT, LOG_WHY_ZEROS, LOG_WHY_HEADER, LOG_WHY_CRC, LOG_WHY_ORDER, LOG_WHY_GAP
-        LOG_WHY_BEHIND
     uint32_t log_dir_take_damages(log_dir *dir, log_damage *out, uint32_t max)
     void log_dir_stop_recovery(log_dir *dir)
     void log_dir_stats(log_dir *dir, log_dir_figures *out)

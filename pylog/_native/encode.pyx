@@ -223,7 +223,16 @@ cdef bint write_bytes(Writer *w, const Op *op, PyObject *value) noexcept:
     done = view.len <= 0x7FFFFFFF
     if not done:
         refuse(w, E_LENGTH, op, value)
-    done = done and write_length(w, op, view.len, 4) and room(w, view.len)
+    done = done and write_length(w, op, view.len, 4)
+    if (done and w.in_pieces and view.len >= PIECE_BYTES_MIN and w.piece_count < PIECES_MAX
+            and isinstance(<object> value, memoryview)):
+        w.pieces[w.piece_count].value = value
+        w.pieces[w.piece_count].position = w.size
+        w.piece_count += 1
+        w.pieces_bytes += view.len
+        PyBuffer_Release(&view)
+        return True
+    done = done and room(w, view.len)
     if done:
         memcpy(w.data + w.size, view.buf, view.len)
         w.size += view.len
@@ -289,6 +298,7 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
     cdef uint8_t head[5]
     cdef const Op *op
     cdef PyObject *field
+    cdef bint in_pieces = w.in_pieces
     if not room(w, 1):
         return False
     counter = w.size  # Fewer than 128 tags in any message: one byte (Program asserts it).
@@ -307,6 +317,7 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
             return False
         w.size += varint_put(w.data + w.size, op.tag)
         start = w.size
+        w.in_pieces = False  # What moves up below has all to be here.
         if not write_value(w, op, field):
             if not w.failure.depth or not op.array:
                 step(&w.failure, op, -1)
@@ -319,6 +330,7 @@ cdef bint write_tags(Writer *w, const Plan *plan, PyObject *value) noexcept:
         memmove(w.data + start + width, w.data + start, size)
         memcpy(w.data + start, head, width)
         w.size += width
+        w.in_pieces = in_pieces
     return True
 
 

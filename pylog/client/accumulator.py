@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pylog._native import batch as native
-from pylog._native.builder import Batch, BatchBuilder
+from pylog._native.builder import Batch, BatchBuilder, Pool
 from pylog._native.intake import Lane, Mutex
 from pylog.client.deliveries import Pending
 
 FIRST_BYTES = 16_384
 BATCH_BYTES_MAX = 1 << 30
+POOLED_BYTES_MAX = 8 << 20  # As much as is under way to a few brokers.
 SEQUENCE_MASK = 0x7FFFFFFF
 RECORD_OVERHEAD_BYTES = 128  # Header of a batch and varints of a record, at most.
 
@@ -54,6 +55,7 @@ class Accumulator:
         self.linger_s = linger_s
         self.codec, self.level = codec, level
         self.lock = Mutex()
+        self.pool = Pool(min(bytes_max, POOLED_BYTES_MAX))
         self.bytes_used = 0
         self.unsettled: dict[float, Pending] = {}
         self.active: dict[tuple[str, int], Queue] = {}
@@ -71,7 +73,8 @@ class Accumulator:
             with self.lock:
                 found = self._queues.setdefault(
                     (topic, partition), Queue(
-                        self.lock, BatchBuilder(self.batch_bytes, partition), topic, partition))
+                        self.lock, BatchBuilder(self.batch_bytes, partition, self.pool), topic,
+                        partition))
         return found
 
     def load(self, topic: str, partition: int) -> int:

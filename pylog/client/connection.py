@@ -1,6 +1,6 @@
 """One connection to a broker: frames out, frames in, in order, several under way.
 
-Owns: the socket's transport, the receive buffers, the requests under way.
+Owns: the socket's transport, the receive buffers, what is still to be sent, the requests under way.
 Called by: client.cluster, on its event loop only.
 Invariants: (1) a broker answers in the order of the requests, so the oldest one under way owns the
   next frame, and its correlation id is checked; (2) a frame longer than STAGING_BYTES is received
@@ -25,6 +25,7 @@ from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     UnsupportedByBrokerError, error,
 )
+from pylog.client.outlet import Outlet
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
@@ -144,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._low_water = 1
         self._socket: Any = None
         self._writable: asyncio.Event | None = None
+        self._outlet: Outlet | None = None
 
     @classmethod
     async def open(cls, host: str, port: int, settings: Settings, pool: BufferPool) -> Connection:
@@ -236,8 +238,10 @@ class Connection(asyncio.BufferedProtocol):
         """Sends at once; the future gets the decoded answer, with raw the Frame.
 
         version: None for the highest that both sides know. timeout_s: None for request.timeout.ms.
-        Raises UnsupportedByBrokerError, EncodeError, or what the connection failed with; the
-        future KafkaTimeoutError or KafkaConnectionError. Cancelling it drops the answer.
+        The message's memoryviews are sent from where they lie: what they show must not change
+        until the answer is there. Raises UnsupportedByBrokerError, EncodeError, or what the
+        connection failed with; the future KafkaTimeoutError or KafkaConnectionError. Cancelling it
+        drops the answer.
         """
         if self.failure is not None:
             raise self.failure
@@ -245,12 +249,12 @@ class Connection(asyncio.BufferedProtocol):
             version = self.version(type(message))
         key = api_of(type(message))[0]
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        frame = codec.request_frame(key, version, correlation_id, self.client_id, message)
+        pieces = codec.request_pieces(key, version, correlation_id, self.client_id, message)
         request = _Request(key, version, correlation_id, raw, self.loop.create_future())
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         request.timer = self.loop.call_later(wait_s, self._too_late, request, wait_s)
         self._under_way.append(request)
-        self._write(frame)
+        self._write(pieces)
         return request.future
 
     def send_only(self, message: Any, *, version: int | None = None) -> None:
@@ -261,11 +265,14 @@ class Connection(asyncio.BufferedProtocol):
             version = self.version(type(message))
         key = api_of(type(message))[0]
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        self._write(codec.request_frame(key, version, correlation_id, self.client_id, message))
+        self._write(codec.request_pieces(key, version, correlation_id, self.client_id, message))
 
-    def _write(self, frame: bytes) -> None:
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
         self.used_s = time.monotonic()
-        self.transport.write(frame)
+        if self._outlet is None:
+            self.transport.writelines(pieces)
+        else:
+            self._outlet.write(pieces)
 
     async def drain(self) -> None:
         """Waits until the send buffer has room again."""
@@ -291,6 +298,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.failure is not None:
             return
         self.failure = failure
+        if self._outlet is not None:
+            self._outlet.close()
         if self.transport is not None:
             self.transport.abort()
         if self._writable is not None:
@@ -319,6 +328,9 @@ class Connection(asyncio.BufferedProtocol):
         # Under TLS the socket's bytes are not the frame's.
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
+            self._outlet = Outlet(
+                self.loop, self._socket.fileno(), pause=self.pause_writing,
+                resume=self.resume_writing, failed=self.connection_lost)
 
     def connection_lost(self, reason: Exception | None) -> None:
         text = f": {reason}" if reason else " by the broker"

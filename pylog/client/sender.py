@@ -17,6 +17,7 @@ import collections
 import time
 from typing import Any
 
+from pylog._native.builder import seal
 from pylog.client.accumulator import SEQUENCE_MASK, Accumulator, Queue
 from pylog.client.cluster import Backoff, Cluster
 from pylog.client.deliveries import Pending
@@ -193,11 +194,12 @@ class Sender:
 
     def _send(self, node_id: int, pendings: list[Pending]) -> None:
         topics: dict[str, list[Any]] = {}
+        if self.identity is not None:
+            for pending in pendings:
+                self._stamp(pending.queue, pending)
+        seal([pending.batch for pending in pendings])
         for pending in pendings:
             queue = pending.queue
-            if self.identity is not None:
-                self._stamp(queue, pending)
-            pending.batch.seal()  # A view of it would do so too, but with the GIL.
             with queue.lock:
                 taken = queue.ready.popleft()
             assert taken is pending, "another batch stands first"

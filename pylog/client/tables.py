@@ -50,7 +50,8 @@ class TableSender:
         random.shuffle(available)
         writer = BatchWriter(
             len(partitions), self.batch_bytes, self.core.codec, self.core.level, available,
-            MURMUR2 if code is None else code, self.core.request_bytes_max)
+            MURMUR2 if code is None else code, self.core.request_bytes_max,
+            self.core.accumulator.pool)
         now = time.time_ns() // 1_000_000
         for batch in chunks(data, roles):
             columns = found_columns(batch, roles)

@@ -152,6 +152,15 @@ def request_frame(
     return found.request_frame(message, header)
 
 
+def request_pieces(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, message: Struct
+) -> list[bytes | memoryview]:
+    """The same frame in pieces: long memoryviews of the message are taken, not copied."""
+    found = _requests.get((api_key, version)) or _request(api_key, version)
+    header = encode_request_header(api_key, version, correlation_id, client_id)
+    return found.request_pieces(message, header)
+
+
 def _request(api_key: int, version: int) -> Program:
     found = _requests[api_key, version] = _by_key("request", api_key, version)
     return found

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
-from pylog._native.batch import build, check, header, records
-from pylog._native.builder import BatchBuilder, BatchWriter, Column, RowError, crc32, murmur2
+from pylog._native.batch import build, check, crc_ok, header, records
+from pylog._native.builder import (
+    BatchBuilder, BatchWriter, Column, Pool, RowError, crc32, murmur2, seal,
+)
 
 from tests.native.test_batch import EACH_CODEC, NOW
 
@@ -229,3 +231,32 @@ def test_a_header_without_key_is_refused():
     headers = (np.array([0, 1], dtype=np.int32), column([None]), column([b"x"]))
     with pytest.raises(RowError):
         BatchWriter(1, 1000).write(0, 1, value=column([b"v"]), headers=headers)
+
+
+def test_memory_of_batches_that_are_gone_is_used_again_up_to_a_limit():
+    pool = Pool(100_000)
+    for _ in range(3):
+        builder = BatchBuilder(1 << 16, 0, pool)
+        made = []
+        while len(made) < 4:
+            if builder.append(b"key", b"v" * 5000, NOW) < 0:
+                made.append(builder.close())
+        seal(made)
+        views = [memoryview(batch) for batch in made]
+        assert len({bytes(view) for view in views}) == 1
+        del made
+        assert pool.nbytes == 0  # Views hold what they show.
+        del views, builder
+        assert 60_000 < pool.nbytes <= 100_000
+
+
+def test_sealing_many_batches_gives_each_its_own_checksum():
+    builder, made = BatchBuilder(1 << 16), []
+    for number in range(100):
+        builder.append(None, bytes([number]) * (4000 if number % 3 else 9), NOW)
+        made.append(builder.close())
+        made[-1].stamp(7, 1, number)
+    seal(made)
+    seal(made)
+    for number, batch in enumerate(made):
+        assert crc_ok(batch) and header(batch).base_sequence == number

@@ -140,6 +140,20 @@ def test_a_request_frame_is_size_header_and_body():
     assert frame == struct.pack(">i", len(rest)) + rest
 
 
+def test_a_request_in_pieces_is_the_same_frame_and_takes_long_views_as_they_are():
+    produce = messages.ProduceRequest
+    long, short = bytearray(range(256)) * 20, b"short"
+    rows = [produce.PartitionProduceData(index=index, records=memoryview(records))
+            for index, records in enumerate([long, short, long] * 40)]
+    message = produce(acks=1, timeout_ms=5, topic_data=[
+        produce.TopicProduceData(name="t", partition_data=rows)])
+    for version in (8, 12):
+        pieces = codec.request_pieces(0, version, 3, "c", message)
+        assert b"".join(pieces) == codec.request_frame(0, version, 3, "c", message)
+        assert pieces[1] is rows[0].records and pieces[3] is rows[2].records
+        assert 64 <= len(pieces) <= 130  # No longer than writev takes it.
+
+
 def test_api_versions_always_answers_with_the_first_header():
     frame = codec.response_frame(18, 4, 1, messages.ApiVersionsResponse())
     assert codec.decode_response_header(18, 4, frame[4:]) == (1, 4)
