@@ -24,8 +24,7 @@ cdef extern from "crc32c.h" nogil:
 cdef extern from "compress.h" nogil:
     enum: CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD
     enum: COMPRESS_E_CORRUPT, COMPRESS_E_LIMIT, COMPRESS_E_CODEC, COMPRESS_E_MEMORY
-    struct inflater:
-        pass
+    struct inflater
     inflater *inflater_new()
     void inflater_free(inflater *inflater)
     int inflater_begin(inflater *inflater, int codec, const uint8_t *src, size_t len,
@@ -210,8 +209,7 @@ cdef extern from "mailbox.h" nogil:
         uint64_t token
         void *data
         uint64_t size
-    struct mailbox:
-        pass
+    struct mailbox
     mailbox *mailbox_new(uint32_t letters_max)
     void mailbox_free(mailbox *m)
     int mailbox_fd(const mailbox *m)
@@ -223,8 +221,7 @@ cdef extern from "mailbox.h" nogil:
 # ---- iopool.h
 cdef extern from "iopool.h" nogil:
     enum: IOPOOL_THREADS_MAX
-    struct iopool:
-        pass
+    struct iopool
     struct iojob:
         iojob *next
         int (*run)(iojob *job, void *worker_scratch)
@@ -285,16 +282,13 @@ cdef extern from "log.h" nogil:
     int16_t log_error_code(int error)
     struct log_t "log":
         pass
-    struct log_dir:
-        pass
-    struct segment:
-        pass
+    struct log_dir
+    struct segment
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
     void log_dir_give_up(log_dir *dir, int error)
-    struct disk:
-        pass
+    struct disk
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
@@ -434,8 +428,7 @@ cdef extern from "grants.h" nogil:
     enum: GRANT_READ, GRANT_WRITE
     struct topic:
         int16_t absent_error
-    struct grants:
-        pass
+    struct grants
     grants *grants_new(uint32_t topics_max)
     void grants_free(grants *g)
     topic *topic_new(const char *name, const uint8_t *id, bint internal, log_t **partitions,
