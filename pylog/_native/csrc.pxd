@@ -292,10 +292,6 @@ cdef extern from "log.h" nogil:
         char partition[256]
         int64_t segment, offset, position, bytes
         int kind, why
-    enum:
-        LOG_DAMAGE_CUT, LOG_DAMAGE_DROPPED, LOG_DAMAGE_KEPT
-        LOG_WHY_SHORT, LOG_WHY_ZEROS, LOG_WHY_HEADER, LOG_WHY_CRC, LOG_WHY_ORDER, LOG_WHY_GAP
-        LOG_WHY_BEHIND
     uint32_t log_dir_take_damages(log_dir *dir, log_damage *out, uint32_t max)
     void log_dir_stop_recovery(log_dir *dir)
     void log_dir_stats(log_dir *dir, log_dir_figures *out)

@@ -11,13 +11,11 @@ from collections import namedtuple
 from pylog._native cimport csrc
 from pylog._native.log cimport LogDir
 
-KINDS = {csrc.LOG_DAMAGE_CUT: "cut", csrc.LOG_DAMAGE_DROPPED: "dropped",
-         csrc.LOG_DAMAGE_KEPT: "kept"}
-REASONS = {
-    csrc.LOG_WHY_SHORT: "a batch that is cut short", csrc.LOG_WHY_ZEROS: "zeros",
-    csrc.LOG_WHY_HEADER: "bytes that are no batch", csrc.LOG_WHY_CRC: "a batch with a wrong CRC",
-    csrc.LOG_WHY_ORDER: "offsets that fall", csrc.LOG_WHY_GAP: "offsets missing behind it",
-    csrc.LOG_WHY_BEHIND: "it follows a cut"}
+# In the order of log_damage_kind and log_damage_why.
+KINDS = ("cut", "dropped", "kept")
+REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
+           "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
+           "it follows a cut")
 
 Damage = namedtuple("Damage", (
     "partition", "segment", "offset", "position", "bytes", "kind", "reason"))

@@ -130,7 +130,9 @@ def tell(directories, paths) -> None:
                     "dropped": "a segment was dropped: it followed a cut",
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]
             topic, _, partition = damage.partition.rpartition("-")
-            log.error(what, extra={
+            # A torn tail is what a kill leaves; what was on disk before is another matter.
+            told = log.warning if damage.kind == "cut" else log.error
+            told(what, extra={
                 "directory": path, "topic": topic, "partition": partition,
                 "segment": f"{damage.segment:020d}.log", "offset": damage.offset,
                 "position": damage.position, "bytes": damage.bytes, "reason": damage.reason})

@@ -39,7 +39,7 @@ COMMANDS = {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
         "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
-        "log": ("segments", "Verify and print segment files, without a broker."),
+        "log": ("segments", "Verify, print and repair segment files, without a broker."),
     },
     "This command": {
         "completion": ("completion", "Completion for bash, zsh and fish."),

@@ -63,7 +63,15 @@ in one command, or none."""),
     ("Files", 20, """\
 `log verify` reads segments, ours or Kafka's, also those of a running broker, and checks CRC, order,
 every record, and that the indexes point to where batches begin; `log dump` prints them. Nothing is
-written. Space that is allocated ahead and a batch cut short at the end of a log are no damage."""),
+written. Space that is allocated ahead and a batch cut short at the end of a log are no damage.
+
+`log repair` needs the broker stopped (it refuses while one holds the directory) and says what it
+would do; `--execute` does it. Torn tails are cut, indexes, producer snapshots and epoch files that
+are missing or wrong made anew, and swaps or moves that a stop cut short finished or undone: all
+that a start of brokerd does too. Damage amid good batches is left alone, for readers pass over it;
+with `--quarantine` the segment is written anew without it. What is taken out is kept beside the
+segment as `<segment>.log.<position>.corrupt`. Afterwards brokerd or Kafka start as after a
+crash."""),
     ("How fast", 22, """\
 The figures are of one process with a Python client, and processor time is what that client
 costs. The broker's own figures are in bench/. At full speed the latency is the time in the

@@ -164,7 +164,8 @@ class Segment:
         if next_base is not None and found.last_offset is not None \
                 and found.last_offset >= next_base:
             found.fault(f"last offset {found.last_offset} is in the next segment ({next_base})")
-        self._check_indexes(found, starts)
+        self._check_offsets(found, starts)
+        self._check_times(found)
         return found
 
     def _check_batch(self, found: Verdict, position: int, head: Any, is_deep: bool) -> None:
@@ -214,7 +215,22 @@ class Segment:
         else:
             found.remarks.append(f"{rest} bytes of a batch cut short at the end")
 
-    def _check_indexes(self, found: Verdict, starts: dict[int, int]) -> None:
+    def index_faults(self, suffix: str) -> list[str]:
+        """What is wrong with `.index` or `.timeindex`; the batches are taken to be good."""
+        found, starts = Verdict(self.path), {}
+        for position, head in self._walk():
+            starts[position] = head.base_offset + head.last_offset_delta
+            found.max_timestamp = max(found.max_timestamp, head.max_timestamp)
+        step = {".index": 8, ".timeindex": 12}[suffix]
+        if self.path.with_suffix(suffix).stat().st_size % step:
+            found.fault(f"its size is no multiple of {step}")
+        elif suffix == ".index":
+            self._check_offsets(found, starts)
+        else:
+            self._check_times(found)
+        return found.faults
+
+    def _check_offsets(self, found: Verdict, starts: dict[int, int]) -> None:
         before = (-1, -1)
         for relative, position in self._entries(".index", ">ii"):
             entry = f"index entry {self.base_offset + relative} at {position}"
@@ -225,6 +241,8 @@ class Segment:
             elif not found.faults and starts[position] < self.base_offset + relative:
                 found.fault(f"{entry}: the batch ends before, at {starts[position]}")
             before = relative, position
+
+    def _check_times(self, found: Verdict) -> None:
         previous = (-1, -1)
         for timestamp, relative in self._entries(".timeindex", ">qi"):
             if timestamp < previous[0] or relative < previous[1]:

@@ -1,10 +1,10 @@
-"""`pylog log`: verify and print segment files, Kafka's or ours, without a broker.
+"""`pylog log`: verify, print and repair segment files, Kafka's or ours, without a broker.
 
-Owns: nothing; files are opened for reading only.
+Owns: nothing; files are opened for reading only, but for repair's.
 Called by: tools.app.
-Invariants: (1) nothing is written; (2) a directory of a running broker may be read: a batch that is
-  being written and zeros that are allocated ahead are told of, and are no damage; (3) the exit code
-  is 1 when damage was found.
+Invariants: (1) nothing is written, but by repair with --execute; (2) a directory of a running
+  broker may be read: a batch that is being written and zeros that are allocated ahead are told
+  of, and are no damage; (3) the exit code is 1 when damage was found.
 Source: docs/formats.md.
 """
 
@@ -23,6 +23,8 @@ from pylog.tools.session import Session, ToolError
 
 VERDICTS = {"path": "SEGMENT", "batches": "BATCHES", "records": "RECORDS", "bytes": ("SIZE", size),
             "first_offset": "FIRST", "last_offset": "LAST", "status": "STATUS"}
+STEPS = {"action": "ACTION", "file": "FILE", "position": "POSITION", "bytes": "BYTES",
+         "offset": "OFFSET", "next_offset": "GOES ON AT", "why": "WHY"}
 CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 PATHS = click.argument("paths", nargs=-1, required=True, metavar="PATH...",
                        type=click.Path(exists=True))
@@ -34,10 +36,10 @@ class LogTools(Tools):
 
 @click.group("log", cls=LogTools)
 def log() -> None:
-    """Verify and print segment files, without a broker.
+    """Verify, print and repair segment files, without a broker.
 
-    PATH is a segment (.log), a partition's directory, or a whole log directory. Files are only
-    read, so that a running broker's may be looked at.
+    PATH is a segment (.log), a partition's directory, or a whole log directory. Verify and dump
+    only read, so that a running broker's files may be looked at.
     """
 
 
@@ -156,6 +158,37 @@ def _text(value: Any) -> str:
 
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)
+
+
+@log.command()
+@PATHS
+@click.option("--execute", is_flag=True, help="Do it; without it, only say what would be done.")
+@click.option("--quarantine", is_flag=True,
+              help="Take damage in the middle out too, into .corrupt files beside the segment.")
+@click.pass_obj
+def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: bool) -> None:
+    """Say what is wrong in a stopped broker's directories and how it is mended; --execute does it.
+
+    Torn tails are cut, wrong or missing indexes, snapshots and epoch files made anew, swaps and
+    moves that a stop cut short finished or undone. PATH is a partition's directory or a log
+    directory; of a broker with several, give all. What is cut out is kept as .corrupt files. The
+    exit code is 1 as long as something is left to do.
+    """
+    from pylog.tools import repair as work
+
+    roots, folders = work.folders_of(paths)
+    with work.locked(sorted({*roots, *(folder.parent for folder in folders)})):
+        wanted = work.plan(roots, folders, quarantine)
+        if execute:
+            work.execute(wanted)
+    rows = [{**step.row(), "done": execute and step.action != work.DAMAGE,
+             "file": str(Path(step.path.parent.name) / step.path.name)} for step in wanted.steps]
+    session.out.rows(rows, STEPS, empty="nothing to repair")
+    if wanted.left:
+        raise ToolError(f"{len(wanted.left)} places are damaged in the middle: readers pass over "
+                        "them, and --quarantine takes them out")
+    if wanted.steps and not execute:
+        raise ToolError(f"{len(wanted.steps)} steps to do: --execute does them")
 
 
 COMMANDS = {"log": log}

@@ -37,9 +37,8 @@ _KNOWN = {
     *_STRATEGIES, "startingoffsets", "endingoffsets", "startingoffsetsbytimestamp",
     "endingoffsetsbytimestamp", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestampstrategy", "maxoffsetspertrigger", "minpartitions",
-    "minoffsetspertrigger", "maxtriggerdelay", "maxrecordsperpartition", "failondataloss", "includeheaders", "splitbytes", "topic",
-    "pushfilters",
-    *FORMAT_OPTIONS,
+    "minoffsetspertrigger", "maxtriggerdelay", "maxrecordsperpartition", "failondataloss",
+    "includeheaders", "splitbytes", "topic", "pushfilters", *FORMAT_OPTIONS,
 }
 
 
