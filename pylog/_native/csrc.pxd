@@ -87,12 +87,15 @@ cdef extern from "columns.h" nogil:
     enum: COLUMNS_VIEWS_MAX, COLUMNS_NEEDS_INFLATER, COLUMNS_FULL
     struct columns_view:
         int64_t offset, timestamp
-        const uint8_t *key, *value, *headers
+        const uint8_t *key
+        const uint8_t *value
+        const uint8_t *headers
         int32_t key_len, value_len, headers_len, header_count
     struct columns_aborted:
         int64_t producer_id, first_offset
     struct columns_source:
-        const uint8_t *p, *end
+        const uint8_t *p
+        const uint8_t *end
         int64_t next_offset
         uint64_t inflated_bytes_max
         inflater *inflater
@@ -107,7 +110,8 @@ cdef extern from "columns.h" nogil:
     void columns_source_took(columns_source *s, int32_t n)
     struct columns_bytes:
         int32_t *offsets
-        uint8_t *data, *validity
+        uint8_t *data
+        uint8_t *validity
         size_t len, room, null_count
     struct columns_run:
         int64_t count
@@ -155,7 +159,8 @@ cdef extern from "builder.h" nogil:
         int32_t count, partition
     struct builder_record:
         int64_t timestamp
-        const uint8_t *key, *value
+        const uint8_t *key
+        const uint8_t *value
         int64_t key_len, value_len
         const uint8_t *headers
         size_t headers_len
@@ -168,7 +173,8 @@ cdef extern from "builder.h" nogil:
     enum builder_partitioner: BUILDER_MURMUR2, BUILDER_CRC32
     struct builder_column:
         const void *offsets
-        const uint8_t *data, *validity
+        const uint8_t *data
+        const uint8_t *validity
         int64_t start, data_len
         int width
     struct builder_rows:
