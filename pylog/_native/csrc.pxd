@@ -10,7 +10,6 @@ cdef extern from "bytes.h" nogil:
     size_t uvarint_bytes(uint64_t v)
     int64_t zigzag_decode(uint64_t v)
     uint64_t zigzag_encode(int64_t v)
-    int32_t get_i32(const uint8_t *p)
     void put_i16(uint8_t *p, int16_t v)
     void put_i32(uint8_t *p, int32_t v)
     void put_i64(uint8_t *p, int64_t v)
@@ -213,7 +212,6 @@ cdef extern from "mailbox.h" nogil:
     mailbox *mailbox_new(uint32_t letters_max)
     void mailbox_free(mailbox *m)
     int mailbox_fd(const mailbox *m)
-    bint mailbox_post(mailbox *m, const letter *l)
     uint32_t mailbox_take(mailbox *m, letter *out, uint32_t max)
     bint mailbox_arm(mailbox *m)
     void mailbox_disarm(mailbox *m)
@@ -229,23 +227,13 @@ cdef extern from "iopool.h" nogil:
         uint64_t token
     iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)() noexcept,
                        void (*scratch_free)(void *) noexcept)
-    bint iopool_submit(iopool *pool, iojob *job)
     bint iopool_resize(iopool *pool, int threads)
     void iopool_free(iopool *pool)
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
-# ---- serve.h: what the io pool's workers carry for it
-cdef extern from "serve.h" nogil:
-    void *serve_scratch_new() noexcept
-    void serve_scratch_free(void *worker_scratch) noexcept
-
 # ---- index.h
 cdef extern from "index.h" nogil:
     uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
-    uint32_t index_count_positions(const uint8_t *entries, uint32_t count, int64_t position)
-    uint32_t index_count_times(const uint8_t *entries, uint32_t count, int64_t timestamp_ms)
-    bint index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes)
-    bint index_times_sane(const uint8_t *entries, uint32_t count)
 
 # ---- meter.h
 cdef extern from "meter.h" nogil:
@@ -327,9 +315,6 @@ cdef extern from "log.h" nogil:
         uint32_t segment_count
         int64_t log_end_offset
         int32_t last_epoch
-    int log_open(log_dir *dir, const char *topic, int32_t partition, const uint8_t *topic_id,
-                 const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
-                 log_t **out)
     void log_retain(log_t *log)
     void log_release(log_t *log)
     int log_open_as(log_dir *dir, const char *name, const uint8_t *topic_id,
@@ -349,8 +334,6 @@ cdef extern from "log.h" nogil:
     int32_t log_leader_epoch(const log_t *log)
     void log_advance_high_watermark(log_t *log, int64_t high_watermark)
     int log_failed(const log_t *log)
-    bint log_flush_before_ack(const log_t *log)
-    int32_t log_in_sync_count(const log_t *log)
     void log_set_in_sync_count(log_t *log, int32_t count)
     int64_t log_start_offset(const log_t *log)
     int64_t log_end_offset(const log_t *log)
