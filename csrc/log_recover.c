@@ -402,7 +402,10 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
 static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint,
                              int64_t end) {
     int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
-    int64_t start = checkpoint->log_start_offset > first ? checkpoint->log_start_offset : first;
+    int64_t start = checkpoint->log_start_offset;
+    /* Where compaction took a first segment the log begins before what is left of it: who was to
+     * read there goes on, and is not out of range. */
+    if (start < first && (start < 0 || !log->config.cleanup_compact)) start = first;
     int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
     log->start_offset = start;
     log->end_offset = end;
