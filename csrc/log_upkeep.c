@@ -174,8 +174,15 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     if (result != 0) return result;
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
-    log_drop_segments(log, keep, log->segment_count - keep, 0);
+    /* From the end, and on disk before anything is appended: a start after a power cut must not
+     * find them behind what comes now. */
+    bool dropped = log->segment_count > keep;
+    while (log->segment_count > keep) log_drop_segments(log, log->segment_count - 1, 1, 0);
     log->writable = false;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)
+        return log_storage_error(log, result, "fsync");
     if (keep > 0) {
         atomic_store(&log->segments[keep - 1]->sealed, false);
         if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;

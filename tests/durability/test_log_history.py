@@ -25,6 +25,8 @@ CONFIGS = [
     {"internal.segment.bytes": 1_200, "index.interval.bytes": 1},
     {"internal.segment.bytes": 20_000, "index.interval.bytes": 1000, "segment.index.bytes": 120},
 ]
+from hypothesis import Phase
+PH = [p for p in Phase if p.name in os.environ.get("PH", "explicit reuse generate shrink")]
 SEEDS = st.integers(0, 1 << 30)
 
 
@@ -138,7 +140,7 @@ def machine_for(library):
 def _run(library, examples: int) -> None:
     run_state_machine_as_test(machine_for(library), settings=settings(
         max_examples=examples, stateful_step_count=40, deadline=None, database=None,
-        print_blob=True, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)))
+        print_blob=True, phases=PH, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)))
 
 
 @pytest.mark.timeout(300)
