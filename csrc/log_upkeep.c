@@ -81,6 +81,11 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
         result = log_make_writable(log, now_ms);
         if (result == 0) result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
+    /* What is left of these batches is their producers' state: on disk before they go. */
+    if (result == 0 && count > 0 && count < log->segment_count &&
+        log->segments[count]->base_offset >= atomic_load(&log->flushed) &&
+        (result = log_flush_index(log->segments[count], "snapshot")) != 0)
+        result = log_storage_error(log, result, "fdatasync");
     if (result == 0 && count > 0) {
         /* The start moves first: a reader that finds the file gone finds its offset out of range.
          */

@@ -52,6 +52,7 @@ class History:
         self.clean_until = 0
         self.epoch = 0
         self.sequences: dict[int, int] = {}
+        self.forgotten: set[int] = set()      # producers of whom the log may know something older
         self.next_producer = 1
         self.place = self.rolls = 0
         self._open_disks()
@@ -76,7 +77,7 @@ class History:
         for number, name in enumerate("ab"):
             for path in (self.disk.root / name).iterdir():
                 if FUTURE.fullmatch(path.name):
-                    path.rename(path.with_name("t-0"))
+                    self.disk.rename(path, path.with_name("t-0"))
                     return number
         return self.place
 
@@ -160,17 +161,21 @@ class History:
             self.batches = [one for one in timeline if one.last < end]
         self.start, self.end = start, end
         self.pending = self.cut_to = None
-        survivors = {}
+        self.sequences = {}
         for one in self.batches:
-            if one.producer >= 0:
-                survivors[one.producer] = one.sequence + len(one.records)
-        self.sequences = survivors
+            # What was deleted before it was flushed may have taken the memory of it along.
+            if one.producer >= 0 and (one.last < promised or one.last >= start):
+                self.sequences[one.producer] = one.sequence + len(one.records)
+            elif one.producer >= 0:
+                self.sequences.pop(one.producer, None)
+                self.forgotten.add(one.producer)
 
     def _adopt_compacted(self, found, timeline, promised: int, lossy: bool) -> None:
         floor = promised if lossy else max(promised, self.end)
         there = {base for base, *_ in found}
         present = {offset for _, _, records in found for offset, *_ in records}
-        self._newest_of_keys([one for one in timeline if one.last < floor], present)
+        kept = [one for one in timeline if one.last < floor or one.base in there]
+        self._newest_of_keys(kept, present, floor)
         if lossy:
             # Above what was flushed anything may be missing; what is there stays.
             self.batches = [one for one in timeline if one.last < max(floor, self.log.start_offset)
@@ -178,12 +183,14 @@ class History:
         else:
             self.batches = [one for one in timeline if one.last < self.log.end_offset]
 
-    def _newest_of_keys(self, timeline, present: set) -> None:
-        """Of each key the newest record is there; what no pass reached is there wholly."""
+    def _newest_of_keys(self, timeline, present: set, floor: int) -> None:
+        """Of each key the newest record is there, or a later one that no flush covered; below
+        `floor` what no pass reached is there wholly."""
         newest = {}
         for one in timeline:
             for at, (key, value, _) in enumerate(one.records):
-                if one.base + at >= self.log.start_offset:
+                if one.base + at >= self.log.start_offset and (
+                        one.base + at < floor or one.base + at in present):
                     newest[key] = one.base + at
                     if one.base + at >= self.clean_until:
                         assert one.base + at in present, (key, one.base + at, self.clean_until)
@@ -248,6 +255,8 @@ class History:
     def append_some(self, batches: int, count: int, size: int, codec: int, producer: int,
                     skew: int) -> None:
         producer = -1 if producer < 0 else producer + self.next_producer
+        if producer in self.forgotten:
+            return
         for _ in range(batches):
             if not self.dead:
                 self.append(count, size, codec, producer, skew)
@@ -443,7 +452,7 @@ class History:
             self._same(by_base[base], rest)
         records = [row for _, _, rows in found for row in rows if row[0] >= self.start]
         if self.compacted:
-            self._newest_of_keys(self.batches, {offset for offset, *_ in records})
+            self._newest_of_keys(self.batches, {offset for offset, *_ in records}, self.end)
         else:
             assert [base for base, *_ in found] == [
                 one.base for one in self.batches if one.last >= self.start]

@@ -53,6 +53,9 @@ class SimulatedDisk:
     def calls(self) -> int:
         return self._lib.shim_calls()
 
+    def rename(self, path: Path, goal: Path) -> None:
+        assert self._lib.rename(str(path).encode(), str(goal).encode()) == 0, path
+
     def power_cut(self, generator: random.Random | None) -> None:
         """Goes on from what a power cut now leaves: `generator` chooses of what no sync covers."""
         events = self._before + read_record(self._record)

@@ -41,6 +41,7 @@ def machine_for(library):
 
         @initialize(config=st.sampled_from(CONFIGS), compacted=st.booleans(), seed=SEEDS)
         def begin(self, config, compacted, seed):
+            self.steps.append(str((config, compacted, seed)))
             self.history = History(library, self.folder, config, compacted, seed)
 
         def _do(self, step, *arguments):
