@@ -16,7 +16,6 @@ from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, Sim
 
 NOW = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
-MISSING = -1
 
 
 @dataclass(frozen=True)

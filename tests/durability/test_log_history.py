@@ -25,8 +25,6 @@ CONFIGS = [
     {"internal.segment.bytes": 1_200, "index.interval.bytes": 1},
     {"internal.segment.bytes": 20_000, "index.interval.bytes": 1000, "segment.index.bytes": 120},
 ]
-from hypothesis import Phase
-PH = [p for p in Phase if p.name in os.environ.get("PH", "explicit reuse generate shrink")]
 SEEDS = st.integers(0, 1 << 30)
 
 
@@ -132,8 +130,7 @@ def machine_for(library):
                 self.history.arm(NOTHING, 0, 0)
                 self.history.log.release()
             self.history = None
-            if not os.environ.get("KEEP_HISTORY"):
-                shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     return LogHistory
 
@@ -141,7 +138,7 @@ def machine_for(library):
 def _run(library, examples: int) -> None:
     run_state_machine_as_test(machine_for(library), settings=settings(
         max_examples=examples, stateful_step_count=40, deadline=None, database=None,
-        print_blob=True, phases=PH, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)))
+        print_blob=True, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)))
 
 
 @pytest.mark.timeout(300)
