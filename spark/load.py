@@ -163,44 +163,58 @@ def _generate(plan: Plan, generator: int) -> Iterator[Any]:
     with Producer(settings) as producer:
         if plan.transactional:
             producer.init_transactions()
-        under_way: deque[tuple[Any, records.Made, int]] = deque()
+        under_way: deque[_Sent] = deque()
         count = 0
         for made in blocks(plan, generator, time.monotonic, time.sleep):
             if plan.transactional and count % TRANSACTION_BLOCKS == 0:
                 if count:
                     producer.commit_transaction()
                 producer.begin_transaction()
-            delivery = producer.send_arrow(table(plan.content, generator, made), plan.topic)
-            under_way.append((delivery, made, round(time.time() * 1000)))
+            under_way.append(_Sent(producer, plan, generator, made))
             count += 1
-            while len(under_way) > TABLES_UNDER_WAY_MAX:
-                yield _acknowledged(generator, *under_way.popleft())
+            while len(under_way) > TABLES_UNDER_WAY_MAX or under_way and under_way[0].acked_ms:
+                yield under_way.popleft().rows()
         if plan.transactional and count:
             producer.commit_transaction()
-        for item in under_way:
-            yield _acknowledged(generator, *item)
+        for sent in under_way:
+            yield sent.rows()
 
 
-def _acknowledged(generator: int, delivery: Any, made: records.Made, sent_ms: int) -> Any:
-    """Manifest rows of one block. Keeps (1): it raises when a batch was not acknowledged."""
-    import pyarrow as pa
+class _Sent:
+    """A block on its way."""
 
-    rows = delivery.result()
-    acked_ms = round(time.time() * 1000)
-    count = len(rows)
+    def __init__(self, producer: Any, plan: Plan, generator: int, made: records.Made):
+        self.generator, self.first, self.count = generator, int(made.sequences[0]), len(
+            made.sequences)
+        self.bytes, self.acked_ms = len(made.data), 0
+        block = table(plan.content, generator, made)
+        self.sent_ms = round(time.time() * 1000)
+        self.delivery = producer.send_arrow(block, plan.topic)
+        self.delivery.when_done(self._note)
 
-    def same(value: int, kind: Any) -> Any:
-        return pa.array([value] * count, kind)
+    def _note(self) -> None:
+        self.acked_ms = round(time.time() * 1000)
 
-    return pa.RecordBatch.from_arrays([
-        same(generator, pa.int32()), same(int(made.sequences[0]), pa.int64()),
-        same(len(made.sequences), pa.int64()), same(len(made.data), pa.int64()),
-        pa.array([row[1] for row in rows], pa.int32()),
-        pa.array([row[2] for row in rows], pa.int64()),
-        pa.array([row[3] for row in rows], pa.int64()),
-        same(sent_ms, pa.int64()), same(acked_ms, pa.int64()),
-    ], ["generator", "first_sequence", "records", "bytes", "partition", "base_offset",
-        "batch_records", "sent_ms", "acked_ms"])
+    def rows(self) -> Any:
+        """Of the manifest. Keeps (1): it raises when a batch was not acknowledged."""
+        import pyarrow as pa
+
+        rows = self.delivery.result()
+        count = len(rows)
+
+        def same(value: int, kind: Any) -> Any:
+            return pa.repeat(pa.scalar(value, kind), count)
+
+        return pa.RecordBatch.from_arrays([
+            same(self.generator, pa.int32()), same(self.first, pa.int64()),
+            same(self.count, pa.int64()), same(self.bytes, pa.int64()),
+            pa.array([row[1] for row in rows], pa.int32()),
+            pa.array([row[2] for row in rows], pa.int64()),
+            pa.array([row[3] for row in rows], pa.int64()),
+            same(self.sent_ms, pa.int64()),
+            same(self.acked_ms or round(time.time() * 1000), pa.int64()),
+        ], ["generator", "first_sequence", "records", "bytes", "partition", "base_offset",
+            "batch_records", "sent_ms", "acked_ms"])
 
 
 def table(made_of: Content, generator: int, made: records.Made) -> Any:

@@ -25,7 +25,8 @@ LATENCY_STEPS = 8  # Buckets per doubling.
 LATENCY_BUCKETS = 27 * LATENCY_STEPS
 SECONDS_MAX = 100_000
 KINDS = ("corrupted", "foreign", "wrong_key", "wrong_header", "doubled", "disordered")
-# One schema for three kinds of rows: "range" (of offsets), "seen" (sequences), "second".
+# One schema for four kinds of rows: "range" (of offsets), "seen" (sequences), "second" (of the
+# records' timestamps), "read" (second of the reading).
 FIELDS = (
     ("kind", "STRING"), ("partition", "INT"), ("first_offset", "LONG"), ("end_offset", "LONG"),
     ("records", "LONG"), ("bytes", "LONG"), ("corrupted", "LONG"), ("foreign", "LONG"),
@@ -80,6 +81,7 @@ class _Part:
         self.gaps: list[tuple[int, int]] = []
         self.latencies = np.zeros(LATENCY_BUCKETS, np.int64)
         self.seconds: dict[int, list[int]] = {}
+        self.read: dict[int, list[int]] = {}
         self.seen: dict[tuple[int, int], np.ndarray] = {}
         self.doubled: dict[tuple[int, int], int] = {}
         self.order: dict[int, tuple[int, int]] = {}
@@ -89,6 +91,9 @@ class _Part:
         data, ends = _buffers(value)
         self.records += len(offsets)
         self.bytes += int(ends[-1] - ends[0])
+        row = self.read.setdefault(int(time.time()), [0, 0])
+        row[0] += len(offsets)
+        row[1] += int(ends[-1] - ends[0])
         self._offsets(offsets)
         found = records.checked(self.expected.content, self.expected.counts, data, ends)
         self._note("corrupted", found.corrupted, offsets)
@@ -184,8 +189,9 @@ class _Part:
                   "bitmap": np.packbits(bits).tobytes(), "records": int(bits.sum()),
                   "lowest": self.order[generator][0], "highest": self.order[generator][1]}
                  for (generator, block), bits in self.seen.items()]
-        rows += [{**shared, "kind": "second", "second": second, "records": row[0], "bytes": row[1]}
-                 for second, row in self.seconds.items()]
+        rows += [{**shared, "kind": kind, "second": second, "records": row[0], "bytes": row[1]}
+                 for kind, sums in (("second", self.seconds), ("read", self.read))
+                 for second, row in sums.items()]
         schema = pa.schema([(name, _ARROW[kind]) for name, kind in FIELDS])
         return pa.RecordBatch.from_pylist(rows, schema)
 

@@ -29,7 +29,7 @@ from spark.plan import Outcome, PlanError, read_outcome
 from spark.records import Content, ContentError
 from spark.session import SetupError, session
 from spark.summary import Expected
-from spark.verdict import Verdict, verdict
+from spark.verdict import Verdict, percentiles, verdict
 
 ENGINES = ["pylog", "source", "kafka"]
 # The stock connector's defaults read 500 records at a time.
@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         expected, outcome = expectation(options)
         found, seconds = validate(options, expected)
+        if options.manifest:
+            acknowledged(found, options.manifest)
     except (PlanError, ContentError, SetupError, cluster.ClusterError) as failure:
         print(f"validate: {failure}", file=sys.stderr)
         return 2
@@ -50,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"validate: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 2
     if options.json:
-        Path(options.json).write_text(found.json())
+        Path(options.json).write_text(found.json(
+            topic=options.topic, engine=options.engine, read_in_s=round(seconds, 3)))
     if options.report:
         Path(options.report).write_text(report.html(options.topic, found, outcome, seconds))
     print("\n".join(found.lines()))
@@ -102,6 +105,22 @@ def expectation(options: argparse.Namespace) -> tuple[Expected, Outcome | None]:
     total, parts = options.records, options.generators
     return Expected(content, {generator: total // parts + (generator < total % parts)
                               for generator in range(parts)}), None
+
+
+def acknowledged(found: Verdict, manifest: str) -> None:
+    """Adds to the verdict how long acknowledgements took, where the manifest's batches are here."""
+    import numpy as np
+    import pyarrow.dataset as ds
+
+    paths = sorted(map(str, Path(manifest).glob("batches/*.parquet")))
+    if not paths:
+        return
+    rows = ds.dataset(paths).to_table(
+        ["generator", "batch_records", "sent_ms", "acked_ms"], filter=ds.field("generator") >= 0)
+    took = rows["acked_ms"].to_numpy() - rows["sent_ms"].to_numpy()
+    counts = np.bincount(summary.bucket(took), weights=rows["batch_records"].to_numpy(),
+                         minlength=summary.LATENCY_BUCKETS).astype(np.int64)
+    found.acks, found.ack_ms = counts.tolist(), percentiles(counts)
 
 
 def validate(options: argparse.Namespace, expected: Expected, spark: Any = None

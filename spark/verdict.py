@@ -23,6 +23,7 @@ RUNS_MAX = 20
 _SUMS = ("records", "bytes", "corrupted", "foreign", "wrong_key", "wrong_header", "disordered")
 FAULTS = ("missing", "doubled", "disordered", "corrupted", "foreign", "wrong_key", "wrong_header",
           "unread", "unexplained_gaps")
+PART_FAULTS = tuple(name for name in FAULTS if name != "missing")
 MEANING = {
     "missing": "acknowledged but not there", "doubled": "there more than once",
     "disordered": "behind a later one of the same generator",
@@ -69,7 +70,10 @@ class Verdict:
     latency_ms: dict[str, float]
     latencies: list[int]
     seconds: list[tuple[int, int, int]]
+    read_seconds: list[tuple[int, int, int]]
     skew: float
+    acks: list[int] = field(default_factory=list)
+    ack_ms: dict[str, float] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """For people."""
@@ -81,8 +85,8 @@ class Verdict:
                 for generator, first, last in self.missing_runs]
         return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
 
-    def json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+    def json(self, **more: Any) -> str:
+        return json.dumps({**more, **asdict(self)}, indent=1)
 
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -132,7 +136,8 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
         bytes=sum(part.bytes for part in partitions.values()), faults=faults,
         examples=_shortened(told + examples),
         partitions=[partitions[number] for number in sorted(partitions)], missing_runs=runs,
-        latency_ms=_percentiles(latencies), latencies=latencies.tolist(), seconds=_seconds(rows),
+        latency_ms=percentiles(latencies), latencies=latencies.tolist(),
+        seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
         skew=max(counts) * len(counts) / total if total else 0.0)
 
 
@@ -218,7 +223,8 @@ def _between(seen: list[dict[str, Any]], partitions: dict[int, PartitionRow],
         highest[partition, generator] = max(before, high)
 
 
-def _percentiles(latencies: np.ndarray) -> dict[str, float]:
+def percentiles(latencies: np.ndarray) -> dict[str, float]:
+    """Upper bounds in ms, of counts by summary.bucket."""
     total = int(latencies.sum())
     if not total:
         return {}
@@ -228,11 +234,11 @@ def _percentiles(latencies: np.ndarray) -> dict[str, float]:
                                 ("max", 1.0))}
 
 
-def _seconds(rows: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """(second, records, bytes) by the records' timestamps."""
+def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]]:
+    """(second, records, bytes) by the records' timestamps, or as they were read."""
     sums: dict[int, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
-        if row["kind"] == "second":
+        if row["kind"] == kind:
             sums[row["second"]][0] += row["records"]
             sums[row["second"]][1] += row["bytes"]
     return [(second, *sums[second]) for second in sorted(sums)]

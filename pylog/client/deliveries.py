@@ -10,6 +10,7 @@ Source: Kafka's Java client (RecordMetadata, ProducerBatch).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -167,6 +168,15 @@ class TableDelivery:
 
     def done(self) -> bool:
         return all(pending.done for pending in self._pendings)
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Calls function once every batch has its outcome: now, or on the thread that settles the
+        last one."""
+        left = itertools.count(len(self._pendings) - 1, -1)
+        if not self._pendings:
+            function()
+        for pending in self._pendings:
+            pending.when_done(lambda: next(left) or function())
 
     def result(self, timeout_s: float | None = None) -> list[tuple[str, int, int, int]]:
         """(topic, partition, base offset, record count) of each batch, in order per partition.

@@ -100,3 +100,13 @@ def at_rest(log) -> Checkpoint:
 def flushed(log) -> Checkpoint:
     """The checkpoint of a log that goes on: what a start after a crash may rely on."""
     return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, -1, -1, b"")
+
+
+def write_checkpoint_files(path: str, rows) -> None:
+    """Kafka's own for one log directory. rows: [(topic, index, Log)]. Raises OSError."""
+    files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
+        (name, index, one.recovery_point) for name, index, one in rows])
+    files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
+        (name, index, one.high_watermark) for name, index, one in rows])
+    files.write_offsets(os.path.join(path, files.LOG_START), [
+        (name, index, one.start_offset) for name, index, one in rows if one.start_offset > 0])

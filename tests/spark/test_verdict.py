@@ -3,7 +3,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from spark import report, summary
+from spark import chart, report, summary
 from spark.records import Content
 from spark.summary import Expected
 from spark.verdict import verdict
@@ -150,4 +150,19 @@ def test_the_report_is_one_page_that_loads_nothing():
     parts[0][3] = (b"<script>" + parts[0][3][0], parts[0][3][1])
     page = report.html("a<b", judged(parts), None, 1.0)
     assert "http" not in page and "<script" not in page and "a&lt;b" in page
-    assert page.count("<svg") == 2 and "corrupted at 0/3" in page
+    assert page.count("<svg") == 3 and "corrupted at 0/3" in page
+    assert page.index("1 corrupted") < page.index("corrupted at 0/3") < page.index("<table")
+
+
+def test_axes_have_round_numbers():
+    assert chart.steps(0, 1.3e6, 5) == [0, 5e5, 1e6]
+    assert chart.steps(0, 7, 10) == list(range(8))
+    assert chart.decades(3, 60) == [5, 10, 20, 50]
+    assert [chart.short(value) for value in (0, 250, 1500, 2e6)] == ["0", "250", "1.5 k", "2 M"]
+    assert [chart.duration(value) for value in (9.51, 2000, 3.6e6)] == ["9.51 ms", "2 s", "60 min"]
+
+
+def test_reading_is_told_per_second_too():
+    found = judged(topic())
+    assert sum(row[1] for row in found.read_seconds) == found.records
+    assert sum(row[1] for row in found.seconds) == found.records
