@@ -19,6 +19,7 @@ enum {
     COLD_PIECE_BYTES = 128 << 10, /* how exactly the border of what is resident is found */
     COLD_AHEAD_BYTES = 32 << 20,  /* the kernel reads ahead no further */
     COLD_FOLIO_BYTES = 4 << 20,   /* forgotten at once: half a folio stays */
+    COLD_AGAIN_BYTES = 16 << 20,
     COLD_COPY_BYTES = 64 << 10,
     COLD_IDLE_MS = 1000
 };
@@ -64,17 +65,19 @@ static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes)
     s->known = to;
 }
 
-/* [s->forgotten, to), as far as this reader brought it in. */
-static void cold_forget(struct cold_stream *s, int fd, int64_t to) {
+/* [from, to), as far as this reader brought it in. What the sockets still held the last time stayed
+ * resident: a part is told of more than once, and in the end all. */
+static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to) {
+    if (from < s->from) from = s->from;
     if (to > s->warm_at) to = s->warm_at;
-    if (to <= s->forgotten) return;
-    posix_fadvise(fd, s->forgotten, to - s->forgotten, POSIX_FADV_DONTNEED);
+    if (to <= from) return;
+    posix_fadvise(fd, from, to - from, POSIX_FADV_DONTNEED);
     s->forgotten = to;
 }
 
 static void cold_end(struct cold_stream *s) {
     if (segment_pin(s->segment, false) == 0) {
-        cold_forget(s, s->segment->fd, s->known);
+        cold_forget(s, s->segment->fd, s->from, s->known);
         segment_unpin(s->segment);
     }
     segment_release(s->segment);
@@ -142,7 +145,7 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
     int64_t from = cold_find(range->fd, range->position, end, false);
     if (from == end) return false;
     *s = (struct cold_stream){
-        .segment = range->segment, .forgotten = from, .known = from, .warm_at = from};
+        .segment = range->segment, .from = from, .forgotten = from, .known = from, .warm_at = from};
     segment_retain(range->segment);
     return true;
 }
@@ -180,7 +183,8 @@ bool cold_read(struct cold *cold, const struct log_range *range) {
     cold_read_in(cold, range);
     if (own.segment != NULL) {
         /* What lies before this range has arrived: its reader asks for what follows. */
-        cold_forget(&own, range->fd, range->position / COLD_FOLIO_BYTES * COLD_FOLIO_BYTES);
+        int64_t to = range->position / COLD_FOLIO_BYTES * COLD_FOLIO_BYTES;
+        if (to > own.forgotten) cold_forget(&own, range->fd, own.forgotten - COLD_AGAIN_BYTES, to);
         own.next = end;
     }
     if (place != NULL) cold_put(cold, place, &own);

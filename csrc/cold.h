@@ -25,12 +25,12 @@ struct segment;
 
 enum { COLD_STREAMS_MAX = 64 };
 
-/* One reader on its way through a segment. [forgotten, known) was not resident when it was first
- * looked at, unless `warm_at`, where resident pages begin, is below `known`. */
+/* One reader on its way through a segment. [from, known) was not resident when it was first looked
+ * at, unless `warm_at`, where resident pages begin, is below `known`. */
 struct cold_stream {
     struct segment *segment; /* one reference; NULL: free */
     int64_t next;            /* where its next range begins */
-    int64_t forgotten, known, warm_at;
+    int64_t from, forgotten, known, warm_at;
     int64_t used_ms;
     bool busy;
 };
