@@ -9,7 +9,6 @@ Invariants: (1) one process at a time has a directory; (2) a partition has one L
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -18,12 +17,11 @@ import threading
 from pylog._native.log import Log, LogDeleted, LogDir, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
-from pylog.log import partitions, recovery
+from pylog.log import branches, partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
 from pylog.log.errors import StartError
 
-LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
 # The default of log.dir.free.bytes.min.
@@ -71,7 +69,7 @@ class LogManager:
         for path in self.paths:
             try:
                 os.makedirs(path, exist_ok=True)
-                self._locks.append(_locked(os.path.join(path, LOCK)))
+                self._locks.append(files.locked(path))
                 self.directories.append(LogDir(path, self._io_pool))
                 self._listings.append(set(os.listdir(path)))
             except OSError as error:
@@ -100,6 +98,8 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
+        self._left_over += branches.take_left_over(
+            self.paths, self._listings, {id_: name for name, id_, _, _ in topics}, places)
         hints = {} if clean else partitions.hints(self.paths)
         plan = []
         for name, topic_id, roles, overrides in topics:
@@ -301,20 +301,33 @@ class LogManager:
             return None
         return entry[1][index]
 
-    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> list:
+        """What create() takes to make `name` a branch of `source`. Raises LogError, OSError."""
+        parts = branches.prepare(
+            [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
+            name, topic_id, cut, self._config(overrides), self._now_ms())
+        # Before the topic is: what is linked must never be walked from its beginning and cut.
+        self._store.save(None, [((topic_id, index), part.checkpoint)
+                                for index, part in enumerate(parts)])
+        return parts
+
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict, branch=None) -> None:
         """Opens the partitions of a new topic.
 
         roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
-        replica. A partition that cannot be opened is offline until the next start.
+        replica. branch: of prepare_branch(). A partition that cannot be opened is offline until the
+        next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
+        if branch is not None:
+            branches.publish(name, branch)
         for index, role in enumerate(roles):
             if role is not None:
-                place = self._least_loaded()
+                place = self._least_loaded() if branch is None else branch[index].place
                 self._loads[place] += 1
-                logs[index] = self._opened(place, name, topic_id, index, config,
-                                           partitions.NOTHING_KNOWN, False)
+                known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
+                logs[index] = self._opened(place, name, topic_id, index, config, known, False)
                 if logs[index] is not None:
                     _assume(logs[index], role)
         self._topics[name] = (topic_id, logs, overrides)
@@ -548,19 +561,6 @@ class LogManager:
             files.write_offsets(os.path.join(path, files.LOG_START), [
                 (name, index, one.start_offset) for name, index, one in rows
                 if one.start_offset > 0])
-
-
-def _locked(path: str) -> int:
-    """A descriptor that holds the lock file, until it is closed or the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
-    return descriptor
 
 
 def _valid(overrides: dict) -> dict:
