@@ -227,7 +227,7 @@ static void set_topic(struct fetch_part *p, struct topic *topic) {
     if (p->partition < 0 || p->partition >= topic->partition_count)
         p->grant_error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
     else if ((p->log = topic->partitions[p->partition]) == NULL)
-        p->grant_error = ERROR_NOT_LEADER;
+        p->grant_error = topic->absent_error;
 }
 
 /* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to
@@ -267,6 +267,8 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
 }
 
 static int16_t check_epochs(struct fetch_part *p) {
+    /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
+    if (log_failed(p->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE;
     int32_t epoch = log_leader_epoch(p->log);
     if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
     if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
@@ -364,7 +366,6 @@ static void warm(const struct log_range *range, struct scratch *scratch) {
     while (position < end) {
         size_t want = end - position < SCRATCH_BYTES ? (size_t)(end - position) : SCRATCH_BYTES;
         ssize_t got = log_range_read(range, scratch->buffer, want, position);
-        if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return; /* the send will meet the same fault and close the connection */
         position += got;
     }

@@ -52,6 +52,8 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* From now on its logs use this disk: for tests of what a failing one does. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
+/* Takes it offline for a file beside the logs. */
+void log_dir_give_up(struct log_dir *dir, int error);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
@@ -249,7 +251,8 @@ int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t byte
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out);
 void log_range_release(struct log_range *range);
-/* pread of a range's file; and what a failed read or send of one means for its directory. */
+/* pread of a range's file, again after a signal; and what a failed read or send of one means for
+ * its directory. */
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
 void log_range_failed(const struct log_range *range, int error);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */

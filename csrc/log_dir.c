@@ -56,6 +56,8 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     flusher_wake(dir);
 }
 
+void log_dir_give_up(struct log_dir *dir, int error) { log_dir_fail(dir, error, "checkpoint"); }
+
 bool log_dir_offline(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->offline, memory_order_acquire);
 }

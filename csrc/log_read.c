@@ -276,7 +276,10 @@ void log_range_failed(const struct log_range *range, int error) {
 }
 
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
-    ssize_t n = log_dir_disk(range->segment->home->dir)->pread(range->fd, to, len, position);
+    const struct disk *disk = log_dir_disk(range->segment->home->dir);
+    ssize_t n;
+    do n = disk->pread(range->fd, to, len, position);
+    while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EIO) log_range_failed(range, errno);
     return n;
 }

@@ -1,41 +1,20 @@
 """Kafka's small text files in a log directory: offset checkpoints and the clean-shutdown mark.
 
 Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
-  .kafka_cleanshutdown, .lock.
+  .kafka_cleanshutdown.
 Called by: log.manager, metadata.service; Kafka and its tools read them too.
 Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """
 
-import fcntl
 import json
 import os
-
-from pylog.log.errors import StartError
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-LOCK = ".lock"
 _VERSION = "0"
-
-
-def locked(directory: str) -> int:
-    """A descriptor that holds the directory, until it is closed or the process ends.
-
-    Raises StartError when a broker has it.
-    """
-    path = os.path.join(directory, LOCK)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StartError(f"another broker uses {directory}: {LOCK} is held") from None
-    return descriptor
 
 
 def write_offsets(path: str, offsets) -> None:

@@ -195,6 +195,15 @@ class Controller:
             records, results = partitions.elect_leaders(self.image, election, topics)
             return await self._moved(records, results)
 
+    async def leave_offline(self, offline) -> None:
+        """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
+        async with self._deciding:
+            records = partitions.leave_offline(self.image, self._node_id, offline)
+            try:
+                await self._change_partitions(records)
+            except LogError as error:
+                log.error("partitions stay without a disk", extra={"reason": str(error)})
+
     async def alter_reassignments(self, request) -> list:
         """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
         async with self._deciding:
@@ -328,7 +337,8 @@ class MetadataService(Controller):
     def open(self) -> None:
         """Formats or reads the log directories and opens the partitions. Raises StartError."""
         logs = self._logs
-        self._identity = identity.load_or_format(logs.paths, self._node_id, self._random)
+        self._identity = identity.load_or_format(
+            [path for _, path in logs.disks.usable()], self._node_id, self._random)
         try:
             self._store = Store(logs.paths[0])
         except StoreError as error:
@@ -352,6 +362,7 @@ class MetadataService(Controller):
             [(topic.name, topic.id, local_roles(topic, self._node_id),
               image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self._store)
+        self._commit_now(partitions.leave_offline(image, self._node_id, logs.take_failed()))
 
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""

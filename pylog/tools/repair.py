@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pylog.log.checkpoints import CLEAN_SHUTDOWN, LOCK, remove_clean_mark, sync_directory
-from pylog.log.checkpoints import locked as _locked
+from pylog.log.checkpoints import CLEAN_SHUTDOWN, remove_clean_mark, sync_directory
+from pylog.log.directories import LOCK
+from pylog.log.directories import locked as _locked
 from pylog.log.errors import StartError
 from pylog.tools.holes import holes_of
 from pylog.tools.session import ToolError
@@ -95,7 +96,7 @@ def locked(directories: list[Path]) -> Iterator[None]:
             if not (directory / LOCK).exists():
                 continue
             try:
-                held.append(_locked(str(directory)))
+                held.append(_locked(str(directory / LOCK)))
             except StartError:
                 raise ToolError(f"{directory}: a broker uses it, stop it first") from None
         yield
