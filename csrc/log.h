@@ -314,6 +314,8 @@ void log_unwait(struct log *log,
 int log_flush(
     struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
 int log_roll_if_due(struct log *log, int64_t now_ms);
+/* Begins a new segment unless the last is empty: all records are in sealed ones then. */
+int log_seal(struct log *log, int64_t now_ms);
 int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */

@@ -321,6 +321,7 @@ cdef extern from "log.h" nogil:
                     const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
                     log_t **out)
     int log_rename(log_t *log, const char *name)
+    int log_seal(log_t *log, int64_t now_ms)
     int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
     int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)
