@@ -22,7 +22,8 @@ struct fetch {
 /* Refused before its log was looked at: the topic or partition is unknown, or not the principal's.
  */
 static inline bool fetch_is_unknown(const struct fetch_part *p) {
-    return p->grant_error != 0 && p->grant_error != ERROR_NOT_LEADER;
+    return p->grant_error != 0 && p->grant_error != ERROR_NOT_LEADER &&
+           p->grant_error != ERROR_KAFKA_STORAGE;
 }
 
 void fetch_free(struct serve *s, struct serve_request *r);

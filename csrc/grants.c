@@ -52,6 +52,7 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
     memcpy(t->name, name, len);
     t->name_len = (uint16_t)len;
     t->internal = internal;
+    t->absent_error = GRANTS_ABSENT;
     t->partition_count = count;
     for (int32_t i = 0; i < count; i++) {
         if (partitions[i] == NULL) continue;

@@ -11,6 +11,8 @@
 
 enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
 
+enum { GRANTS_ABSENT = 6 }; /* NOT_LEADER_OR_FOLLOWER */
+
 struct topic {
     atomic_int references;
     uint8_t id[16];
@@ -18,7 +20,9 @@ struct topic {
     uint16_t name_len;
     bool internal; /* Produce from clients is refused (17) */
     char name[250];
-    struct log **partitions; /* partition_count entries; NULL: this broker holds no replica of it */
+    int16_t absent_error;    /* what is answered for entries that are NULL */
+    struct log **partitions; /* partition_count entries; NULL: this broker holds no replica of it,
+                                or cannot open it */
 };
 
 struct grants;

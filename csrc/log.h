@@ -52,6 +52,8 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* From now on its logs use this disk: for tests of what a failing one does. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
+/* Takes it offline for a file beside the logs. */
+void log_dir_give_up(struct log_dir *dir, int error);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
@@ -63,6 +65,8 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
  * unprivileged program may use. False: it cannot be told. */
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+/* The same, about once a second: also forgets what was read cold by those who did not come back. */
+bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
@@ -249,13 +253,19 @@ int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t byte
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out);
 void log_range_release(struct log_range *range);
-/* pread of a range's file; and what a failed read or send of one means for its directory. */
+/* pread of a range's file, again after a signal; and what a failed read or send of one means for
+ * its directory. */
 ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position);
 void log_range_failed(const struct log_range *range, int error);
 /* Bytes available from `offset` to `bound` without finding batch borders: for min_bytes. */
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
 /* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */
 int log_range_cached(const struct log_range *range);
+/* Of a range that is not empty: whether it is to be read by log_range_warm, on a worker, before it
+ * is sent. That brings it into the page cache and forgets what its reader has left behind; true:
+ * some came from the disk. */
+bool log_range_is_cold(const struct log_range *range);
+bool log_range_warm(const struct log_range *range);
 
 /* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset);
  * returns how many there are. */
@@ -304,6 +314,8 @@ void log_unwait(struct log *log,
 int log_flush(
     struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
 int log_roll_if_due(struct log *log, int64_t now_ms);
+/* Begins a new segment unless the last is empty: all records are in sealed ones then. */
+int log_seal(struct log *log, int64_t now_ms);
 int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */

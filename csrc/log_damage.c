@@ -111,7 +111,8 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
     while (++position + BATCH_HEADER_BYTES <= d->end) {
         int64_t left = d->end - position;
         size_t len = left < DAMAGE_WINDOW_BYTES ? (size_t)left : DAMAGE_WINDOW_BYTES;
-        ssize_t n = pread(d->segment->fd, d->window, len, position);
+        ssize_t n =
+            log_dir_disk(d->segment->home->dir)->pread(d->segment->fd, d->window, len, position);
         if (n < 0 && errno == EINTR) continue;
         if (n < BATCH_HEADER_BYTES) return n < 0 ? LOG_E_IO : 0;
         size_t last = (size_t)n - BATCH_HEADER_BYTES;

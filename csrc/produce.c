@@ -196,7 +196,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         if (p->partition < 0 || p->partition >= topic->partition_count)
             p->error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
         else if ((p->log = topic->partitions[p->partition]) == NULL)
-            p->error = ERROR_NOT_LEADER;
+            p->error = topic->absent_error;
     }
     return complete;
 }

@@ -69,7 +69,10 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     const struct producers_entry *e = producers_find(p, h->producer_id);
     if (e == NULL) return 0;
     if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
-    if (h->producer_epoch > e->epoch) return h->base_sequence == 0 ? 0 : LOG_E_SEQUENCE;
+    /* As in Kafka, who has an id and no epoch may go on with any sequence, in any epoch. */
+    bool is_free = e->epoch < 0;
+    if (h->producer_epoch > e->epoch)
+        return h->base_sequence == 0 || is_free ? 0 : LOG_E_SEQUENCE;
     if (e->batch_count == 0) return 0;
     int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
     for (uint32_t i = 0; i < e->batch_count; i++)
@@ -78,9 +81,8 @@ int producers_check(const struct producers *p, const struct batch_header *h,
             *seen = e->batches[i];
             return 1;
         }
-    return producers_sequence_add(e->batches[e->newest].last_sequence, 1) == h->base_sequence
-               ? 0
-               : LOG_E_SEQUENCE;
+    int32_t next = producers_sequence_add(e->batches[e->newest].last_sequence, 1);
+    return h->base_sequence == next || is_free ? 0 : LOG_E_SEQUENCE;
 }
 
 static void producers_push(struct producers_entry *e, const struct producers_batch *b) {

@@ -2,7 +2,6 @@
  */
 #include "reply.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -45,7 +44,6 @@ static bool read_range(const struct log_range *range, uint8_t *to) {
     while (done < range->length) {
         ssize_t n = log_range_read(range, to + done, (size_t)(range->length - done),
                                    range->position + done);
-        if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return false;
         done += (int32_t)n;
     }

@@ -35,6 +35,7 @@ log = logging.getLogger("pylog.broker")
 # again by themselves. perf, heartbeats of 10,000 members: 5 % of the broker with Python's 700.
 YOUNG_OBJECTS = 20_000
 DRAIN_MS_MAX = 5_000
+DRAIN_MS_BROKEN = 500
 UPKEEP_SECONDS = 1.0
 RECOVERY_SECONDS = 0.05
 
@@ -66,6 +67,7 @@ class Broker:
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
         self.monitor = None
+        self.broken = asyncio.Event()     # no disk is left to go on with
 
     @property
     def image(self):
@@ -79,9 +81,10 @@ class Broker:
     def install(self, topic) -> bool:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
-        if not any(logs):
+        disk_failed = self.logs.any_offline(topic.name)
+        if not any(logs) and not disk_failed:
             return False
-        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name))
+        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed)
         return True
 
     def topic_changed(self, name: str) -> None:
@@ -167,6 +170,7 @@ class Broker:
             await asyncio.sleep(UPKEEP_SECONDS)
             try:
                 await loop.run_in_executor(None, self.logs.upkeep, self.now_ms())
+                await self._leave_failed_disks()
                 for name in await loop.run_in_executor(None, self.logs.finish_moves):
                     if name in self.image.topics:
                         self.install(self.image.topics[name])
@@ -174,6 +178,16 @@ class Broker:
             except Exception:
                 # What failed is due again in a second; a broker without upkeep would fill its disk.
                 log.exception("upkeep failed")
+
+    async def _leave_failed_disks(self) -> None:
+        """Partitions of a directory that failed have no leader; see `broken` for the last one."""
+        failed = self.logs.take_failed()
+        fatal = self.logs.disks.fatal()
+        if fatal is not None and not self.broken.is_set():
+            log.critical("brokerd stops: %s", fatal)
+            self.broken.set()
+        elif failed:
+            await self.controller.leave_offline(failed)
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
@@ -190,7 +204,7 @@ def _address_of(host: str) -> str | None:
 
 
 def run(settings, ready=None) -> int:
-    """Runs a broker until SIGTERM or SIGINT. Returns the exit code.
+    """Runs a broker until SIGTERM, SIGINT, or the end of its disks. Returns the exit code.
 
     ready: called with [(listener name, host, port)] when requests are answered. Raises StartError,
       OSError.
@@ -210,7 +224,10 @@ async def _serve(settings, ready) -> int:
     # What a start made lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
-    await stopping.wait()
-    await broker.end()
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.broken)]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    await broker.end(DRAIN_MS_BROKEN if broker.broken.is_set() else DRAIN_MS_MAX)
     log.info("stopped")
-    return 0
+    return 1 if broker.broken.is_set() else 0

@@ -10,7 +10,6 @@ cdef extern from "bytes.h" nogil:
     size_t uvarint_bytes(uint64_t v)
     int64_t zigzag_decode(uint64_t v)
     uint64_t zigzag_encode(int64_t v)
-    int32_t get_i32(const uint8_t *p)
     void put_i16(uint8_t *p, int16_t v)
     void put_i32(uint8_t *p, int32_t v)
     void put_i64(uint8_t *p, int64_t v)
@@ -24,8 +23,7 @@ cdef extern from "crc32c.h" nogil:
 cdef extern from "compress.h" nogil:
     enum: CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD
     enum: COMPRESS_E_CORRUPT, COMPRESS_E_LIMIT, COMPRESS_E_CODEC, COMPRESS_E_MEMORY
-    struct inflater:
-        pass
+    struct inflater
     inflater *inflater_new()
     void inflater_free(inflater *inflater)
     int inflater_begin(inflater *inflater, int codec, const uint8_t *src, size_t len,
@@ -210,12 +208,10 @@ cdef extern from "mailbox.h" nogil:
         uint64_t token
         void *data
         uint64_t size
-    struct mailbox:
-        pass
+    struct mailbox
     mailbox *mailbox_new(uint32_t letters_max)
     void mailbox_free(mailbox *m)
     int mailbox_fd(const mailbox *m)
-    bint mailbox_post(mailbox *m, const letter *l)
     uint32_t mailbox_take(mailbox *m, letter *out, uint32_t max)
     bint mailbox_arm(mailbox *m)
     void mailbox_disarm(mailbox *m)
@@ -223,8 +219,7 @@ cdef extern from "mailbox.h" nogil:
 # ---- iopool.h
 cdef extern from "iopool.h" nogil:
     enum: IOPOOL_THREADS_MAX
-    struct iopool:
-        pass
+    struct iopool
     struct iojob:
         iojob *next
         int (*run)(iojob *job, void *worker_scratch)
@@ -232,23 +227,13 @@ cdef extern from "iopool.h" nogil:
         uint64_t token
     iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)() noexcept,
                        void (*scratch_free)(void *) noexcept)
-    bint iopool_submit(iopool *pool, iojob *job)
     bint iopool_resize(iopool *pool, int threads)
     void iopool_free(iopool *pool)
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
-# ---- serve.h: what the io pool's workers carry for it
-cdef extern from "serve.h" nogil:
-    void *serve_scratch_new() noexcept
-    void serve_scratch_free(void *worker_scratch) noexcept
-
 # ---- index.h
 cdef extern from "index.h" nogil:
     uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
-    uint32_t index_count_positions(const uint8_t *entries, uint32_t count, int64_t position)
-    uint32_t index_count_times(const uint8_t *entries, uint32_t count, int64_t timestamp_ms)
-    bint index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes)
-    bint index_times_sane(const uint8_t *entries, uint32_t count)
 
 # ---- meter.h
 cdef extern from "meter.h" nogil:
@@ -285,19 +270,17 @@ cdef extern from "log.h" nogil:
     int16_t log_error_code(int error)
     struct log_t "log":
         pass
-    struct log_dir:
-        pass
-    struct segment:
-        pass
+    struct log_dir
+    struct segment
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
-    struct disk:
-        pass
+    void log_dir_give_up(log_dir *dir, int error)
+    struct disk
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
-    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_tend(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
     bint log_dir_short_of_space(const log_dir *dir)
     const disk *disk_of(disk_kind kind)
     void log_dir_set_disk(log_dir *dir, const disk *table)
@@ -332,15 +315,13 @@ cdef extern from "log.h" nogil:
         uint32_t segment_count
         int64_t log_end_offset
         int32_t last_epoch
-    int log_open(log_dir *dir, const char *topic, int32_t partition, const uint8_t *topic_id,
-                 const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
-                 log_t **out)
     void log_retain(log_t *log)
     void log_release(log_t *log)
     int log_open_as(log_dir *dir, const char *name, const uint8_t *topic_id,
                     const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
                     log_t **out)
     int log_rename(log_t *log, const char *name)
+    int log_seal(log_t *log, int64_t now_ms)
     int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
     int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)
@@ -354,8 +335,6 @@ cdef extern from "log.h" nogil:
     int32_t log_leader_epoch(const log_t *log)
     void log_advance_high_watermark(log_t *log, int64_t high_watermark)
     int log_failed(const log_t *log)
-    bint log_flush_before_ack(const log_t *log)
-    int32_t log_in_sync_count(const log_t *log)
     void log_set_in_sync_count(log_t *log, int32_t count)
     int64_t log_start_offset(const log_t *log)
     int64_t log_end_offset(const log_t *log)
@@ -432,9 +411,8 @@ cdef extern from "scratch.h" nogil:
 cdef extern from "grants.h" nogil:
     enum: GRANT_READ, GRANT_WRITE
     struct topic:
-        pass
-    struct grants:
-        pass
+        int16_t absent_error
+    struct grants
     grants *grants_new(uint32_t topics_max)
     void grants_free(grants *g)
     topic *topic_new(const char *name, const uint8_t *id, bint internal, log_t **partitions,

@@ -38,8 +38,11 @@ cdef class Grants:
         if self.ptr != NULL:
             c.grants_free(self.ptr)
 
-    def install(self, str name, bytes topic_id, list logs, bint internal=False):
-        """Makes a topic known. logs: one Log per partition, None where no replica is here."""
+    def install(self, str name, bytes topic_id, list logs, bint internal=False,
+                bint disk_failed=False):
+        """Makes a topic known. logs: one Log per partition, None where no replica is here, or,
+        disk_failed, where it cannot be opened.
+        """
         cdef c.topic *topic
         cdef Log log
         cdef Py_ssize_t count = len(logs)
@@ -61,6 +64,8 @@ cdef class Grants:
         free(partitions)
         if topic == NULL:
             raise MemoryError("grants")
+        if disk_failed:
+            topic.absent_error = c.log_error_code(c.LOG_E_OFFLINE)
         failed = c.grants_install(self.ptr, topic)
         c.topic_release(topic)
         if failed:

@@ -25,6 +25,7 @@ cdef class Route:
     cdef bint hashes
     cdef int32_t sticky
     cdef int64_t sticky_left, sticky_bytes, record_bytes_max
+    cdef object take(self, value, key, partition, timestamp)
     cdef int32_t place(self, const csrc.builder_record *record, partition) except? -2
 
 
@@ -32,3 +33,7 @@ cdef class Delivery:
     cdef readonly object pending
     cdef readonly int64_t timestamp
     cdef readonly int32_t index
+
+
+cdef class Intake:
+    cdef dict routes

@@ -48,3 +48,17 @@ class Route:
         headers: Any = None,
         on_delivery: Callable[..., Any] | None = None,
     ) -> Delivery | None: ...
+
+class Intake:
+    def __init__(self, routes: dict[str, Route]) -> None: ...
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Any = None,
+        on_delivery: Callable[..., Any] | None = None,
+    ) -> Delivery: ...

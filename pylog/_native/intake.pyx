@@ -1,7 +1,7 @@
 """The short way of a record into its partition's open batch, and the ticket that it gets.
 
 Owns: the lock of a producer's queues; per topic what partition null keys stick to.
-Called by: client.producer and aio_producer from any thread; client.accumulator.
+Called by: client.producer from any thread; client.producing, client.accumulator.
 Invariants: (1) `Route.append` either takes the record or changes nothing that a later try would
   notice; (2) a lane's builder and open batch change only under the lock.
 Source: KIP-480, KIP-794 (sticky partitions); Java's default partitioner.
@@ -76,7 +76,7 @@ cdef class Delivery:
     Not known to the garbage collector, so that programs may keep millions of them.
     """
 
-    def __cinit__(self, pending, int32_t index, int64_t timestamp):
+    def __init__(self, pending, int32_t index, int64_t timestamp):
         self.pending = pending
         self.index = index
         self.timestamp = timestamp
@@ -99,6 +99,12 @@ cdef class Delivery:
 
     def __await__(self):
         return self.pending.await_of(self.index, self.timestamp)
+
+
+cdef inline Delivery delivery_of(pending, int32_t index, int64_t timestamp):
+    cdef Delivery made = Delivery.__new__(Delivery)
+    made.pending, made.index, made.timestamp = pending, index, timestamp
+    return made
 
 
 cdef inline int64_t plain(object data, const uint8_t **at) except? -3:
@@ -154,6 +160,11 @@ cdef class Route:
     def append(self, value, key=None, partition=None, timestamp=None, headers=None,
                on_delivery=None):
         """The Delivery of a plain record for a batch that has room; None: take the long way."""
+        if headers or on_delivery is not None:
+            return None
+        return self.take(value, key, partition, timestamp)
+
+    cdef object take(self, value, key, partition, timestamp):
         cdef csrc.builder_record record
         cdef BatchBuilder builder
         cdef Lane lane
@@ -161,8 +172,6 @@ cdef class Route:
         cdef int64_t size, bytes_after
         cdef int32_t chosen, index
         cdef int rc
-        if headers or on_delivery is not None:
-            return None
         record.key_len = plain(key, &record.key)
         record.value_len = plain(value, &record.value)
         if record.key_len == NOT_PLAIN or record.value_len == NOT_PLAIN:
@@ -190,7 +199,7 @@ cdef class Route:
         self.lock.release()
         if rc != 0:
             return None
-        return Delivery(pending, index, record.timestamp)
+        return delivery_of(pending, index, record.timestamp)
 
     cdef int32_t place(self, const csrc.builder_record *record, partition) except? -2:
         """The record's partition; -1 when others decide."""
@@ -209,3 +218,28 @@ cdef class Route:
         self.sticky_left -= size
         self.sticky_bytes += size
         return self.sticky
+
+
+cdef class Intake:
+    """What a producer's records come in by. routes: by topic, none where more has to be done."""
+
+    def __init__(self, dict routes not None):
+        self.routes = routes
+
+    def send(self, topic, value=None, key=None, *, partition=None, timestamp=None, headers=None,
+             on_delivery=None):
+        """Hands one record over; its outcome is in the Delivery.
+
+        value, key: bytes, str or a buffer, or what the serializers take. timestamp: ms, None for
+        now. headers: pairs or a dict. on_delivery(RecordMetadata or None, error or None) is called
+        on the client's thread. Raises BufferFullError or KafkaTimeoutError after max.block.ms,
+        SerializationError, other KafkaErrors.
+        """
+        cdef object taken
+        if on_delivery is None and not headers:
+            route = self.routes.get(topic)
+            if route is not None:
+                taken = (<Route>route).take(value, key, partition, timestamp)
+                if taken is not None:
+                    return taken
+        return self.send_slowly(topic, value, key, partition, timestamp, headers, on_delivery)

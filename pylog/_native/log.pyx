@@ -11,7 +11,6 @@ import os
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
@@ -117,6 +116,10 @@ cdef class LogDir:
     def offline(self) -> bool:
         return csrc.log_dir_offline(self.dir)
 
+    def fail(self, int error) -> None:
+        """Takes it offline: a file beside the logs met `error`, an errno."""
+        csrc.log_dir_give_up(self.dir, error)
+
     @property
     def failure(self):
         """(errno, its name, the failing call) of what took the directory offline, or None."""
@@ -127,12 +130,12 @@ cdef class LogDir:
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
     def look_at_space(self, reserve_bytes=None):
-        """(free, total) in bytes. reserve_bytes: what clients must leave free from now on."""
+        """(free, total) in bytes; reserve_bytes: left free by clients. Once a second or so."""
         cdef int64_t free_bytes = 0, total_bytes = 0
         if reserve_bytes is not None:
             csrc.log_dir_set_reserve(self.dir, reserve_bytes)
         with nogil:
-            csrc.log_dir_look_at_space(self.dir, &free_bytes, &total_bytes)
+            csrc.log_dir_tend(self.dir, &free_bytes, &total_bytes)
         return free_bytes, total_bytes
 
     @property
@@ -167,9 +170,7 @@ cdef class LogDir:
         """Open segment descriptors, group commits, and files synced by them."""
         cdef csrc.log_dir_figures figures
         csrc.log_dir_stats(self.dir, &figures)
-        return {"open_files": figures.open_files, "flush_groups": figures.flush_groups,
-                "flush_files": figures.flush_files, "rolls": figures.rolls,
-                "segments_deleted": figures.segments_deleted}
+        return figures
 
 
 @cython.no_gc
@@ -429,8 +430,6 @@ cdef class Log:
                 while at < found.length:
                     n = csrc.log_range_read(
                         &found, to + at, <size_t>(found.length - at), found.position + at)
-                    if n < 0 and errno == EINTR:
-                        continue
                     if n <= 0:
                         break
                     at += <int32_t>n

@@ -128,7 +128,12 @@ def _topic(image, topic, first, room):
 
 
 def offline_replicas(image, state) -> tuple:
-    """The replicas of a partition whose broker is not serving."""
+    """The replicas of a partition whose broker is not serving, or that lie on a disk that failed:
+    an in-sync one on an active broker would lead otherwise.
+    """
+    if state.leader == NO_LEADER:
+        return tuple(id_ for id_ in state.replicas
+                     if id_ in state.isr or not image.broker_is_active(id_))
     for broker_id in state.replicas:
         broker = image.brokers.get(broker_id)
         if broker is None or broker.fenced:

@@ -87,6 +87,8 @@ async def _moved(broker, paths: dict, path: str, name: str, index: int) -> int:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if broker.image.partition(name, index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker.logs.is_offline(name, index):
+        return ErrorCode.KAFKA_STORAGE_ERROR
     if broker.logs.get(name, index) is None:
         return ErrorCode.REPLICA_NOT_AVAILABLE
     if name in COORDINATED and broker.logs.place(name, index) != number:

@@ -96,6 +96,8 @@ def leader_log(broker, topic_name, index, client_epoch):
     state = broker.image.partition(topic_name, index)
     if state is None:
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker.logs.is_offline(topic_name, index):
+        return None, ErrorCode.KAFKA_STORAGE_ERROR
     if client_epoch >= 0 and client_epoch < state.leader_epoch:
         return None, ErrorCode.FENCED_LEADER_EPOCH
     if client_epoch > state.leader_epoch:

@@ -37,6 +37,7 @@ class Queue(Lane):
         self.in_flight: list[Pending] = []
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
+        self.is_known = False  # The broker has acknowledged a batch of this producer id.
 
     def put_back(self, pending: Pending) -> None:
         """Among the ready ones again, to be tried anew. Keeps (2)."""

@@ -1,6 +1,7 @@
 """The producer of a program without asyncio: records one by one, or whole tables.
 
-Owns: nothing; the work is producing.Producing's, on the shared event loop.
+Owns: nothing; the work is producing.Producing's, on the shared event loop, and of plain records
+  _native.intake's.
 Called by: applications, from any number of threads.
 Invariants: (1) send() returns as soon as the record is in its batch, and blocks for at most
   max.block.ms; (2) callbacks run on the client's thread, which must not wait there.
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pylog._native.intake import Intake
 from pylog.client.deliveries import Delivery, TableDelivery
 from pylog.client.driver import Driver
 from pylog.client.errors import BufferFullError, KafkaTimeoutError
@@ -24,7 +26,7 @@ from pylog.client.settings import PRODUCER, Settings
 CLOSE_S = 30.0
 
 
-class Producer:
+class Producer(Intake):
     """Writes to topics: `with Producer(bootstrap_servers="…") as producer: producer.send(…)`.
 
     Settings have Kafka's names, in a dict with dots or as keywords with underscores.
@@ -39,7 +41,7 @@ class Producer:
                             or self._core.value_serializer is not None)
         self._intercepts = bool(self._core.interceptors)
         # Where nothing has to be done to a record before it is taken.
-        self._routes = self._core.routes if plain and not self._serializes else {}
+        super().__init__(self._core.routes if plain and not self._serializes else {})
 
     async def _make(self) -> Producing:
         return await Producing(self.settings).start()
@@ -52,21 +54,10 @@ class Producer:
 
     # Records
 
-    def send(self, topic: str, value: Any = None, key: Any = None, *, partition: int | None = None,
-             timestamp: int | None = None, headers: Any = None,
-             on_delivery: Callable[..., Any] | None = None) -> Delivery:
-        """Hands one record over; its outcome is in the Delivery.
-
-        value, key: bytes, str or a buffer, or what the serializers take. timestamp: ms, None for
-        now. headers: pairs or a dict. on_delivery(RecordMetadata or None, error or None) is called
-        on the client's thread. Raises BufferFullError or KafkaTimeoutError after max.block.ms,
-        SerializationError, other KafkaErrors.
-        """
-        route = self._routes.get(topic)
-        if route is not None:
-            taken = route.append(value, key, partition, timestamp, headers, on_delivery)
-            if taken is not None:
-                return taken
+    def send_slowly(self, topic: str, value: Any, key: Any, partition: int | None,
+                    timestamp: int | None, headers: Any,
+                    on_delivery: Callable[..., Any] | None) -> Delivery:
+        """What `send` leaves: a record that begins a batch, has to be made bytes, or must wait."""
         core = self._core
         core.check()
         if self._intercepts:

@@ -5,7 +5,9 @@ Called by: client.producing, on its event loop.
 Invariants: (1) batches of a partition are sent in the order of their numbers, and with idempotence
   acknowledged in it; (2) a retry is sent only while nothing else of its partition is under way;
   (3) per broker at most max.in.flight.requests.per.connection requests are under way; (4) sequences
-  of a partition leave no gap: after a loss a new epoch begins at 0.
+  of a partition leave no gap: after a loss a new epoch begins at 0; (5) the first batch of a
+  producer id goes alone: a broker that does not know the producer takes any sequence, so a second
+  batch could get in while the first has to come again.
 Source: Kafka's Java client (Sender); KIP-98, KIP-360 (epochs), KIP-580 (backoff), KIP-91 (delivery
   timeout).
 """
@@ -119,8 +121,8 @@ class Sender:
             return None  # Keeps (1) and (2).
         if self.identity is None:
             return head
-        if len(queue.in_flight) >= IN_FLIGHT_PER_PARTITION_MAX:
-            return None
+        if len(queue.in_flight) >= (IN_FLIGHT_PER_PARTITION_MAX if queue.is_known else 1):
+            return None  # Keeps (5).
         if queue.needs_new_epoch:
             self._begin_anew(queue)
         return head if self.identity.admits(queue.topic, queue.partition) else None
@@ -270,6 +272,7 @@ class Sender:
 
     def _acknowledged(self, pending: Pending, base_offset: int, append_time: int) -> None:
         pending.queue.in_flight.remove(pending)
+        pending.queue.is_known = True
         self.accumulator.settle(pending, base_offset, append_time)
 
     # Failures.
@@ -339,6 +342,7 @@ class Sender:
             return
         stale = (queue.producer_id, queue.epoch) != (identity.producer_id, identity.epoch)
         if stale and not queue.in_flight:
+            queue.is_known = queue.is_known and queue.producer_id == identity.producer_id
             queue.producer_id, queue.epoch = identity.producer_id, identity.epoch
             queue.next_sequence = 0
         pending.base_sequence = queue.next_sequence

@@ -33,12 +33,13 @@ Choice = namedtuple("Choice", "candidate first_dirty end dirty_bytes ratio")
 
 
 class Cleaner:
-    """Compaction of one node's logs. candidates: gives the Candidates there are now."""
+    """Compaction of one node's logs in `disks`, its Directories. candidates: gives the Candidates
+    there are now."""
 
-    def __init__(self, settings, now_ms, paths, candidates):
+    def __init__(self, settings, now_ms, disks, candidates):
         self._settings = settings
         self._now_ms = now_ms
-        self._paths = paths
+        self._disks = disks
         self._candidates = candidates
         self._clean_until = None     # (topic, partition) -> offset below which all is clean
         self._at_work = set()        # keys of logs that a thread cleans
@@ -210,7 +211,7 @@ class Cleaner:
 
     def _load(self) -> dict:
         found = {}
-        for path in self._paths:
+        for path in self._disks.paths:
             for key, offset in files.read_offsets(os.path.join(path, CHECKPOINT)).items():
                 # A partition that moved may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
@@ -220,8 +221,9 @@ class Cleaner:
         here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
-            files.write_offsets(os.path.join(self._paths[place], CHECKPOINT), rows)
+            files.write_offsets(os.path.join(self._disks.paths[place], CHECKPOINT), rows)
         except OSError as error:
+            self._disks.fail(place, error)
             # The next start takes more for dirty than there is.
             log.error("the cleaner's checkpoint could not be written",
                       extra={"reason": error.strerror})

@@ -1,33 +1,29 @@
 """All partition logs of this node: opened at the start, kept in order, closed at the stop.
 
-Owns: the log directories with their locks, every Log, the checkpoint files.
+Owns: every Log, the checkpoint files; the log directories are log.directories'.
 Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
-Invariants: (1) one process at a time has a directory; (2) a partition has one Log; (3) a checkpoint
-  never promises more than is on disk; (4) a clean start trusts only what the last clean stop of
-  ours wrote: the marks in state.lmdb and in the directories must agree, for Kafka may have run in
-  between.
+Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
+  partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
+  trusts only what the last clean stop of ours wrote: the marks in state.lmdb and in the directories
+  must agree, for Kafka may have run in between.
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
-import fcntl
 import logging
 import os
 import re
 import threading
 
-from pylog._native.log import Log, LogDeleted, LogDir, LogError
-from pylog.config import ConfigError, validate_topic_config
+from pylog._native.log import Log, LogDeleted, LogError
 from pylog.log import checkpoints as files
-from pylog.log import partitions, recovery
+from pylog.log import branches, partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
+from pylog.log.directories import Directories, remove_tree
 from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
 from pylog.log.errors import StartError
 
-LOCK = ".lock"
 METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
-# The default of log.dir.free.bytes.min.
-RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 
 log = logging.getLogger("pylog.log")
 
@@ -39,15 +35,14 @@ class LogManager:
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
-        self.directories = []
+        self.disks = Directories(self.paths, settings, io_pool)
         self.failed = False
         self._settings = settings
-        self._io_pool = io_pool
         self._now_ms = now_ms
-        self._locks = []
+        self._offline = set()    # (name, index) of partitions in a directory that failed
+        self._lost = []          # those of them that take_failed() has not told yet
+        self._unopened = {}      # (name, index) -> role, of those that could not be opened yet
         self._topics = {}        # name -> (topic id, [Log or None], overrides)
-        self._listings = []      # per directory, the names in it at the start
-        self._loads = []         # per directory, how many partitions it holds
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
@@ -62,33 +57,34 @@ class LogManager:
         self._recovery = None    # recovery.Recovery, after an unclean stop
         self._lists_lock = threading.Lock()   # A list of Logs is replaced while threads fill it in.
         self._moved = []         # Logs of before, which some may still read
-        self.cleaner = Cleaner(settings, now_ms, self.paths, self._compacted)
+        self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Takes the log directories. Raises StartError: one is unusable, or another broker's."""
-        for path in self.paths:
-            try:
-                os.makedirs(path, exist_ok=True)
-                self._locks.append(_locked(os.path.join(path, LOCK)))
-                self.directories.append(LogDir(path, self._io_pool))
-                self._listings.append(set(os.listdir(path)))
-            except OSError as error:
-                raise StartError(f"log directory {path}: {error.strerror or error}") from error
-            self._loads.append(0)
+        """Takes the log directories. Raises StartError as Directories.open."""
+        self.disks.open()
+
+    @property
+    def directories(self) -> list:
+        """The LogDirs by number; None where the start could not use one."""
+        return self.disks.natives
 
     def take_clean_marks(self, stored: list) -> bool:
         """Whether the last stop was clean and ours (4). The marks are gone afterwards."""
-        found = [list(files.clean_mark(path)) for path in self.paths]
-        for path in self.paths:
-            files.remove_clean_mark(path)
+        found = [[] for _ in self.paths]
+        for number, path in self.disks.usable():
+            try:
+                found[number] = list(files.clean_mark(path))
+                files.remove_clean_mark(path)
+            except OSError as error:
+                self.disks.fail(number, error)
         return bool(stored) and stored == found and all(found)
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
         return any(_PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION
-                   for listing in self._listings for name in listing)
+                   for listing in self.disks.listings for name in listing)
 
     def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
@@ -100,7 +96,9 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
-        hints = {} if clean else partitions.hints(self.paths)
+        self._left_over += branches.take_left_over(
+            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, places)
+        hints = {} if clean else partitions.hints([path for _, path in self.disks.usable()])
         plan = []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -110,11 +108,15 @@ class LogManager:
                 if role is not None:
                     place = places.pop(f"{name}-{index}", None)
                     checkpoint = checkpoints.pop((topic_id, index), None)
+                    if place is None and len(self.disks.usable()) < len(self.paths):
+                        # Keeps (1).
+                        self._lose(name, index)
+                        continue
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
         self._gone += checkpoints
         self._set_aside(places)
-        self._listings.clear()
-        self._look_at_space()
+        self.disks.listings.clear()
+        self.disks.look_at_space()
         self._open_all(plan, clean, hints)
 
     def move(self, name: str, index: int, place: int) -> None:
@@ -136,8 +138,9 @@ class LogManager:
         self.moves.begin(Move(name, index, place, one, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now. Blocks. Logs of before go next time."""
-        changed = []
+        """Topics of which a partition has another Log now, or one at last. Blocks. Logs of before
+        go next time."""
+        changed = self._open_late()
         while self._moved:
             try:
                 self._moved.pop().delete(self._now_ms())
@@ -152,8 +155,8 @@ class LogManager:
                     "topic": name, "partition": index, "reason": str(error)})
                 continue
             topic_id, logs, overrides = self._topics[name]
-            self._loads[self._place_of.pop(move.source, 0)] -= 1
-            self._loads[move.place] += 1
+            self.disks.loads[self._place_of.pop(move.source, 0)] -= 1
+            self.disks.loads[move.place] += 1
             self._place_of[one] = move.place
             self._timed.discard(move.source)
             # Settings may have changed since the move began.
@@ -177,19 +180,19 @@ class LogManager:
 
     def _complete_moves(self, places: dict) -> None:
         """What a stop in the middle of a move left: the only copy becomes the partition."""
-        for number, listing in enumerate(self._listings):
+        for number, listing in enumerate(self.disks.listings):
             for found in filter(None, map(FUTURE.fullmatch, listing)):
                 path = os.path.join(self.paths[number], found[0])
                 if found[1] in places or not _PARTITION_DIRECTORY.fullmatch(found[1]):
                     self._left_over.append(path)
                 else:
-                    os.rename(path, os.path.join(self.paths[number], found[1]))
+                    self.disks.rename(number, found[0], found[1])
                     places[found[1]] = number
 
     def _places(self) -> dict:
         """Partition directory -> number of the log directory that it is in."""
         places = {}
-        for number, listing in enumerate(self._listings):
+        for number, listing in enumerate(self.disks.listings):
             for name in listing:
                 if _PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION:
                     if name in places:
@@ -209,18 +212,18 @@ class LogManager:
             if not trusted:
                 checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
             if place is None:
-                place = self._least_loaded()
-            self._loads[place] += 1
-            one = self._opened(place, name, topic_id, index, config, checkpoint, trusted)
+                place = self.disks.least_loaded()
+            one = self._opened(place, name, topic_id, index, role, config, checkpoint, trusted)
             if one is not None:
-                self._list(name, index, one, role, config)
+                self._list(name, index, one, config)
 
         if clean:
             for entry in plan:
                 open_one(entry)
         elif plan:
             self._recovery = recovery.Recovery(
-                [(entry[1], entry[6] or 0, entry) for entry in plan], self.directories,
+                [(entry[1], entry[6] or 0, entry) for entry in plan],
+                [native for native in self.directories if native is not None],
                 self._settings["num.recovery.threads.per.data.dir"], open_one)
             self._recovery.begin()
             recovery.tell(self.directories, self.paths)
@@ -229,9 +232,8 @@ class LogManager:
                 "count": len(plan) - self.recovering, "left": self.recovering, "clean": clean,
                 "ms": self._now_ms() - begin_ms})
 
-    def _list(self, name: str, index: int, one, role, config) -> None:
+    def _list(self, name: str, index: int, one, config) -> None:
         """Puts an opened Log where the others find it; its topic's settings may have changed."""
-        _assume(one, role)
         with self._lists_lock:
             _, logs, overrides = self._topics[name]
             logs[index] = one
@@ -259,14 +261,17 @@ class LogManager:
         self.moves.stop()
         with self._upkeep_lock:
             now_ms = self._now_ms()
-            for directory in self.directories:
+            self.failed |= len(self.disks.usable()) < len(self.paths)
+            for number, _ in self.disks.usable():
                 try:
-                    directory.settle()
+                    self.directories[number].settle()
                 except LogError as error:
                     self.failed = True
                     log.error("a log directory could not be flushed", extra={"reason": str(error)})
             entries = []
-            for _, topic_id, index, one in self._all():
+            for name, topic_id, index, one in self._all():
+                if self.is_offline(name, index):
+                    continue
                 try:
                     one.settle(now_ms)
                     entries.append(((topic_id, index), partitions.at_rest(one)))
@@ -286,11 +291,7 @@ class LogManager:
         """Lets go of the logs and the directories."""
         for logs in (self._topics, self._place_of, self._timed):
             logs.clear()
-        self.directories.clear()
-        self._io_pool = None
-        for descriptor in self._locks:
-            os.close(descriptor)
-        self._locks.clear()
+        self.disks.close()
 
     # ---- partitions -----------------------------------------------------------------------------
 
@@ -301,22 +302,54 @@ class LogManager:
             return None
         return entry[1][index]
 
-    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> list:
+        """What create() takes to make `name` a branch of `source`. Raises LogError, OSError."""
+        parts = branches.prepare(
+            [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
+            name, topic_id, cut, self._config(overrides), self._now_ms())
+        # Before the topic is: what is linked must never be walked from its beginning and cut.
+        self._store.save(None, [((topic_id, index), part.checkpoint)
+                                for index, part in enumerate(parts)])
+        return parts
+
+    def is_offline(self, name: str, index: int) -> bool:
+        """Whether the partition is in a directory that failed, as far as take_failed() told."""
+        return (name, index) in self._offline
+
+    def any_offline(self, name: str) -> bool:
+        return any(topic == name for topic, _ in list(self._offline))
+
+    def take_failed(self) -> list:
+        """(name, index) of the partitions whose directories failed since the last call."""
+        failed = set(self.disks.newly_failed())
+        for name, _, index, one in self._all() if failed else ():
+            if self._place_of.get(one, 0) in failed:
+                self._timed.discard(one)
+                self._lose(name, index)
+        found, self._lost = self._lost, []
+        return found
+
+    def _lose(self, name: str, index: int) -> None:
+        self._offline.add((name, index))
+        self._lost.append((name, index))
+
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict, branch=None) -> None:
         """Opens the partitions of a new topic.
 
         roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
-        replica. A partition that cannot be opened is offline until the next start.
+        replica. branch: of prepare_branch(). A partition that cannot be opened is offline until the
+        next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
+        if branch is not None:
+            branches.publish(name, branch)
         for index, role in enumerate(roles):
             if role is not None:
-                place = self._least_loaded()
-                self._loads[place] += 1
-                logs[index] = self._opened(place, name, topic_id, index, config,
-                                           partitions.NOTHING_KNOWN, False)
-                if logs[index] is not None:
-                    _assume(logs[index], role)
+                place = self.disks.least_loaded() if branch is None else branch[index].place
+                known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
+                logs[index] = self._opened(
+                    place, name, topic_id, index, role, config, known, False)
         self._topics[name] = (topic_id, logs, overrides)
 
     def delete(self, name: str) -> None:
@@ -326,12 +359,14 @@ class LogManager:
         self.cleaner.forget(name)
         for index in range(len(logs)):
             self.moves.cancel(name, index)
+            self._offline.discard((name, index))
+            self._unopened.pop((name, index), None)
         for index, one in enumerate(logs):
             if one is not None:
                 self._saved.pop((topic_id, index), None)
                 self._gone.append((topic_id, index))
                 self._timed.discard(one)
-                self._loads[self._place_of.pop(one, 0)] -= 1
+                self.disks.loads[self._place_of.pop(one, 0)] -= 1
                 try:
                     one.delete(self._now_ms())
                 except LogError as error:
@@ -369,11 +404,11 @@ class LogManager:
             # One of the older ones that is not open could not be opened: it stays as it is.
             if role is not None and (index >= len(logs) or grown[index] is not None):
                 if grown[index] is None:
-                    place = self._least_loaded()
-                    self._loads[place] += 1
-                    grown[index] = self._opened(place, name, topic_id, index, config,
-                                                partitions.NOTHING_KNOWN, False)
-                _assume(grown[index], role)
+                    grown[index] = self._opened(
+                        self.disks.least_loaded(), name, topic_id, index, role, config,
+                        partitions.NOTHING_KNOWN, False)
+                else:
+                    partitions.assume(grown[index], role)
         self._topics[name] = (topic_id, grown, overrides)
 
     def by_topic(self) -> list:
@@ -395,15 +430,16 @@ class LogManager:
 
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""
-        rows = [(path, directory.offline, [])
-                for path, directory in zip(self.paths, self.directories, strict=True)]
+        rows = [(path, not self.disks.online(number), [])
+                for number, path in enumerate(self.paths)]
         for name, _, index, one in self._all():
             rows[self._place_of.get(one, 0)][2].append((name, index, one))
         return rows
 
-    def _opened(self, place: int, name: str, topic_id: bytes, index: int, config, checkpoint,
+    def _opened(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
                 trusted: bool):
-        """The partition's Log, or None when it cannot be opened."""
+        """The partition's Log in its role, or None when it cannot be opened."""
+        self.disks.loads[place] += 1
         where = (self.directories[place], name, index, topic_id, config)
         try:
             if not trusted:
@@ -412,18 +448,40 @@ class LogManager:
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
+            if not self.disks.online(place):
+                self._lose(name, index)
+            elif not trusted and checkpoint is partitions.NOTHING_KNOWN:
+                # It is new: there may be room for it later.
+                self._unopened[name, index] = place, role
             return None
         if place:
             self._place_of[one] = place
         self._watch(one, config)
+        partitions.assume(one, role)
         return one
+
+    def _open_late(self) -> list:
+        """Opens what found no room when it was made. Returns the topics."""
+        changed = []
+        for (name, index), (place, role) in list(self._unopened.items()):
+            if self.directories[place].short_of_space:
+                continue
+            topic_id, logs, overrides = self._topics[name]
+            del self._unopened[name, index]
+            self.disks.loads[place] -= 1
+            one = self._opened(place, name, topic_id, index, role, self._config(overrides),
+                               partitions.NOTHING_KNOWN, False)
+            if one is not None:
+                self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+                changed.append(name)
+        return changed
 
     def _set_aside_another_topics(self, place: int, name: str, topic_id: bytes, index: int) -> None:
         """A directory of an earlier topic of that name must not be taken for this one's."""
-        path = os.path.join(self.paths[place], f"{name}-{index}")
-        found = partitions.topic_id_in(path)
+        directory = f"{name}-{index}"
+        found = partitions.topic_id_in(os.path.join(self.paths[place], directory))
         if found is not None and found != topic_id:
-            _rename_stray(path)
+            self.disks.set_aside(place, directory)
 
     def _watch(self, one, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
@@ -435,7 +493,7 @@ class LogManager:
         """The native settings of a topic; topics without overrides share one object."""
         if overrides:
             return partitions.native_config(
-                self._settings.topic_config(_valid(overrides)), self._settings)
+                self._settings.topic_config(partitions.usable(overrides)), self._settings)
         if self._default_config is None:
             self._default_config = partitions.native_config(
                 self._settings.topic_config({}), self._settings)
@@ -455,13 +513,10 @@ class LogManager:
     def _set_aside(self, places: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
         for name, number in places.items():
-            _rename_stray(os.path.join(self.paths[number], name))
-        for number, listing in enumerate(self._listings):
+            self.disks.set_aside(number, name)
+        for number, listing in enumerate(self.disks.listings):
             self._left_over += [os.path.join(self.paths[number], name) for name in listing
                                 if name.endswith("-delete")]
-
-    def _least_loaded(self) -> int:
-        return min(range(len(self._loads)), key=self._loads.__getitem__)
 
     def _all(self):
         """(name, topic id, partition, Log) of every open partition."""
@@ -478,12 +533,12 @@ class LogManager:
             if self._closing or self._due is None:
                 return
             while self._left_over and not self._closing:
-                _remove_tree(self._left_over.pop())
+                remove_tree(self._left_over.pop())
             every = now_ms >= self._due[0]
             if every:
                 self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
             self.cleaner.tend()
-            self._look_at_space()
+            self.disks.look_at_space()
             recovery.tell(self.directories, self.paths)
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
             # The files that it writes are of all partitions.
@@ -491,24 +546,12 @@ class LogManager:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
 
-    def _look_at_space(self) -> None:
-        wanted = self._settings["log.dir.free.bytes.min"]
-        for number, directory in enumerate(self.directories):
-            before = directory.short_of_space
-            free, total = directory.look_at_space()
-            reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
-            directory.look_at_space(reserve)
-            if directory.short_of_space and not before:
-                log.error("the disk is nearly full: produce is refused", extra={
-                    "directory": self.paths[number], "free": free, "reserve": reserve})
-            elif before and not directory.short_of_space:
-                log.warning("the disk has room again", extra={
-                    "directory": self.paths[number], "free": free})
-
     def _keep(self, now_ms: int, logs) -> None:
         for one in logs:
             if self._closing:
                 return
+            if one.log_dir.offline:
+                continue
             try:
                 one.upkeep(now_ms)
             except LogDeleted:
@@ -519,9 +562,9 @@ class LogManager:
     def _checkpoint(self) -> None:
         """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
         changed = []
-        for directory in self.directories:
+        for number, _ in self.disks.usable():
             try:
-                directory.flush()
+                self.directories[number].flush()
             except LogError as error:
                 log.error("a flush failed", extra={"reason": str(error)})
         for _, topic_id, index, one in self._all():
@@ -538,61 +581,12 @@ class LogManager:
 
     def _write_checkpoint_files(self) -> None:
         """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
-        for number, path in enumerate(self.paths):
+        for number, path in self.disks.usable():
             rows = [(name, index, one) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number]
-            files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
-                (name, index, one.recovery_point) for name, index, one in rows])
-            files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
-                (name, index, one.high_watermark) for name, index, one in rows])
-            files.write_offsets(os.path.join(path, files.LOG_START), [
-                (name, index, one.start_offset) for name, index, one in rows
-                if one.start_offset > 0])
-
-
-def _locked(path: str) -> int:
-    """A descriptor that holds the lock file, until it is closed or the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
-    return descriptor
-
-
-def _valid(overrides: dict) -> dict:
-    """What can be applied: a log that another version wrote may hold settings unknown here."""
-    valid = {}
-    for name, text in overrides.items():
-        try:
-            validate_topic_config(name, text)
-            valid[name] = text
-        except ConfigError as error:
-            log.warning("a topic setting is ignored", extra={"reason": str(error)})
-    return valid
-
-
-def _remove_tree(path: str) -> None:
-    # Imported here: it costs a start 5 ms, and few starts need it.
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _rename_stray(path: str) -> None:
-    os.rename(path, f"{path}.{os.urandom(16).hex()}-stray")
-    log.warning("a partition that no topic has was set aside", extra={"directory": path})
-
-
-def _assume(one, role) -> None:
-    """Gives a log the part that the image has for it."""
-    leads, leader_epoch, alone = role
-    if leads and one.is_leader and one.leader_epoch == leader_epoch:
-        return
-    if leads:
-        one.become_leader(leader_epoch, alone)
-    else:
-        one.become_follower(leader_epoch)
+            try:
+                partitions.write_checkpoint_files(path, rows)
+            except OSError as error:
+                self.disks.fail(number, error)
+                log.error("a checkpoint could not be written", extra={
+                    "directory": path, "reason": error.strerror})

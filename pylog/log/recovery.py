@@ -125,7 +125,7 @@ class Recovery:
 def tell(directories, paths) -> None:
     """A line for each damage that was met since the last call."""
     for directory, path in zip(directories, paths, strict=True):
-        for damage in damages.take(directory):
+        for damage in damages.take(directory) if directory is not None else ():
             what = {"cut": "the end of a log was cut off: it held no whole batch",
                     "dropped": "a segment was dropped: it followed a cut",
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]

@@ -161,6 +161,24 @@ def _elected(image, name, index, election):
         isr=None if leader in state.isr else [leader])
 
 
+def leave_offline(image: Image, broker_id: int, offline) -> list:
+    """Records for replicas of a broker whose disk failed: another in-sync one leads, or none (2).
+
+    offline: [(topic name, partition index)].
+    """
+    records = []
+    for name, index in offline:
+        state = image.partition(name, index)
+        if state is None or state.leader != broker_id:
+            continue
+        left = [other for other in state.isr
+                if other != broker_id and image.broker_is_active(other)]
+        records.append(messages.PartitionChangeRecord(
+            partition_id=index, topic_id=image.topics[name].id,
+            leader=left[0] if left else NO_LEADER, isr=left or None))
+    return records
+
+
 # ---- reassignments ----------------------------------------------------------------------------
 
 

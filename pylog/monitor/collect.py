@@ -175,10 +175,10 @@ class Collector:
 
     def _directories(self, page, appends: int) -> None:
         logs = self._broker.logs
-        found = [((path,), directory) for path, directory in zip(
-            logs.paths, list(logs.directories), strict=False)]
+        every = list(zip(logs.paths, list(logs.directories), strict=False))
         page.family("pylog_log_directory_offline", [
-            (values, int(directory.offline)) for values, directory in found])
+            ((path,), int(directory is None or directory.offline)) for path, directory in every])
+        found = [((path,), directory) for path, directory in every if directory is not None]
         free = []
         for values, _ in found:
             with contextlib.suppress(OSError):

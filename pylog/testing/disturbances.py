@@ -85,7 +85,7 @@ class Disturbances:
         return await _in_thread(_shut_down, self._port, self._own_port)
 
     def set_disk(self, kind: str) -> None:
-        for directory in self._broker.logs.directories:
+        for directory in filter(None, self._broker.logs.directories):
             directory.set_disk(DISKS[kind])
 
 

@@ -21,7 +21,8 @@ RESPONSE = messages.ProduceResponse
 class World:
     """One broker, one topic; requests wait in `requests` until the test answers them."""
 
-    def __init__(self, idempotent=True, batch_bytes=100, **more):
+    def __init__(self, idempotent=True, batch_bytes=100, acquainted=True, **more):
+        self.acquainted = acquainted and idempotent
         self.settings = Settings(PRODUCER, bootstrap_servers="x:1", retry_backoff_ms=1,
                                  retry_backoff_max_ms=2, **more)
         self.requests: list = []
@@ -64,6 +65,8 @@ class World:
     def put(self, value, partition=0):
         """One record; with 90 bytes it fills a batch."""
         queue = self.accumulator.queue("t", partition)
+        if self.acquainted and queue.producer_id == -1:
+            queue.producer_id, queue.epoch, queue.is_known = 7, 0, True
         taken = self.accumulator.append(queue, None, value, 5, None, None, len(value))
         return None if taken is None else taken[0]
 
@@ -113,6 +116,20 @@ def with_options(**options):
         test.options = options
         return test
     return mark
+
+
+@played
+@with_options(acquainted=False)
+async def test_the_first_batch_of_a_producer_goes_alone_until_it_is_in(world):
+    for i in range(3):
+        world.put(bytes([i]) * 60)
+    await world.wait(1)
+    world.answer(0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    await world.wait(2)
+    assert [world.sent(number) for number in range(2)] == [(0, 0, b"\0"), (0, 0, b"\0")]
+    world.answer(1)
+    await world.wait(4)
+    assert [world.sent(number) for number in (2, 3)] == [(0, 1, b"\1"), (0, 2, b"\2")]
 
 
 @played
@@ -178,6 +195,7 @@ async def test_a_forgotten_producer_begins_a_new_epoch_at_zero(world):
     await world.wait(3)
     assert world.sent(2) == (1, 0, b"\1")
     world.put(b"\2" * 60)
+    world.answer(2)
     await world.wait(4)
     assert world.sent(3) == (1, 1, b"\2")
 

@@ -88,6 +88,14 @@ def test_idle_producers_are_forgotten_after_their_time(tmp_path):
     assert send(one, 5) == (1, 1)
 
 
+def test_a_producer_without_an_epoch_goes_on_with_any_sequence(one):
+    send(one, 0, epoch=-1)
+    assert send(one, 5, epoch=-1) == (1, 1)
+    assert send(one, 5, epoch=-1) == (1, 1)
+    assert send(one, 3, 2, epoch=0) == (2, 3)
+    assert refused(one, 9, epoch=0) == 45
+
+
 def test_state_is_there_after_a_clean_stop_and_an_epoch_stays_fenced(tmp_path):
     directory = log.LogDir(tmp_path, 1)
     one = opened(directory)

@@ -1,0 +1,170 @@
+"""The log directories of one node: which can be used, which failed, which has room.
+
+Owns: the directories' locks and native LogDirs.
+Called by: log.manager; tools.repair (locked).
+Invariants: (1) one process at a time has a directory; (2) a directory that failed stays offline
+  until the next start; (3) the first one holds the metadata: without it there is no broker.
+Source: KIP-112 (a disk that fails), KIP-858.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+
+from pylog._native.log import LogDir
+from pylog.log.errors import StartError
+
+LOCK = ".lock"
+IDENTITY = "meta.properties"
+# The default of log.dir.free.bytes.min.
+RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
+
+log = logging.getLogger("pylog.log")
+
+
+class Directories:
+    """paths: all that are configured, by number. natives: their LogDirs, None where the start could
+    not use one. listings: the names in each at the start. loads: how many partitions each holds.
+    """
+
+    def __init__(self, paths, settings, io_pool):
+        self.paths = paths
+        self.natives = []
+        self.listings = []
+        self.loads = []
+        self._settings = settings
+        self._io_pool = io_pool
+        self._locks = []
+        self._told = set()       # numbers of those whose failure is in the log
+
+    def open(self) -> None:
+        """Takes the directories. Raises StartError: none or not the first is usable, or another
+        broker has one."""
+        for number, path in enumerate(self.paths):
+            native, listing = None, set()
+            try:
+                os.makedirs(path, exist_ok=True)
+                self._locks.append(locked(os.path.join(path, LOCK)))
+                _read_once(os.path.join(path, IDENTITY))
+                listing = set(os.listdir(path))
+                native = LogDir(path, self._io_pool)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if number == 0:
+                    # Keeps (3).
+                    raise StartError(f"log directory {path}: {reason}") from error
+                self._told.add(number)
+                log.error("a log directory is offline", extra={
+                    "directory": path, "reason": reason})
+            self.natives.append(native)
+            self.listings.append(listing)
+            self.loads.append(0)
+
+    def close(self) -> None:
+        self.natives.clear()
+        self._io_pool = None
+        for descriptor in self._locks:
+            os.close(descriptor)
+        self._locks.clear()
+
+    def online(self, number: int) -> bool:
+        native = self.natives[number]
+        return native is not None and not native.offline
+
+    def usable(self) -> list:
+        """(number, path) of those that are online."""
+        return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
+
+    def least_loaded(self) -> int:
+        """Where the next partition goes; where none is online, the first, which refuses it."""
+        numbers = [number for number, _ in self.usable()]
+        return min(numbers, key=self.loads.__getitem__) if numbers else 0
+
+    def fail(self, number: int, error: OSError) -> None:
+        """A file beside the logs could not be read or written. No room is no fault of the disk."""
+        native = self.natives[number]
+        if native is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            native.fail(error.errno or errno.EIO)
+
+    def rename(self, number: int, name: str, goal: str) -> bool:
+        """Gives a partition's directory another name, at a start. False: the disk failed."""
+        path = self.paths[number]
+        try:
+            os.rename(os.path.join(path, name), os.path.join(path, goal))
+            return True
+        except OSError as error:
+            self.fail(number, error)
+            return False
+
+    def set_aside(self, number: int, name: str) -> None:
+        """Renames a partition's directory that no topic has; forgotten, not deleted."""
+        if self.rename(number, name, f"{name}.{os.urandom(16).hex()}-stray"):
+            log.warning("a partition that no topic has was set aside", extra={
+                "directory": os.path.join(self.paths[number], name)})
+
+    def newly_failed(self) -> list:
+        """Numbers of those that went offline since the last call; each is told of once."""
+        found = [number for number in range(len(self.natives))
+                 if not self.online(number) and number not in self._told]
+        for number in found:
+            self._told.add(number)
+            _, name, call = self.natives[number].failure
+            log.error("a log directory is offline", extra={
+                "directory": self.paths[number], "reason": f"{call}: {name}"})
+        return found
+
+    def fatal(self) -> str | None:
+        """Why the broker cannot go on, in one line; None: it can."""
+        if not self.usable():
+            return f"all log directories have failed: {', '.join(self.paths)}"
+        if not self.online(0):
+            return f"the log directory that holds the metadata has failed: {self.paths[0]}"
+        return None
+
+    def look_at_space(self) -> None:
+        """Refuses produce where less is left than the reserve, and lets it again."""
+        wanted = self._settings["log.dir.free.bytes.min"]
+        for number, path in self.usable():
+            native = self.natives[number]
+            before = native.short_of_space
+            free, total = native.look_at_space()
+            reserve = min(RESERVE_BYTES_MAX, total // RESERVE_PART) if wanted < 0 else wanted
+            native.look_at_space(reserve)
+            if native.short_of_space and not before:
+                log.error("the disk is nearly full: produce is refused", extra={
+                    "directory": path, "free": free, "reserve": reserve})
+            elif before and not native.short_of_space:
+                log.warning("the disk has room again", extra={"directory": path, "free": free})
+
+
+def locked(path: str) -> int:
+    """A descriptor that holds the lock file, until it is closed or the process ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        # The first keeps out another broker of ours, the second, Java's kind, one of Kafka's.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StartError(f"another broker uses {os.path.dirname(path)}: {LOCK} is held") from None
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_once(path: str) -> None:
+    """Raises OSError when a file that is there cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.read(1)
+    except FileNotFoundError:
+        return
+
+
+def remove_tree(path: str) -> None:
+    # Imported here: it costs a start 5 ms, and few starts need it.
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
