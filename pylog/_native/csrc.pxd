@@ -305,7 +305,7 @@ cdef extern from "log.h" nogil:
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
-    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_tend(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
     bint log_dir_short_of_space(const log_dir *dir)
     const disk *disk_of(disk_kind kind)
     void log_dir_set_disk(log_dir *dir, const disk *table)
@@ -346,6 +346,7 @@ cdef extern from "log.h" nogil:
                     const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
                     log_t **out)
     int log_rename(log_t *log, const char *name)
+    int log_seal(log_t *log, int64_t now_ms)
     int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
     int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)
