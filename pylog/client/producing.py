@@ -82,6 +82,8 @@ class Producing:
                 self.cluster, self.settings, self.accumulator.notify, self._fail)
         self.sender = Sender(self.cluster, self.settings, self.accumulator, self.identity,
                              self.acks)
+        if adaptive and isinstance(self.partitioner, Sticky):
+            self.partitioner.stalled = self.sender.stalled
         self._task = asyncio.create_task(self.sender.run())
         self._task.add_done_callback(self._ended)
         return self
