@@ -304,11 +304,18 @@ int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     return bytes;
 }
 
-/* Probes a byte every so often: what is evicted or not yet read lies in runs that are longer. */
+/* Long ranges are asked for as a whole, without starting to read them as the probes do. These look
+ * at a byte every so often, or only at both ends: a page that is on its way is no page yet, and
+ * what is evicted lies in runs that are longer. */
 int log_range_cached(const struct log_range *range) {
     enum { STEP = 128 << 10 };
-    int64_t last = range->length - 1;
-    for (int64_t at = 0; at <= last; at = at < last && at + STEP > last ? last : at + STEP) {
+    int64_t last = range->length - 1, step = STEP;
+    if (last >= STEP) {
+        int64_t resident = cold_resident(range->fd, range->position, range->length);
+        if (resident >= 0 && resident < range->length) return 0;
+        if (resident >= 0) step = last;
+    }
+    for (int64_t at = 0; at <= last; at = at < last && at + step > last ? last : at + step) {
         uint8_t byte;
         struct iovec to = {&byte, 1};
         ssize_t n = preadv2(range->fd, &to, 1, range->position + at, RWF_NOWAIT);
@@ -316,4 +323,13 @@ int log_range_cached(const struct log_range *range) {
         if (n <= 0) return 0;
     }
     return 1;
+}
+
+bool log_range_is_cold(const struct log_range *range) {
+    struct cold *cold = &range->segment->home->dir->cold;
+    return cold_expects(cold, range) || !log_range_cached(range);
+}
+
+bool log_range_warm(const struct log_range *range) {
+    return cold_read(&range->segment->home->dir->cold, range);
 }

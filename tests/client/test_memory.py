@@ -50,7 +50,8 @@ def test_memory_is_flat_over_many_records(brokerd, how, rounds):
     part = TopicPartition(topic, 0)
     put(brokerd, topic, [(b"key", bytes(100), BASE_MS, [("h", b"1")])] * RECORDS,
         batch_records=1000)
-    with reader(brokerd, topic) as consumer:
+    # A fetch waits at the end when the next round begins.
+    with reader(brokerd, topic, fetch_max_wait_ms=5) as consumer:
         for _ in range(5):
             read_through(consumer, part, how)
         gc.collect()
