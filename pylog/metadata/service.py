@@ -66,7 +66,7 @@ class Controller:
         clean: how this broker's last run ended. Raises MetadataError,
         Conflict.
         """
-        self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
+        self.image, unfinished = replayed(image, self._log.read(image.offset + 1))
         self._take_broker_configs()
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
@@ -442,7 +442,7 @@ async def _in_thread(work, *args):
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-def _replayed(image: Image, batches) -> tuple:
+def replayed(image: Image, batches) -> tuple:
     """(the image after the batches, whether they end within a transaction, whose records are void).
 
     Kafka's controllers write what is too long for one append, and their first records, between a
