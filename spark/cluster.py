@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 QUESTION_MS = 10_000
-_SHARED = ("bootstrap.servers", "client.id", "security.protocol")
+_SHARED = ("bootstrap.servers", "client.id", "security.protocol", "isolation.level")
 
 
 class ClusterError(Exception):
@@ -47,7 +47,8 @@ def _places(consumer: Any, topic: str) -> list[Any]:
 
 
 def ends(given: Mapping[str, Any], topic: str) -> dict[int, int]:
-    """The next offset of each partition. Raises ClusterError."""
+    """The next offset of each partition, under isolation.level read_committed the last stable one.
+    Raises ClusterError."""
     return _asked(given, lambda consumer: {
         place.partition: offset for place, offset in
         consumer.end_offsets(_places(consumer, topic)).items()})

@@ -25,7 +25,7 @@ from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker, KafkaMissing
 from bench.process import BrokerFailed, BrokerProcess
 from bench.vs import machine_line
-from spark import cluster, load, report, validate
+from spark import cluster, load, validate
 from spark.plan import Outcome, Plan, PlanError
 from spark.records import ContentError
 from spark.session import SetupError, session

@@ -141,7 +141,8 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
     """(verdict, seconds of reading). spark: a session, else one is made. begins: where the load
     began, when there is no manifest yet."""
     settings = {"bootstrap.servers": options.bootstrap}
-    ends = cluster.ends(settings, options.topic)
+    stable = {**settings, "isolation.level": options.isolation}
+    ends = cluster.ends(stable, options.topic)
     if begins is None:
         begins = _begins(options, settings)
     own = spark is None
@@ -156,11 +157,14 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
         if own:
             spark.stop()
     if options.follow:
-        ends = cluster.ends(settings, options.topic)
+        ends = cluster.ends(stable, options.topic)
     planned = {number: (begins[number], ends[number]) for number in ends}
     if options.stream:
         planned = _planned_by_stream(planned, rows)
-    return verdict(expected, rows, planned, lambda gaps: _explained(options, gaps)), seconds
+    return verdict(
+        expected, rows, planned,
+        lambda gaps: cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX]),
+        lambda: cluster.is_compacted(settings, options.topic)), seconds
 
 
 def _begins(options: argparse.Namespace, settings: dict[str, str]) -> dict[int, int]:
@@ -169,13 +173,6 @@ def _begins(options: argparse.Namespace, settings: dict[str, str]) -> dict[int, 
         return begins
     loaded = read_outcome(options.manifest)
     return {number: max(at, loaded.starts.get(number, 0)) for number, at in begins.items()}
-
-
-def _explained(options: argparse.Namespace, gaps: list[tuple[int, int, int]]) -> Any:
-    settings = {"bootstrap.servers": options.bootstrap}
-    if cluster.is_compacted(settings, options.topic):
-        return gaps
-    return cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX])
 
 
 def _columns(expected: Expected) -> list[str]:
