@@ -77,8 +77,8 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
 def _verdict(word: str, found: Verdict) -> str:
     if found.good:
         says = f"all {found.expected:,} records are there once, whole and in order, and no others"
-        says += (f", {found.superseded:,} of them replaced by later ones of their keys (compaction)."
-                 if found.superseded else ".")
+        says += (f", {found.superseded:,} of them replaced by later ones of their keys "
+                 "(compaction)." if found.superseded else ".")
     else:
         says = "; ".join(f"{count:,} {name.replace('_', ' ')}"
                          for name, count in found.faults.items() if count) + "."

@@ -86,7 +86,8 @@ class Verdict:
         runs = [f"  missing: generator {generator}, sequences {first} to {last}"
                 for generator, first, last in self.missing_runs]
         if self.superseded:
-            head += f"\n  superseded: {self.superseded} (removed by compaction, later ones are there)"
+            head += (f"\n  superseded: {self.superseded} (removed by compaction, later ones are "
+                     "there)")
         return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
 
     def json(self, **more: Any) -> str:

@@ -194,8 +194,8 @@ def test_compaction_explains_no_more_gaps_than_records_were_replaced():
 def test_gaps_too_many_to_be_listed_are_counted(monkeypatch):
     monkeypatch.setattr(summary, "GAPS_MAX", 3)
     parts = topic()
-    found = judged_after(parts, {0: list(range(0, len(parts[0]), 2)), 1: list(range(len(parts[1])))},
-                         is_compacted=False)
+    left = {0: list(range(0, len(parts[0]), 2)), 1: list(range(len(parts[1])))}
+    found = judged_after(parts, left, is_compacted=False)
     assert found.faults["unexplained_gaps"] == len(parts[0]) // 2
 
 
