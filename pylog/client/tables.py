@@ -71,8 +71,9 @@ class TableSender:
         if not count:
             raise error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, context=self.topic)
         partitions = list(range(count))
-        return partitions, [p for p in partitions if metadata.leader(self.topic, p) >= 0] or [
-            *partitions]
+        stalled = self.core.sender.stalled(self.topic)
+        available = [p for p in partitions if metadata.leader(self.topic, p) >= 0] or partitions
+        return partitions, [p for p in available if p not in stalled] or [*available]
 
     def _ask(self, columns: dict[str, Any], count: int, partitions: list[int],
              available: list[int]) -> Any:

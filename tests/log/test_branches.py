@@ -95,6 +95,9 @@ def test_a_branch_has_the_records_settings_and_epochs_of_its_source(node, tmp_pa
     assert [other.epoch_of(at) for at in (0, 119)] == [one.epoch_of(at) for at in (0, 119)]
     assert other.offset_for_time(TIME + 77)[0] == 77
     assert inodes(tmp_path, "copy").keys() == inodes(tmp_path, "source").keys()
+    for name in ("copy", "source"):
+        last = max((tmp_path / f"{name}-0").glob("*.log"))
+        assert (last.stat().st_nlink, last.stat().st_size) == (1, 0)
 
 
 def test_both_go_on_by_themselves_over_restarts(node, tmp_path):
