@@ -117,7 +117,8 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
 def first_line(failure: BaseException) -> str:
     """What a user needs of an exception that has come through Spark."""
     text = str(failure)
-    causes = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    causes = re.findall(r"^(?:: |Caused by: )?(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text,
+                        re.MULTILINE)
     telling = [message for kind, message in causes
                if kind not in ("PythonException", "SparkException", "Py4JJavaError")]
     line = telling[-1] if telling else (text.strip().splitlines() or [type(failure).__name__])[0]

@@ -24,7 +24,7 @@ if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from spark import cluster, records
-from spark.plan import Outcome, Plan, PlanError, blocks, rate_of, record_bytes
+from spark.plan import Outcome, Plan, PlanError, blocks, made_directory, rate_of, record_bytes
 from spark.records import Content, ContentError
 from spark.session import SetupError, session
 
@@ -105,6 +105,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outcome:
     """Runs a plan. spark: a session, else one is made. Raises what main() turns into a line."""
     starts = cluster.ends(plan.settings, plan.topic)
+    made_directory(manifest)
     own = spark is None
     spark = spark or session(f"pylog load of {plan.topic}", master=master,
                              connector=plan.engine == "kafka")

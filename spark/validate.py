@@ -25,7 +25,7 @@ if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from spark import cluster, load, report, summary
-from spark.plan import Outcome, PlanError, read_outcome
+from spark.plan import Outcome, PlanError, made_directory, read_outcome
 from spark.records import Content, ContentError
 from spark.session import SetupError, session
 from spark.summary import Expected
@@ -140,6 +140,8 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
              begins: dict[int, int] | None = None) -> tuple[Verdict, float]:
     """(verdict, seconds of reading). spark: a session, else one is made. begins: where the load
     began, when there is no manifest yet."""
+    for path in filter(None, (options.json, options.report)):
+        made_directory(str(Path(path).parent))
     settings = {"bootstrap.servers": options.bootstrap}
     stable = {**settings, "isolation.level": options.isolation}
     ends = cluster.ends(stable, options.topic)
