@@ -20,7 +20,9 @@ struct iopool {
     pthread_mutex_t lock;
     pthread_cond_t more;
     struct iojob *first, **last;
+    struct iojob *patient_first, **patient_last;
     uint32_t waiting, jobs_max;
+    int threads, patient_running;
     bool closing;
     _Atomic uint64_t done;
     void *(*scratch_new)(void);
@@ -28,18 +30,38 @@ struct iopool {
     struct worker workers[IOPOOL_THREADS_MAX];
 };
 
-/* NULL: the worker is to end. */
-static struct iojob *iopool_next(struct worker *worker) {
-    struct iopool *pool = worker->pool;
-    pthread_mutex_lock(&pool->lock);
-    while (pool->first == NULL && !pool->closing && !worker->leaves)
-        pthread_cond_wait(&pool->more, &pool->lock);
-    struct iojob *job = worker->leaves ? NULL : pool->first;
+static struct iojob *iopool_take(struct iopool *pool) {
+    struct iojob *job = pool->first;
     if (job != NULL) {
         pool->first = job->next;
         if (pool->first == NULL) pool->last = &pool->first;
-        pool->waiting--;
+        return job;
     }
+    if (pool->patient_first == NULL || pool->patient_running * 2 >= pool->threads) return NULL;
+    job = pool->patient_first;
+    pool->patient_first = job->next;
+    if (pool->patient_first == NULL) pool->patient_last = &pool->patient_first;
+    pool->patient_running++;
+    return job;
+}
+
+/* NULL: the worker is to end. `was_patient`: of the job that it comes from. */
+static struct iojob *iopool_next(struct worker *worker, bool was_patient) {
+    struct iopool *pool = worker->pool;
+    struct iojob *job = NULL;
+    pthread_mutex_lock(&pool->lock);
+    if (was_patient) {
+        pool->patient_running--;
+        /* Some may have waited for the half, or at the end for the last of them to be taken. */
+        if (pool->closing)
+            pthread_cond_broadcast(&pool->more);
+        else if (pool->patient_first != NULL)
+            pthread_cond_signal(&pool->more);
+    }
+    while (!worker->leaves && (job = iopool_take(pool)) == NULL &&
+           !(pool->closing && pool->patient_first == NULL))
+        pthread_cond_wait(&pool->more, &pool->lock);
+    if (job != NULL) pool->waiting--;
     pthread_mutex_unlock(&pool->lock);
     return job;
 }
@@ -50,8 +72,10 @@ static void *iopool_work(void *argument) {
     pthread_setname_np(pthread_self(), "io-worker");
     void *scratch = pool->scratch_new != NULL ? pool->scratch_new() : NULL;
     struct iojob *job;
-    while ((job = iopool_next(worker)) != NULL) {
+    bool patient = false;
+    while ((job = iopool_next(worker, patient)) != NULL) {
         /* The job may be freed by run when nobody is told: its fields are read first. */
+        patient = job->patient;
         struct mailbox *mailbox = job->mailbox;
         struct letter letter = {.kind = LETTER_IO_DONE, .token = job->token, .data = job};
         letter.status = job->run(job, scratch);
@@ -74,6 +98,7 @@ struct iopool *iopool_new(int threads, uint32_t jobs_max, void *(*scratch_new)(v
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->more, NULL);
     pool->last = &pool->first;
+    pool->patient_last = &pool->patient_first;
     pool->jobs_max = jobs_max;
     pool->scratch_new = scratch_new;
     pool->scratch_free = scratch_free;
@@ -96,6 +121,7 @@ static bool begin(struct iopool *pool, struct worker *worker) {
 bool iopool_resize(struct iopool *pool, int threads) {
     assert(threads > 0 && threads <= IOPOOL_THREADS_MAX);
     pthread_mutex_lock(&pool->lock);
+    pool->threads = threads;
     for (int i = threads; i < IOPOOL_THREADS_MAX; i++) pool->workers[i].leaves = true;
     pthread_cond_broadcast(&pool->more);
     pthread_mutex_unlock(&pool->lock);
@@ -112,9 +138,10 @@ bool iopool_submit(struct iopool *pool, struct iojob *job) {
     pthread_mutex_lock(&pool->lock);
     bool taken = !pool->closing && pool->waiting < pool->jobs_max;
     if (taken) {
+        struct iojob ***last = job->patient ? &pool->patient_last : &pool->last;
         job->next = NULL;
-        *pool->last = job;
-        pool->last = &job->next;
+        **last = job;
+        *last = &job->next;
         pool->waiting++;
         pthread_cond_signal(&pool->more);
     }

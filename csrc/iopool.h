@@ -17,6 +17,7 @@ struct iojob {
                void *worker_scratch); /* on a worker; the result becomes the letter's status */
     struct mailbox *mailbox;          /* NULL: nobody is told (run frees or releases by itself) */
     uint64_t token;                   /* LETTER_IO_DONE with this token and data = the job */
+    bool patient; /* goes after the others, and with its kind takes at most half the workers */
 };
 
 /* `scratch_new/free`: a per-worker context handed to run (an inflater and buffers); may be NULL. */

@@ -65,6 +65,8 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
  * unprivileged program may use. False: it cannot be told. */
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+/* The same, about once a second: also forgets what was read cold by those who did not come back. */
+bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
@@ -259,6 +261,11 @@ void log_range_failed(const struct log_range *range, int error);
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound);
 /* 1: the range's pages are in the page cache (sendfile will not block), 0: not all are. */
 int log_range_cached(const struct log_range *range);
+/* Of a range that is not empty: whether it is to be read by log_range_warm, on a worker, before it
+ * is sent. That brings it into the page cache and forgets what its reader has left behind; true:
+ * some came from the disk. */
+bool log_range_is_cold(const struct log_range *range);
+bool log_range_warm(const struct log_range *range);
 
 /* Aborted transactions that overlap [offset, upper): fills up to `max` (producer id, first offset);
  * returns how many there are. */
@@ -307,6 +314,8 @@ void log_unwait(struct log *log,
 int log_flush(
     struct log *log); /* blocks; moves flushed and recovery point to the end at the call */
 int log_roll_if_due(struct log *log, int64_t now_ms);
+/* Begins a new segment unless the last is empty: all records are in sealed ones then. */
+int log_seal(struct log *log, int64_t now_ms);
 int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */

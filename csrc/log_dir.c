@@ -85,6 +85,11 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     return true;
 }
 
+bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
+    cold_sweep(&dir->cold, false);
+    return log_dir_look_at_space(dir, free_bytes, total_bytes);
+}
+
 bool log_dir_short_of_space(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
 }
@@ -253,6 +258,7 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     pthread_mutex_init(&dir->flush_lock, NULL);
     pthread_mutex_init(&dir->damages_lock, NULL);
     pthread_cond_init(&dir->flush_quiet, NULL);
+    cold_init(&dir->cold);
     *error = log_dir_prepare(dir, path);
     if (*error == 0) *error = flusher_start(dir);
     if (*error != 0) {
@@ -290,6 +296,7 @@ void log_dir_free(struct log_dir *dir) {
     if (dir == NULL) return;
     if (dir->flusher.thread_count > 0) flusher_stop(dir);
     assert(dir->logs == NULL && "logs are released before their directory");
+    cold_clear(&dir->cold);
     pthread_mutex_lock(&dir->flush_lock);
     while (dir->jobs > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
     while (dir->removals != NULL) {

@@ -212,6 +212,19 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
     return 0;
 }
 
+/* A segment that a branch has too is never appended to: another one follows it. */
+static int log_follow_shared(struct log *log, struct segment *s, int64_t now_ms) {
+    struct segment *next;
+    int64_t end = atomic_load(&log->end_offset);
+    if (end <= s->base_offset) return LOG_E_CORRUPT;
+    int result = log_create_last(log, end, now_ms, &next);
+    if (result == 0) result = log_add_segment(log, next);
+    if (result != 0) return result;
+    atomic_store(&s->sealed, true);
+    log_mark(&log->files_marks);
+    return 0;
+}
+
 int log_make_writable(struct log *log, int64_t now_ms) {
     if (log->writable) return 0;
     int result;
@@ -224,11 +237,16 @@ int log_make_writable(struct log *log, int64_t now_ms) {
     } else {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
-        atomic_store(&s->sealed, false);
-        atomic_store(&s->settled, false);
-        if (log->clean) result = log_adopt_last(log, s);
-        segment_unpin(s);
-        if (result != 0) return result;
+        if (segment_is_shared(s)) {
+            segment_unpin(s);
+            if ((result = log_follow_shared(log, s, now_ms)) != 0) return result;
+        } else {
+            atomic_store(&s->sealed, false);
+            atomic_store(&s->settled, false);
+            if (log->clean) result = log_adopt_last(log, s);
+            segment_unpin(s);
+            if (result != 0) return result;
+        }
     }
     log_tune_last(log, log->segments[log->segment_count - 1]);
     if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0)

@@ -167,6 +167,16 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     return result;
 }
 
+/* Whether a header is where the last read ended: bytes that are none would only be sent in vain. */
+static int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
+    struct segment_scan scan;
+    struct batch_header h;
+    segment_scan_begin(&scan, s, position, end, nowait);
+    int result = segment_scan_peek(&scan, &h);
+    if (result < 0) return log_read_error(result);
+    return scan.position == position ? 0 : LOG_E_CORRUPT;
+}
+
 /* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the
  * next. */
 static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
@@ -185,6 +195,10 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
+    /* A reader at the tail is sent what was just written; one that catches up gets a look. */
+    if (plan->position >= 0 && limit - position > bytes_max &&
+        (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
+        return result;
     struct segment_hole hole;
     if (segment_hole_behind(s, position, &hole) && hole.position < limit) {
         if (hole.position <= position) return LOG_E_CORRUPT;
@@ -304,11 +318,18 @@ int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     return bytes;
 }
 
-/* Probes a byte every so often: what is evicted or not yet read lies in runs that are longer. */
+/* Long ranges are asked for as a whole, without starting to read them as the probes do. These look
+ * at a byte every so often, or only at both ends: a page that is on its way is no page yet, and
+ * what is evicted lies in runs that are longer. */
 int log_range_cached(const struct log_range *range) {
     enum { STEP = 128 << 10 };
-    int64_t last = range->length - 1;
-    for (int64_t at = 0; at <= last; at = at < last && at + STEP > last ? last : at + STEP) {
+    int64_t last = range->length - 1, step = STEP;
+    if (last >= STEP) {
+        int64_t resident = cold_resident(range->fd, range->position, range->length);
+        if (resident >= 0 && resident < range->length) return 0;
+        if (resident >= 0) step = last;
+    }
+    for (int64_t at = 0; at <= last; at = at < last && at + step > last ? last : at + step) {
         uint8_t byte;
         struct iovec to = {&byte, 1};
         ssize_t n = preadv2(range->fd, &to, 1, range->position + at, RWF_NOWAIT);
@@ -316,4 +337,13 @@ int log_range_cached(const struct log_range *range) {
         if (n <= 0) return 0;
     }
     return 1;
+}
+
+bool log_range_is_cold(const struct log_range *range) {
+    struct cold *cold = &range->segment->home->dir->cold;
+    return cold_expects(cold, range) || !log_range_cached(range);
+}
+
+bool log_range_warm(const struct log_range *range) {
+    return cold_read(&range->segment->home->dir->cold, range);
 }

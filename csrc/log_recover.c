@@ -324,8 +324,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
                     bytes - good);
     segment_holes_forget(s);
     log->bytes_cut += bytes - good;
-    const struct disk *disk = log_dir_disk(log->home->dir);
-    if (disk->ftruncate(s->fd, good) != 0 || disk->fdatasync(s->fd) != 0) return -errno;
+    int result = segment_cut(s, good);
+    if (result != 0) return result;
     atomic_fetch_sub(&log->size_bytes, bytes - good);
     atomic_store(&s->bytes, good);
     return 0;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "cold.h"
 #include "epochs.h"
 #include "flusher.h"
 #include "log.h"
@@ -67,6 +68,7 @@ struct log_dir {
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;
+    struct cold cold; /* readers of what is not in the page cache */
 };
 
 /* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change

@@ -29,6 +29,15 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
     return result;
 }
 
+int log_seal(struct log *log, int64_t now_ms) {
+    pthread_mutex_lock(&log->append_lock);
+    int result = atomic_load(&log->deleted) ? LOG_E_DELETED : log_make_writable(log, now_ms);
+    if (result == 0 && atomic_load(&log->segments[log->segment_count - 1]->bytes) > 0)
+        result = log_roll(log, atomic_load(&log->end_offset), now_ms);
+    pthread_mutex_unlock(&log->append_lock);
+    return result;
+}
+
 /* ---- retention ---- */
 
 static int64_t log_segment_end(const struct log *log, uint32_t i) {
@@ -79,7 +88,8 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     /* The writable segment goes too when all of it is due: a new one is made first. */
     if (count > 0 && count == log->segment_count) {
         result = log_make_writable(log, now_ms);
-        if (result == 0) result = log_roll(log, atomic_load(&log->end_offset), now_ms);
+        if (result == 0 && count == log->segment_count)
+            result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
     /* What is left of these batches is their producers' state: on disk before they go. */
     if (result == 0 && count > 0 && count < log->segment_count &&
@@ -162,9 +172,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         atomic_store(&s->allocated, 0);
         segment_holes_forget(s);
         s->since_entry_bytes = 0;
-        const struct disk *disk = log_dir_disk(log->home->dir);
-        if (disk->ftruncate(s->fd, position) != 0 || disk->fdatasync(s->fd) != 0)
-            result = log_storage_error(log, -errno, "ftruncate");
+        int cut = segment_cut(s, position);
+        if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -139,6 +140,8 @@ static int segment_open_locked(struct segment *s, bool create) {
     if (s->removed) return -ENOENT;
     if (dir->open_count >= dir->open_max) segment_evict(dir, dir->open_count - dir->open_max + 1);
     segment_path_locked(s, "log", path);
+    /* What stood under the name may be a branch's too, and must not be emptied. */
+    if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     int fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
     if (fd < 0) return -errno;
     s->fd = fd;
@@ -245,6 +248,56 @@ void segment_trim_sealed(struct segment *s) {
     pthread_mutex_lock(&s->index_lock);
     if (!atomic_load(&s->preallocating)) segment_trim(s);
     pthread_mutex_unlock(&s->index_lock);
+}
+
+bool segment_is_shared(const struct segment *s) {
+    struct stat st;
+    return fstat(s->fd, &st) == 0 && st.st_nlink > 1;
+}
+
+/* Copies the first `bytes` to another file. 0 or -errno. */
+static int segment_copy(const struct disk *disk, int from, int to, int64_t bytes) {
+    enum { PIECE = 1 << 20 };
+    uint8_t *piece = malloc(PIECE);
+    int result = piece == NULL ? -ENOMEM : 0;
+    for (int64_t at = 0; result == 0 && at < bytes;) {
+        size_t len = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
+        ssize_t n = disk->pread(from, piece, len, at);
+        if (n > 0) n = disk->pwrite(to, piece, (size_t)n, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            result = n < 0 ? -errno : -EIO;
+        else
+            at += n;
+    }
+    free(piece);
+    return result == 0 && disk->fdatasync(to) != 0 ? -errno : result;
+}
+
+/* Its own file of `bytes` in the place of the shared one. Readers keep the descriptor's number. */
+static int segment_unshare(struct segment *s, int64_t bytes) {
+    struct log_dir *dir = s->home->dir;
+    const struct disk *disk = log_dir_disk(dir);
+    char path[SEGMENT_PATH_BYTES], fresh[SEGMENT_PATH_BYTES];
+    segment_path(s, "log", path);
+    segment_path(s, "log.cleaned", fresh);
+    int fd = log_dir_open(dir, fresh, O_RDWR | O_CREAT | O_TRUNC);
+    if (fd < 0) return -errno;
+    int result = segment_copy(disk, s->fd, fd, bytes);
+    if (result == 0 && disk->renameat(dir->fd, fresh, dir->fd, path) != 0) result = -errno;
+    if (result == 0 && dup3(fd, s->fd, O_CLOEXEC) < 0) result = -errno;
+    close(fd);
+    segment_path(s, "index", path);
+    disk->unlinkat(dir->fd, path, 0);
+    segment_path(s, "timeindex", path);
+    disk->unlinkat(dir->fd, path, 0);
+    return result;
+}
+
+int segment_cut(struct segment *s, int64_t bytes) {
+    const struct disk *disk = log_dir_disk(s->home->dir);
+    if (segment_is_shared(s)) return segment_unshare(s, bytes);
+    return disk->ftruncate(s->fd, bytes) != 0 || disk->fdatasync(s->fd) != 0 ? -errno : 0;
 }
 
 /* ---- scan ---- */

@@ -99,6 +99,11 @@ void segment_evict(struct log_dir *dir, uint32_t count);
 /* Preallocation ahead of `bytes`, on the pool when it has room; `limit`: the segment's configured
  * size. */
 void segment_preallocate(struct segment *s, int64_t limit, bool whole);
+/* A file that has a second name belongs to a branch too: it is never written or cut in place. */
+bool segment_is_shared(const struct segment *s); /* pinned */
+/* Cuts the file to `bytes` and brings that to disk; a shared one is copied up to there first, and
+ * its indexes lose their names. 0 or -errno. Pinned. */
+int segment_cut(struct segment *s, int64_t bytes);
 /* Cuts space beyond the written bytes. 0 or -errno. Pinned. */
 int segment_trim(struct segment *s);
 /* The same for a sealed segment, by whoever is last: this or a preallocation under way. */

@@ -30,6 +30,8 @@ static int segment_index_open(struct segment *s, bool times, int flags) {
     /* A removed segment's names may be another's by now; the lock keeps them until the open. */
     pthread_mutex_lock(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
+    /* A new file, not an emptied one: the old one may be a branch's too, and mapped there. */
+    if (flags & O_TRUNC && !s->removed) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     int fd = s->removed ? -1 : log_dir_open(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
     pthread_mutex_unlock(&dir->files_lock);
@@ -239,7 +241,15 @@ uint32_t segment_index_entries(struct segment *s, bool times) {
 
 static void segment_index_cut_file(struct segment *s, bool times, uint32_t count) {
     int fd = segment_index_open(s, times, O_WRONLY);
+    struct stat st;
     if (fd < 0) return;
+    if (fstat(fd, &st) == 0 && st.st_nlink > 1) {
+        /* A branch has it too: it loses its name here, and is made anew. */
+        close(fd);
+        fd = segment_index_open(s, times, O_WRONLY | O_CREAT | O_TRUNC);
+        if (fd >= 0) close(fd);
+        return;
+    }
     /* When this fails, entries behind the count are overwritten or found wrong by the next check.
      */
     off_t bytes = (off_t)(count * segment_index_entry(times));

@@ -199,6 +199,31 @@ cdef extern from "builder.h" nogil:
                           size_t closed_bytes_max, int *error)
     int builder_flush(builder_writer *w)
 
+# ---- avro.h
+cdef extern from "avro.h" nogil:
+    enum: AVRO_NULL, AVRO_BOOLEAN, AVRO_INT, AVRO_LONG, AVRO_FLOAT, AVRO_DOUBLE, AVRO_BYTES
+    enum: AVRO_FIXED, AVRO_ENUM, AVRO_NO_UNION
+    enum: AVRO_E_MEMORY, AVRO_E_VALUE, AVRO_E_SIZE, AVRO_E_COLUMN
+    struct avro_field:
+        int kind, null_branch
+        int32_t column, size
+        const int32_t *symbol_ends
+        const uint8_t *symbols
+    struct avro_column:
+        int kind
+        int32_t size
+        uint8_t *values
+        size_t len
+        int32_t *offsets
+        uint8_t *validity
+        int64_t null_count
+    int avro_column_begin(avro_column *c, size_t rows)
+    void avro_column_end(avro_column *c)
+    int64_t avro_schema_id(const builder_column *rows, int64_t row)
+    int64_t avro_decode(const avro_field *fields, size_t field_count, int64_t id,
+                        avro_column *columns, size_t column_count, const builder_column *rows,
+                        int64_t row, int64_t stop, int *error)
+
 # ---- mailbox.h
 cdef extern from "mailbox.h" nogil:
     enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
@@ -280,7 +305,7 @@ cdef extern from "log.h" nogil:
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
-    bint log_dir_look_at_space(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    bint log_dir_tend(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
     bint log_dir_short_of_space(const log_dir *dir)
     const disk *disk_of(disk_kind kind)
     void log_dir_set_disk(log_dir *dir, const disk *table)
@@ -321,6 +346,7 @@ cdef extern from "log.h" nogil:
                     const log_config *config, const log_checkpoint *checkpoint, int64_t now_ms,
                     log_t **out)
     int log_rename(log_t *log, const char *name)
+    int log_seal(log_t *log, int64_t now_ms)
     int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
     int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
     int log_close_clean(log_t *log, int64_t now_ms)

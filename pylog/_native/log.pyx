@@ -130,12 +130,12 @@ cdef class LogDir:
         return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
 
     def look_at_space(self, reserve_bytes=None):
-        """(free, total) in bytes. reserve_bytes: what clients must leave free from now on."""
+        """(free, total) in bytes; reserve_bytes: left free by clients. Once a second or so."""
         cdef int64_t free_bytes = 0, total_bytes = 0
         if reserve_bytes is not None:
             csrc.log_dir_set_reserve(self.dir, reserve_bytes)
         with nogil:
-            csrc.log_dir_look_at_space(self.dir, &free_bytes, &total_bytes)
+            csrc.log_dir_tend(self.dir, &free_bytes, &total_bytes)
         return free_bytes, total_bytes
 
     @property

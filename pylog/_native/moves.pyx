@@ -1,7 +1,7 @@
-"""A log that moves to another log directory of its node.
+"""A log that moves to another log directory of its node, or of which a branch is made.
 
 Owns: nothing; both Logs own their files.
-Called by: log.moves, from one thread for each move.
+Called by: log.branches; log.moves, from one thread for each move.
 Invariants: csrc/log.h's. The GIL is released around every call.
 Source: KIP-113 (replicas move between log directories).
 """
@@ -20,6 +20,16 @@ def rename(Log log not None, str name not None):
     log.use()
     with nogil:
         error = csrc.log_rename(log.ptr, c_name)
+    if error != 0:
+        log.refuse(error)
+
+
+def seal(Log log not None, int64_t now_ms):
+    """Begins a new segment unless the last is empty. Raises LogError."""
+    cdef int error
+    log.use()
+    with nogil:
+        error = csrc.log_seal(log.ptr, now_ms)
     if error != 0:
         log.refuse(error)
 

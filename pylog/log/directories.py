@@ -1,7 +1,7 @@
 """The log directories of one node: which can be used, which failed, which has room.
 
 Owns: the directories' locks and native LogDirs.
-Called by: log.manager.
+Called by: log.manager; tools.repair (locked).
 Invariants: (1) one process at a time has a directory; (2) a directory that failed stays offline
   until the next start; (3) the first one holds the metadata: without it there is no broker.
 Source: KIP-112 (a disk that fails), KIP-858.
@@ -45,7 +45,7 @@ class Directories:
             native, listing = None, set()
             try:
                 os.makedirs(path, exist_ok=True)
-                self._locks.append(_locked(os.path.join(path, LOCK)))
+                self._locks.append(locked(os.path.join(path, LOCK)))
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool)
@@ -138,7 +138,7 @@ class Directories:
                 log.warning("the disk has room again", extra={"directory": path, "free": free})
 
 
-def _locked(path: str) -> int:
+def locked(path: str) -> int:
     """A descriptor that holds the lock file, until it is closed or the process ends."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

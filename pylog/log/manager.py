@@ -15,9 +15,8 @@ import re
 import threading
 
 from pylog._native.log import Log, LogDeleted, LogError
-from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
-from pylog.log import partitions, recovery
+from pylog.log import branches, partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
 from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
@@ -97,6 +96,8 @@ class LogManager:
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         places = self._places()
+        self._left_over += branches.take_left_over(
+            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, places)
         hints = {} if clean else partitions.hints([path for _, path in self.disks.usable()])
         plan = []
         for name, topic_id, roles, overrides in topics:
@@ -301,6 +302,16 @@ class LogManager:
             return None
         return entry[1][index]
 
+    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> list:
+        """What create() takes to make `name` a branch of `source`. Raises LogError, OSError."""
+        parts = branches.prepare(
+            [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
+            name, topic_id, cut, self._config(overrides), self._now_ms())
+        # Before the topic is: what is linked must never be walked from its beginning and cut.
+        self._store.save(None, [((topic_id, index), part.checkpoint)
+                                for index, part in enumerate(parts)])
+        return parts
+
     def is_offline(self, name: str, index: int) -> bool:
         """Whether the partition is in a directory that failed, as far as take_failed() told."""
         return (name, index) in self._offline
@@ -322,18 +333,23 @@ class LogManager:
         self._offline.add((name, index))
         self._lost.append((name, index))
 
-    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict, branch=None) -> None:
         """Opens the partitions of a new topic.
 
         roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
-        replica. A partition that cannot be opened is offline until the next start.
+        replica. branch: of prepare_branch(). A partition that cannot be opened is offline until the
+        next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
+        if branch is not None:
+            branches.publish(name, branch)
         for index, role in enumerate(roles):
             if role is not None:
-                logs[index] = self._opened(self.disks.least_loaded(), name, topic_id, index, role,
-                                           config, partitions.NOTHING_KNOWN, False)
+                place = self.disks.least_loaded() if branch is None else branch[index].place
+                known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
+                logs[index] = self._opened(
+                    place, name, topic_id, index, role, config, known, False)
         self._topics[name] = (topic_id, logs, overrides)
 
     def delete(self, name: str) -> None:
@@ -392,7 +408,7 @@ class LogManager:
                         self.disks.least_loaded(), name, topic_id, index, role, config,
                         partitions.NOTHING_KNOWN, False)
                 else:
-                    assume(grown[index], role)
+                    partitions.assume(grown[index], role)
         self._topics[name] = (topic_id, grown, overrides)
 
     def by_topic(self) -> list:
@@ -441,7 +457,7 @@ class LogManager:
         if place:
             self._place_of[one] = place
         self._watch(one, config)
-        assume(one, role)
+        partitions.assume(one, role)
         return one
 
     def _open_late(self) -> list:
@@ -477,7 +493,7 @@ class LogManager:
         """The native settings of a topic; topics without overrides share one object."""
         if overrides:
             return partitions.native_config(
-                self._settings.topic_config(_valid(overrides)), self._settings)
+                self._settings.topic_config(partitions.usable(overrides)), self._settings)
         if self._default_config is None:
             self._default_config = partitions.native_config(
                 self._settings.topic_config({}), self._settings)
@@ -574,26 +590,3 @@ class LogManager:
                 self.disks.fail(number, error)
                 log.error("a checkpoint could not be written", extra={
                     "directory": path, "reason": error.strerror})
-
-
-def _valid(overrides: dict) -> dict:
-    """What can be applied: a log that another version wrote may hold settings unknown here."""
-    valid = {}
-    for name, text in overrides.items():
-        try:
-            validate_topic_config(name, text)
-            valid[name] = text
-        except ConfigError as error:
-            log.warning("a topic setting is ignored", extra={"reason": str(error)})
-    return valid
-
-
-def assume(one, role) -> None:
-    """Gives a log the part that the image has for it."""
-    leads, leader_epoch, alone = role
-    if leads and one.is_leader and one.leader_epoch == leader_epoch:
-        return
-    if leads:
-        one.become_leader(leader_epoch, alone)
-    else:
-        one.become_follower(leader_epoch)

@@ -7,13 +7,17 @@ Source: csrc/log.h.
 """
 
 import base64
+import logging
 import os
 from collections import namedtuple
 
 from pylog._native.log import Log
+from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 
 NEVER = 2**63 - 1
+log = logging.getLogger("pylog.log")
+
 # What the broker's settings add to a topic's for its logs.
 BROKER_SETTINGS = ("producer.id.expiration.ms", "decompressed.batch.bytes.max",
                    "records.validate.enable", "log.flush.acks.all.enable")
@@ -33,6 +37,18 @@ NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 def native_config(topic_settings: dict, settings) -> dict:
     """All settings of a topic's logs, by Kafka's names."""
     return {**topic_settings, **{name: settings[name] for name in BROKER_SETTINGS}}
+
+
+def usable(overrides: dict) -> dict:
+    """What can be applied: a log that another version wrote may hold settings unknown here."""
+    valid = {}
+    for name, text in overrides.items():
+        try:
+            validate_topic_config(name, text)
+            valid[name] = text
+        except ConfigError as error:
+            log.warning("a topic setting is ignored", extra={"reason": str(error)})
+    return valid
 
 
 def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dict,
@@ -89,6 +105,17 @@ def topic_id_in(path: str) -> bytes | None:
         return found if len(found) == 16 else None
     except (OSError, ValueError, KeyError):
         return None
+
+
+def assume(one, role) -> None:
+    """Gives a log the part that the image has for it."""
+    leads, leader_epoch, alone = role
+    if leads and one.is_leader and one.leader_epoch == leader_epoch:
+        return
+    if leads:
+        one.become_leader(leader_epoch, alone)
+    else:
+        one.become_follower(leader_epoch)
 
 
 def at_rest(log) -> Checkpoint:

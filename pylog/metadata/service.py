@@ -14,8 +14,10 @@ import logging
 import random
 
 from pylog._native.log import LogError
+from pylog.log import branches as branches_on_disk
 from pylog.log.errors import StartError
 from pylog.metadata import (
+    branching,
     configs,
     controller,
     features,
@@ -64,7 +66,7 @@ class Controller:
         clean: how this broker's last run ended. Raises MetadataError,
         Conflict.
         """
-        self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
+        self.image, unfinished = replayed(image, self._log.read(image.offset + 1))
         self._take_broker_configs()
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
@@ -91,17 +93,42 @@ class Controller:
         mutations: as for controller.create_topics.
         """
         async with self._deciding:
+            request, branches, refused = branching.taken(self.image, request)
             records, results = controller.create_topics(
                 self.image, request, self._settings, self._random, internal, mutations)
+            prepared = {}
+            if branches and records:
+                branching.with_epochs(self.image, records, results, branches)
+                results, prepared = await _in_thread(self._prepare_branches, results, branches)
+                records = branching.without(
+                    records, [result for result in results if result.error != ErrorCode.NONE])
             try:
                 await self._commit(records)
             except LogError as error:
-                return _refused(results, error)
+                for parts in prepared.values():
+                    await _in_thread(branches_on_disk.discard, parts)
+                return _refused(results + refused, error)
             if records:
                 made = [self.image.topics[result.name] for result in results
                         if result.error == ErrorCode.NONE]
-                await _in_thread(self._open_topics, made)
-        return results
+                await _in_thread(self._open_topics, made, prepared)
+        return results + refused
+
+    def _prepare_branches(self, results: list, branches: dict) -> tuple:
+        """(results, name -> what LogManager.prepare_branch gave). Blocks."""
+        told, prepared = [], {}
+        for result in results:
+            if result.error == ErrorCode.NONE and result.name in branches:
+                try:
+                    prepared[result.name] = self._logs.prepare_branch(
+                        result.name, result.topic_id, *branches[result.name], result.configs)
+                except (LogError, OSError) as error:
+                    log.error("a branch could not be made", extra={
+                        "topic": result.name, "reason": str(error)})
+                    result = result._replace(
+                        error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"no branch: {error}")
+            told.append(result)
+        return told, prepared
 
     async def delete_topics(self, topics, mutations=None) -> list:
         """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
@@ -277,10 +304,11 @@ class Controller:
         assert last_offset == self.image.offset + len(records), (last_offset, self.image.offset)
         return apply(self.image, records, last_offset, self._epoch)
 
-    def _open_topics(self, topics) -> None:
+    def _open_topics(self, topics, branches: dict) -> None:
         for topic in topics:
+            branch = {"branch": branches[topic.name]} if topic.name in branches else {}
             self._logs.create(topic.name, topic.id, local_roles(topic, self._node_id),
-                              self.image.topic_config(topic.name))
+                              self.image.topic_config(topic.name), **branch)
 
     def _close_topics(self, topics) -> None:
         for topic in topics:
@@ -383,6 +411,7 @@ class MetadataService(Controller):
         if self._store is None:
             return
         entries = self._logs.close_partitions()
+        clean = False
         try:
             entries.append((LocalLog.KEY, self._log.close()))
             # What failed is not known to be on disk: without the marks the next start looks.
@@ -390,9 +419,13 @@ class MetadataService(Controller):
                 broker = self.image.brokers.get(self._node_id)
                 marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
                 self._store.save(self.image, entries, mark=marks)
+                clean = True
         except (LogError, StoreError, OSError) as error:
             log.error("the stop is not a clean one", extra={"reason": str(error)})
-        self._store.close()
+        try:
+            self._store.close(clean)
+        except OSError as error:
+            log.warning("state.lmdb has no checksum", extra={"reason": str(error)})
         self._store = None
 
 
@@ -414,7 +447,7 @@ async def _in_thread(work, *args):
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-def _replayed(image: Image, batches) -> tuple:
+def replayed(image: Image, batches) -> tuple:
     """(the image after the batches, whether they end within a transaction, whose records are void).
 
     Kafka's controllers write what is too long for one append, and their first records, between a

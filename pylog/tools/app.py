@@ -48,6 +48,10 @@ COMMANDS = {
 }
 
 
+# Other spellings, which help does not list.
+ALIASES = {"topic": "topics"}
+
+
 class Root(Tools):
     """Invariant (2): commands by name, without their modules."""
 
@@ -55,6 +59,7 @@ class Root(Tools):
         return [name for rows in COMMANDS.values() for name in rows]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
         for rows in COMMANDS.values():
             if name in rows:
                 module = importlib.import_module(f"pylog.tools.{rows[name][0]}")

@@ -72,7 +72,7 @@ class Tools(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             near = nearest(args[0], known)
             hint = f"; nearest valid name: {near}" if near else ""
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)

@@ -47,8 +47,10 @@ _SECTIONS = (
 `records`: what `consume --json` prints, so that records can be moved as they are). It ends well
 only when every record is acknowledged. A topic is created only with `--create`: a mistyped name
 is an error. `consume` ends where the partitions ended when it began, or goes on with `--follow`.
-`raw` writes a value's own bytes; `--format json`, `avro` and `table` are for people, and records
-of the internal topics are shown as what they mean."""),
+`topics branch SRC DST` (or `topic branch`) makes an instant copy of a topic on brokerd, for tests
+and replays: both share the old segment files and go on by themselves; `--at` leaves out what is at
+or after an offset or a time. `raw` writes a value's own bytes; `--format json`, `avro` and `table`
+are for people, and records of the internal topics are shown as what they mean."""),
     ("Groups", 13, """\
 Lag is told in records and in time: the age of the first record that is not committed, which is
 fetched to see its timestamp. `reset-offsets` shows what it would do; `--execute` does it, and only

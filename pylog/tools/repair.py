@@ -2,17 +2,16 @@
 
 Owns: the locks of the log directories while it works.
 Called by: tools.segments.
-Invariants: (1) nothing is changed without --execute, and what would be done is said first, step by
-  step; (2) a directory that a broker uses is refused; (3) bytes that are taken out of a log are kept
-  beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start of
-  brokerd, or this command again, puts right; (5) after a change no mark of a clean stop is left, so
-  that brokerd and Kafka look at the files.
+Invariants: (1) nothing is changed without --execute, and what would be done is said first, step
+  by step; (2) a directory that a broker uses is refused; (3) bytes that are taken out of a log
+  are kept beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start
+  of brokerd, or this command again, puts right; (5) after a change no mark of a clean stop is
+  left, so that brokerd and Kafka look at the files.
 Source: docs/formats.md; csrc/log_swap.c for swaps, log.moves for copies that were not finished.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -22,10 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pylog.log.checkpoints import CLEAN_SHUTDOWN, remove_clean_mark, sync_directory
+from pylog.log.directories import LOCK
+from pylog.log.directories import locked as _locked
+from pylog.log.errors import StartError
 from pylog.tools.holes import holes_of
 from pylog.tools.session import ToolError
 
-LOCK = ".lock"
 DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 SEGMENT = re.compile(r"\d{20}\.log")
@@ -94,13 +95,9 @@ def locked(directories: list[Path]) -> Iterator[None]:
         for directory in directories:
             if not (directory / LOCK).exists():
                 continue
-            descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
-            held.append(descriptor)
             try:
-                # The first is brokerd's, the second Kafka's.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                held.append(_locked(str(directory / LOCK)))
+            except StartError:
                 raise ToolError(f"{directory}: a broker uses it, stop it first") from None
         yield
     finally:
@@ -251,7 +248,8 @@ def _take_out(path: Path, steps: list[Step]) -> None:
             _write(aside, [bad])
     for suffix in (".index", ".timeindex"):
         path.with_name(base + suffix).unlink(missing_ok=True)
-    if [step.action for step in steps] == [CUT]:
+    # One that a branch has too is not cut in place.
+    if [step.action for step in steps] == [CUT] and path.stat().st_nlink == 1:
         with open(path, "r+b") as file:
             file.truncate(steps[0].position)
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""`pylog topics`: list, describe, create, alter, delete, and the state of partitions.
+"""`pylog topics`: list, describe, create, branch, alter, delete, and the state of partitions.
 
 Owns: nothing.
 Called by: tools.app.
@@ -22,6 +22,7 @@ from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
 from pylog.protocol.errors import ErrorCode
 from pylog.tools import inquiry, resources
+from pylog.tools.branching import branch
 from pylog.tools.command import TOPIC, Tools, confirmed, pairs
 from pylog.tools.printer import size
 from pylog.tools.session import Session, ToolError
@@ -284,5 +285,7 @@ def alter(session: Session, name: str, partition_count: int | None, settings: tu
                         "dry_run": dry_run},
                        f"{name} {'would be altered' if dry_run else 'altered'}")
 
+
+topics.add_command(branch)
 
 COMMANDS = {"topics": topics}

@@ -187,7 +187,7 @@ class History:
         `floor` what no pass reached is there wholly."""
         newest = {}
         for one in timeline:
-            for at, (key, value, _) in enumerate(one.records):
+            for at, (key, _, _) in enumerate(one.records):
                 if one.base + at >= self.log.start_offset and (
                         one.base + at < floor or one.base + at in present):
                     newest[key] = one.base + at
@@ -263,7 +263,7 @@ class History:
     def append(self, count: int, size: int, codec: int, producer: int, skew: int) -> None:
         self.now += 3
         records = []
-        for at in range(count):
+        for _ in range(count):
             self.serial += 1
             key = b"%d" % self.chance.randrange(12)
             value = b"%d " % self.serial + b"x" * size

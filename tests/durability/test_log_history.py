@@ -1,4 +1,4 @@
-"""Any history of one log, on a disk that forgets what was not synced, tears writes, fills up, fails,
+"""Any history of one log, on a disk that forgets what was not synced, tears writes, is full, fails
 or ends between any two calls, against a plain model (history.py).
 
 A failure prints the steps and what reproduces them (`--hypothesis-seed`, `@reproduce_failure`). The
@@ -28,115 +28,117 @@ CONFIGS = [
 SEEDS = st.integers(0, 1 << 30)
 
 
-def machine_for(library):
-    class LogHistory(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.folder = Path(tempfile.mkdtemp(
-                prefix="pylog-test-", dir=RAM if RAM.is_dir() else None))
-            self.history = None
-            self.steps = []
+class LogHistory(RuleBasedStateMachine):
+    """What happens when is up to hypothesis; `library`: the compiled shim."""
 
-        @initialize(config=st.sampled_from(CONFIGS), compacted=st.booleans(), seed=SEEDS)
-        def begin(self, config, compacted, seed):
-            self.steps.append(str((config, compacted, seed)))
-            self.history = History(library, self.folder, config, compacted, seed)
+    library = None
 
-        def _do(self, step, *arguments):
-            self.steps.append(f"{step.__name__}{arguments}")
-            try:
-                step(*arguments)
-                self.history.settle_down()
-                if self.history.dead:
-                    self.steps.append("it is dead")
-                    self.history.crash(True, self.history.chance.randrange(1, 1 << 30))
-                self.history.check()
-            except Exception as error:
-                error.add_note("\n".join(self.steps))
-                raise
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(
+            prefix="pylog-test-", dir=RAM if RAM.is_dir() else None))
+        self.history = None
+        self.steps = []
 
-        @rule(batches=st.integers(1, 12), count=st.integers(1, 6),
-              size=st.sampled_from([1, 50, 400]), codec=st.integers(0, 4),
-              producer=st.integers(-1, 2), skew=st.integers(0, 9))
-        def append(self, batches, count, size, codec, producer, skew):
-            self._do(self.history.append_some, batches, count, size, codec, producer, skew)
+    @initialize(config=st.sampled_from(CONFIGS), compacted=st.booleans(), seed=SEEDS)
+    def begin(self, config, compacted, seed):
+        self.steps.append(str((config, compacted, seed)))
+        self.history = History(self.library, self.folder, config, compacted, seed)
 
-        @rule(producer=st.integers(0, 2))
-        def skip_a_sequence(self, producer):
-            self._do(self.history.skip_a_sequence, producer)
+    def _do(self, step, *arguments):
+        self.steps.append(f"{step.__name__}{arguments}")
+        try:
+            step(*arguments)
+            self.history.settle_down()
+            if self.history.dead:
+                self.steps.append("it is dead")
+                self.history.crash(True, self.history.chance.randrange(1, 1 << 30))
+            self.history.check()
+        except Exception as error:
+            error.add_note("\n".join(self.steps))
+            raise
 
-        @rule(whole=st.booleans())
-        def flush(self, whole):
-            self._do(self.history.flush, whole)
+    @rule(batches=st.integers(1, 12), count=st.integers(1, 6),
+          size=st.sampled_from([1, 50, 400]), codec=st.integers(0, 4),
+          producer=st.integers(-1, 2), skew=st.integers(0, 9))
+    def append(self, batches, count, size, codec, producer, skew):
+        self._do(self.history.append_some, batches, count, size, codec, producer, skew)
 
-        @rule()
-        def save(self):
-            self._do(self.history.save)
+    @rule(producer=st.integers(0, 2))
+    def skip_a_sequence(self, producer):
+        self._do(self.history.skip_a_sequence, producer)
 
-        @rule(back=st.integers(0, 60))
-        def truncate(self, back):
-            self._do(self.history.truncate, back)
+    @rule(whole=st.booleans())
+    def flush(self, whole):
+        self._do(self.history.flush, whole)
 
-        @rule(count=st.integers(0, 40))
-        def delete_records(self, count):
-            self._do(self.history.delete_records, count)
+    @rule()
+    def save(self):
+        self._do(self.history.save)
 
-        @rule(age_ms=st.integers(0, 200))
-        def retain_by_time(self, age_ms):
-            self._do(self.history.retain, age_ms, -1)
+    @rule(back=st.integers(0, 60))
+    def truncate(self, back):
+        self._do(self.history.truncate, back)
 
-        @rule(size=st.integers(0, 20_000))
-        def retain_by_size(self, size):
-            self._do(self.history.retain, -1, size)
+    @rule(count=st.integers(0, 40))
+    def delete_records(self, count):
+        self._do(self.history.delete_records, count)
 
-        @rule(step=st.sampled_from([1, 700, 1 << 20]))
-        def clean(self, step):
-            self._do(self.history.clean, step)
+    @rule(age_ms=st.integers(0, 200))
+    def retain_by_time(self, age_ms):
+        self._do(self.history.retain, age_ms, -1)
 
-        @rule()
-        def move(self):
-            self._do(self.history.move)
+    @rule(size=st.integers(0, 20_000))
+    def retain_by_size(self, size):
+        self._do(self.history.retain, -1, size)
 
-        @rule()
-        def restart_clean(self):
-            self._do(self.history.restart_clean)
+    @rule(step=st.sampled_from([1, 700, 1 << 20]))
+    def clean(self, step):
+        self._do(self.history.clean, step)
 
-        @rule()
-        def kill(self):
-            self._do(self.history.crash, False, 0)
+    @rule()
+    def move(self):
+        self._do(self.history.move)
 
-        @rule(seed=SEEDS)
-        def power_cut(self, seed):
-            self._do(self.history.crash, True, seed)
+    @rule()
+    def restart_clean(self):
+        self._do(self.history.restart_clean)
 
-        @rule(calls=st.integers(0, 40))
-        def die_soon(self, calls):
-            self._do(self.history.arm, DIE, calls, 0)
+    @rule()
+    def kill(self):
+        self._do(self.history.crash, False, 0)
 
-        @rule(calls=st.integers(0, 20))
-        def fail_soon(self, calls):
-            self._do(self.history.arm, FAIL_ONCE, calls, errno.EIO)
+    @rule(seed=SEEDS)
+    def power_cut(self, seed):
+        self._do(self.history.crash, True, seed)
 
-        @rule(calls=st.integers(0, 12), what=st.sampled_from([FULL, SHORT]))
-        def fill_up(self, calls, what):
-            self._do(self.history.arm, what, 0 if what == SHORT else calls, 0)
+    @rule(calls=st.integers(0, 40))
+    def die_soon(self, calls):
+        self._do(self.history.arm, DIE, calls, 0)
 
-        @rule()
-        def make_room(self):
-            self._do(self.history.arm, NOTHING, 0, 0)
+    @rule(calls=st.integers(0, 20))
+    def fail_soon(self, calls):
+        self._do(self.history.arm, FAIL_ONCE, calls, errno.EIO)
 
-        def teardown(self):
-            if self.history is not None and self.history.log is not None:
-                self.history.arm(NOTHING, 0, 0)
-                self.history.log.release()
-            self.history = None
-            shutil.rmtree(self.folder, ignore_errors=True)
+    @rule(calls=st.integers(0, 12), what=st.sampled_from([FULL, SHORT]))
+    def fill_up(self, calls, what):
+        self._do(self.history.arm, what, 0 if what == SHORT else calls, 0)
 
-    return LogHistory
+    @rule()
+    def make_room(self):
+        self._do(self.history.arm, NOTHING, 0, 0)
+
+    def teardown(self):
+        if self.history is not None and self.history.log is not None:
+            self.history.arm(NOTHING, 0, 0)
+            self.history.log.release()
+        self.history = None
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _run(library, examples: int) -> None:
-    run_state_machine_as_test(machine_for(library), settings=settings(
+    machine = type("LogHistoryOnDisk", (LogHistory,), {"library": library})
+    run_state_machine_as_test(machine, settings=settings(
         max_examples=examples, stateful_step_count=40, deadline=None, database=None,
         print_blob=True, report_multiple_bugs=False, suppress_health_check=list(HealthCheck)))
 

@@ -96,6 +96,15 @@ static void wake_later(struct serve *s, uint64_t token, uint32_t ms) {
 }
 
 /* ---- serve */
+ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int64_t position) {
+    return pread(range->fd, to, len, position);
+}
+
+void log_range_failed(const struct log_range *range, int error) {
+    (void)range;
+    (void)error;
+}
+
 void log_range_release(struct log_range *range) {
     if (range->segment != NULL) atomic_fetch_sub(&ranges, 1);
     range->segment = NULL;

@@ -28,6 +28,7 @@ SOURCES = [
     "log_recover",
     "log_role",
     "log_append",
+    "cold",
     "log_read",
     "log_lookup",
     "log_upkeep",

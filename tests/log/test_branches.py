@@ -1,0 +1,302 @@
+"""A branch shares its source's segments, and neither ever harms the other."""
+
+import asyncio
+import os
+
+import pytest
+
+from pylog._native import batch
+from pylog.log import branches
+from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from tests.metadata.node import Node
+
+TIME = 1_700_000_000_000
+SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "200",
+         "file.delete.delay.ms": "0", "retention.ms": "-1"}
+
+
+def append(node, topic, first, count=1, partition=0, **producer):
+    """Batches of three records whose times and values are their offsets."""
+    one = node.logs.get(topic, partition)
+    for number in range(count):
+        base = first + 3 * number
+        rows = [(b"k%d" % (offset % 7), b"%d" % offset * 20, TIME + offset, ())
+                for offset in range(base, base + 3)]
+        more = {**producer, "base_sequence": base} if producer else {}
+        assert one.append(batch.build(rows, codec=number % 3, **more), node.now_ms())[0] == base
+
+
+def request(name, source, partitions=-1, factor=-1, validate_only=False, **options):
+    new = messages.CreateTopicsRequest
+    configs = {SOURCE: source, **{key.replace("_", "."): value for key, value in options.items()}}
+    return new(topics=[new.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=factor, assignments=[],
+        configs=[new.CreatableTopicConfig(name=key, value=value)
+                 for key, value in configs.items()])], validate_only=validate_only)
+
+
+def branch(node, name, source, cut=None, **options):
+    at = {} if cut is None else cut
+    asked = request(name, source, **options)
+    for key, value in at.items():
+        asked.topics[0].configs.append(
+            messages.CreateTopicsRequest.CreatableTopicConfig(name=key, value=str(value)))
+    result, = asyncio.run(node.service.create_topics(asked))
+    return result
+
+
+def offsets(node, topic, partition=0):
+    """Of all records, each checked."""
+    one, found = node.logs.get(topic, partition), []
+    at = one.start_offset
+    while at < one.end_offset:
+        data = one.read(at, 1 << 20)
+        for position, head in batch.walk(data):
+            whole = data[position:position + 12 + head.batch_length]
+            assert batch.crc_ok(whole)
+            if not head.attributes & batch.CONTROL:
+                for offset, timestamp, _, value, _ in batch.records(whole):
+                    assert (timestamp, value) == (TIME + offset, b"%d" % offset * 20)
+                    found.append(offset)
+            at = head.base_offset + head.last_offset_delta + 1
+    return found
+
+
+def inodes(tmp_path, topic):
+    return {path.stat().st_ino: path for path in (tmp_path / f"{topic}-0").glob("*.log")
+            if path.stat().st_size}
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path)
+    made.create("source", configs=dict(SMALL))
+    append(made, "source", 0, 40)
+    crash, made.crashed = made.crash, False
+
+    def crash_once():
+        crash()
+        made.crashed = True
+
+    made.crash = crash_once
+    yield made
+    if not made.crashed:
+        made.stop()
+
+
+def test_a_branch_has_the_records_settings_and_epochs_of_its_source(node, tmp_path):
+    assert branch(node, "copy", "source").error == ErrorCode.NONE
+    assert offsets(node, "copy") == offsets(node, "source") == list(range(120))
+    assert node.image.topic_config("copy") == node.image.topic_config("source")
+    assert node.image.topics["copy"].id != node.image.topics["source"].id
+    one, other = node.logs.get("source", 0), node.logs.get("copy", 0)
+    assert [other.epoch_of(at) for at in (0, 119)] == [one.epoch_of(at) for at in (0, 119)]
+    assert other.offset_for_time(TIME + 77)[0] == 77
+    assert inodes(tmp_path, "copy").keys() == inodes(tmp_path, "source").keys()
+    for name in ("copy", "source"):
+        last = max((tmp_path / f"{name}-0").glob("*.log"))
+        assert (last.stat().st_nlink, last.stat().st_size) == (1, 0)
+
+
+def test_both_go_on_by_themselves_over_restarts(node, tmp_path):
+    branch(node, "copy", "source")
+    append(node, "source", 120, 2)
+    append(node, "copy", 120, 1)
+    assert (len(offsets(node, "source")), len(offsets(node, "copy"))) == (126, 123)
+    node.crash()
+    again = Node(tmp_path)
+    assert (len(offsets(again, "source")), len(offsets(again, "copy"))) == (126, 123)
+    append(again, "copy", 123, 30)
+    again.stop()
+    again = Node(tmp_path)
+    append(again, "source", 126)
+    assert (len(offsets(again, "source")), len(offsets(again, "copy"))) == (129, 213)
+    again.stop()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 29, 30, 31, 59, 60, 118, 119, 120, 500])
+@pytest.mark.parametrize("by", [AT_OFFSET, AT_TIME])
+def test_a_branch_ends_before_the_record_asked_for(node, cut, by):
+    at = cut if by == AT_OFFSET else TIME + cut
+    assert branch(node, "copy", "source", {by: at}).error == ErrorCode.NONE
+    end = min(cut, 120)
+    assert offsets(node, "copy") == list(range(end))
+    assert node.logs.get("copy", 0).end_offset == end
+    append(node, "copy", end, 2)
+    assert offsets(node, "copy") == list(range(end + 6))
+    assert offsets(node, "source") == list(range(120))
+
+
+def test_a_branch_begins_where_its_source_does(node):
+    node.logs.get("source", 0).move_start(40, 0)
+    branch(node, "copy", "source")
+    branch(node, "below", "source", {AT_OFFSET: 5})
+    assert node.logs.get("copy", 0).start_offset == 40
+    assert offsets(node, "copy")[-1] == 119
+    below = node.logs.get("below", 0)
+    assert (below.start_offset, below.end_offset) == (40, 40)
+
+
+def test_producers_that_the_source_knows_go_on_in_the_branch(node):
+    append(node, "source", 120, 5, producer_id=9, producer_epoch=0)
+    branch(node, "copy", "source")
+    append(node, "copy", 135, 1, producer_id=9, producer_epoch=0)
+    rows = [(b"", b"", TIME, ())] * 3
+    again = batch.build(rows, producer_id=9, producer_epoch=0, base_sequence=132)
+    assert node.logs.get("copy", 0).append(again, node.now_ms())[0] == 132
+
+
+def test_a_transaction_that_is_open_is_aborted_in_the_branch(node):
+    one = node.logs.get("source", 0)
+    rows = [(b"k", b"%d" % offset * 20, TIME + offset, ()) for offset in range(120, 123)]
+    one.become_follower(1)
+    one.append_as_follower(batch.build(
+        rows, base_offset=120, producer_id=5, producer_epoch=2, base_sequence=0,
+        attributes=batch.TRANSACTIONAL, leader_epoch=0), node.now_ms())
+    one.become_leader(1, True)
+    assert branch(node, "copy", "source").error == ErrorCode.NONE
+    copy = node.logs.get("copy", 0)
+    assert (copy.end_offset, copy.last_stable_offset) == (124, 124)
+    assert copy.aborted_between(0, 124) == [(5, 120)]
+    assert one.end_offset == 123
+
+
+def test_nothing_that_one_does_harms_the_other(node, tmp_path):
+    branch(node, "copy", "source")
+    branch(node, "third", "copy", {AT_OFFSET: 100})
+    # Truncation, retention by size, and deletion, each of a file that the others have too.
+    node.logs.get("copy", 0).truncate(50)
+    append(node, "copy", 48 if node.logs.get("copy", 0).end_offset == 48 else 50, 1)
+    node.logs.configure("third", {**SMALL, "retention.bytes": "0"})
+    for _ in range(3):
+        node.logs.upkeep(node.now_ms() + 10**9)
+    assert node.logs.get("third", 0).start_offset == 100
+    assert offsets(node, "source") == list(range(120))
+    node.logs.delete("source")
+    assert offsets(node, "copy")[:48] == list(range(48))
+
+
+def test_damaged_indexes_of_one_are_made_anew_for_it_alone(node, tmp_path):
+    branch(node, "copy", "source")
+    expected = offsets(node, "source")
+    for path in (tmp_path / "copy-0").glob("*index"):
+        if path.stat().st_nlink > 1:
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data[:-4])
+    node.crash()
+    again = Node(tmp_path)
+    assert offsets(again, "copy") == offsets(again, "source") == expected
+    for at in range(120):
+        assert again.logs.get("copy", 0).offset_for_time(TIME + at)[0] == at
+        assert again.logs.get("source", 0).offset_for_time(TIME + at)[0] == at
+    again.stop()
+
+
+def test_a_tail_that_recovery_cuts_is_cut_in_a_copy(node, tmp_path):
+    branch(node, "copy", "source")
+    node.crash()
+    # Without any checkpoint all is walked; then damage looks like a torn tail.
+    os.unlink(tmp_path / "state.lmdb")
+    for path in tmp_path.glob("*checkpoint"):
+        path.unlink()
+    last = max(inodes(tmp_path, "copy").values())
+    data = last.read_bytes()
+    at = [position for position, _ in batch.walk(data)][-1]
+    copy = tmp_path / "copy-0" / "spoiled"
+    copy.write_bytes(data[:at + 70] + b"\xa5\x5a" + data[at + 72:])
+    shared = tmp_path / "shared"
+    os.rename(copy, last)
+    os.link(last, shared)
+    spoiled = shared.read_bytes()
+    again = Node(tmp_path)
+    assert offsets(again, "copy") == list(range(117))
+    assert shared.read_bytes() == spoiled and last.stat().st_ino != shared.stat().st_ino
+    again.stop()
+
+
+BAD = [
+    ({"source": "nobody"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ({"source": "__consumer_offsets"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ({"source": ""}, ErrorCode.INVALID_CONFIG),
+    ({"partitions": 2}, ErrorCode.INVALID_PARTITIONS),
+    ({"factor": 2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+    ({"cut": {AT_OFFSET: "x"}}, ErrorCode.INVALID_CONFIG),
+    ({"cut": {AT_TIME: "-5"}}, ErrorCode.INVALID_CONFIG),
+    ({"cut": {AT_TIME: "5", AT_OFFSET: "5"}}, ErrorCode.INVALID_CONFIG),
+    ({"name": "source"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+    ({"no_such_setting": "1"}, ErrorCode.INVALID_CONFIG),
+]
+
+
+@pytest.mark.parametrize(("asked", "error"), BAD)
+def test_what_cannot_be_branched_is_refused_with_a_reason(node, tmp_path, asked, error):
+    before = sorted(os.listdir(tmp_path))
+    result = branch(node, **{"name": "copy", "source": "source", **asked})
+    assert result.error == error and result.message
+    assert sorted(os.listdir(tmp_path)) == before
+    assert "copy" not in node.image.topics
+
+
+def test_validation_alone_leaves_nothing(node, tmp_path):
+    assert branch(node, "copy", "source", validate_only=True).error == ErrorCode.NONE
+    assert not list(tmp_path.glob("copy*"))
+
+
+def test_settings_of_the_request_come_above_the_sources(node):
+    branch(node, "copy", "source", retention_ms="777")
+    assert node.image.topic_config("copy") == {**SMALL, "retention.ms": "777"}
+
+
+class Died(BaseException):
+    pass
+
+
+STEPS = ["link", "mkdir", "rename", "unlink", "copyfile"]
+
+
+@pytest.mark.parametrize("call", STEPS)
+@pytest.mark.parametrize("after", range(3))
+def test_whoever_dies_in_between_leaves_no_branch_or_a_whole_one(
+        node, tmp_path, monkeypatch, call, after):
+    owner = branches.shutil if call == "copyfile" else branches.os
+    real, calls = getattr(owner, call), []
+
+    def dying(*arguments, **options):
+        if "copy-0" in str(arguments):
+            calls.append(arguments)
+            if len(calls) > after:
+                raise Died
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, dying)
+        try:
+            branch(node, "copy", "source")
+        except Died:
+            pass
+    node.crash()
+    again = Node(tmp_path)
+    if "copy" in again.image.topics:
+        assert offsets(again, "copy") == list(range(120))
+        append(again, "copy", 120)
+    else:
+        again.logs.upkeep(again.now_ms())
+        assert not list(tmp_path.glob("copy*"))
+    assert offsets(again, "source") == list(range(120))
+    assert not list(tmp_path.glob("*-stray"))
+    again.stop()
+
+
+def test_a_branch_that_cannot_be_linked_is_no_topic(node, tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(18, "Invalid cross-device link")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(branches.os, "link", refuse)
+        result = branch(node, "copy", "source")
+    assert (result.error, "copy" in node.image.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
+    assert not list(tmp_path.glob("copy*"))
+    assert branch(node, "copy", "source").error == ErrorCode.NONE

@@ -1,0 +1,119 @@
+"""Readers of what is no longer in the page cache: what they get, and what they leave behind."""
+
+import ctypes
+import mmap
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Brokerd
+from tests.wire.raw import Connection, batch, record
+from tests.wire.talk import append, create_topic, fetch, unique
+
+MIB = 1 << 20
+COLD_MIB, HOT_MIB = 24, 8
+LIBC = ctypes.CDLL(None, use_errno=True)
+CACHESTAT = 451
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with Brokerd(tmp_path) as started:
+        yield started
+        assert started.alarms() == []
+
+
+def resident(path: Path, begin: int, end: int) -> int:
+    """How many bytes of [begin, end) of a file are in the page cache; both on page borders."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        page = mmap.PAGESIZE
+        vector = (ctypes.c_ubyte * (-(-len(pages) // page)))()
+        first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+        assert LIBC.mincore(ctypes.c_void_p(first), ctypes.c_size_t(len(pages)), vector) == 0
+        return page * sum(entry & 1 for entry in vector[begin // page:end // page])
+
+
+def forget(path: Path, begin: int, end: int) -> None:
+    """Takes [begin, end) of a file out of the page cache; skips where the kernel does not."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), begin, end - begin, os.POSIX_FADV_DONTNEED)
+        area = (ctypes.c_uint64 * 2)(0, MIB)
+        counts = (ctypes.c_uint64 * 5)()
+        if LIBC.syscall(CACHESTAT, file.fileno(), area, counts, 0) != 0:
+            pytest.skip("this kernel cannot tell what is resident")
+    if resident(path, begin, end) > MIB:
+        pytest.skip("this file system keeps its pages")
+
+
+def filled(broker) -> tuple[str, Path]:
+    """A topic of 32 MiB of which the first 24 are not resident, and its segment."""
+    topic = unique("cold")
+    create_topic(broker.port, topic)
+    for number in range(4 * (COLD_MIB + HOT_MIB)):
+        append(broker.port, topic, batch([record(value=bytes([number]) * (256 << 10))]))
+    [path] = (Path(broker.data_dir) / f"{topic}-0").glob("*.log")
+    forget(path, 0, COLD_MIB * MIB)
+    return topic, path
+
+
+def read(port: int, topic: str, offset: int, end: int) -> bytes:
+    """The bytes of the batches from `offset` up to the one that ends at `end`."""
+    with Connection(port) as connection:
+        taken = b""
+        while offset < end:
+            row = fetch(connection, topic, offset, bytes_max=MIB)
+            assert row["error_code"] == 0 and row["records"]
+            taken += row["records"]
+            offset = int.from_bytes(last_base(row["records"])) + 1
+    return taken
+
+
+def last_base(records: bytes) -> bytes:
+    at = 0
+    while at + 12 + int.from_bytes(records[at + 8:at + 12]) < len(records):
+        at += 12 + int.from_bytes(records[at + 8:at + 12])
+    return records[at:at + 8]
+
+
+def settled(path: Path, begin: int, end: int) -> int:
+    """What is still resident once it no longer gets less, at most the ten seconds it may take."""
+    end_s = time.monotonic() + 10
+    while (left := resident(path, begin, end)) > 2 * MIB and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return left
+
+
+def test_what_is_read_from_the_disk_is_what_was_written_and_does_not_stay_in_the_page_cache(broker):
+    topic, path = filled(broker)
+    count = 4 * (COLD_MIB + HOT_MIB)
+    taken = read(broker.port, topic, 0, count)
+    assert settled(path, 0, COLD_MIB * MIB) <= 2 * MIB
+    assert taken == path.read_bytes()[:len(taken)]
+    assert int.from_bytes(last_base(taken)) == count - 1
+
+
+def test_what_was_resident_before_a_cold_reader_came_by_stays_so(broker):
+    topic, path = filled(broker)
+    before = resident(path, COLD_MIB * MIB, (COLD_MIB + HOT_MIB) * MIB)
+    assert before == HOT_MIB * MIB
+    read(broker.port, topic, 0, 4 * (COLD_MIB + HOT_MIB))
+    assert settled(path, 0, COLD_MIB * MIB) <= 2 * MIB
+    assert resident(path, COLD_MIB * MIB, (COLD_MIB + HOT_MIB) * MIB) == before
+
+
+def test_a_cold_reader_that_goes_away_leaves_nothing_behind(broker):
+    topic, path = filled(broker)
+    read(broker.port, topic, 8, 24)
+    assert settled(path, 0, COLD_MIB * MIB) <= 2 * MIB
+
+
+def test_cold_records_arrive_whole_when_the_first_batch_is_longer_than_what_may_be_read(broker):
+    topic, path = filled(broker)
+    with Connection(broker.port) as connection:
+        row = fetch(connection, topic, 40, bytes_max=1)
+    records = row["records"]
+    assert int.from_bytes(records[:8]) == 40
+    assert len(records) == 12 + int.from_bytes(records[8:12])
