@@ -97,6 +97,8 @@ class Sender:
             requests: dict[int, list[Pending]] = {}
             sizes: collections.Counter[int] = collections.Counter()
             for queue in list(self.accumulator.active.values()):
+                if queue.in_flight and queue.open is None and not queue.ready:
+                    continue  # All of it is under way.
                 pending = self._head(queue, now_s)
                 if pending is not None:
                     self._place(pending, now_s, requests, sizes)
