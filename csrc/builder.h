@@ -96,6 +96,32 @@ struct builder_column {
     int width;
 };
 
+/* The bytes of one row; *len -1: null. False when the offsets cannot be right. */
+static inline bool builder_column_at(const struct builder_column *c, int64_t row,
+                                     const uint8_t **at, int64_t *len) {
+    size_t i = (size_t)(c->start + row);
+    int64_t from, to;
+    *len = -1;
+    *at = NULL;
+    if (c->offsets == NULL ||
+        (c->validity != NULL && (c->validity[i >> 3] >> (i & 7) & 1) == 0)) {
+        return true;
+    }
+    if (c->width == 4) {
+        from = ((const int32_t *)c->offsets)[i];
+        to = ((const int32_t *)c->offsets)[i + 1];
+    } else {
+        from = ((const int64_t *)c->offsets)[i];
+        to = ((const int64_t *)c->offsets)[i + 1];
+    }
+    if (from < 0 || to < from || to > c->data_len) {
+        return false;
+    }
+    *len = to - from;
+    *at = c->data == NULL ? (const uint8_t *)"" : c->data + from;
+    return true;
+}
+
 struct builder_rows {
     struct builder_column key, value;
     const int64_t *timestamps; /* NULL: `now` for all */

@@ -83,32 +83,6 @@ int builder_flush(struct builder_writer *w) {
     return 0;
 }
 
-/* The bytes of one row; *len -1: null. False when the offsets cannot be right. */
-static inline bool column_at(const struct builder_column *c, int64_t row, const uint8_t **at,
-                             int64_t *len) {
-    size_t i = (size_t)(c->start + row);
-    int64_t from, to;
-    *len = -1;
-    *at = NULL;
-    if (c->offsets == NULL ||
-        (c->validity != NULL && (c->validity[i >> 3] >> (i & 7) & 1) == 0)) {
-        return true;
-    }
-    if (LIKELY(c->width == 4)) {
-        from = ((const int32_t *)c->offsets)[i];
-        to = ((const int32_t *)c->offsets)[i + 1];
-    } else {
-        from = ((const int64_t *)c->offsets)[i];
-        to = ((const int64_t *)c->offsets)[i + 1];
-    }
-    if (UNLIKELY(from < 0 || to < from || to > c->data_len)) {
-        return false;
-    }
-    *len = to - from;
-    *at = c->data == NULL ? (const uint8_t *)"" : c->data + from;
-    return true;
-}
-
 static bool headers_reserve(struct builder_writer *w, size_t room) {
     if (w->headers_room >= room) {
         return true;
@@ -156,13 +130,14 @@ static int writer_headers(struct builder_writer *w, const struct builder_rows *r
         const uint8_t *at;
         int64_t len;
         /* A header's key is never null in Kafka. */
-        if (!column_at(&rows->header_key, i, &at, &len) || len < 0) {
+        if (!builder_column_at(&rows->header_key, i, &at, &len) || len < 0) {
             return BUILDER_E_COLUMN;
         }
         int rc = headers_put(w, &used, at, len);
         if (rc == 0) {
-            rc = column_at(&rows->header_value, i, &at, &len) ? headers_put(w, &used, at, len)
-                                                              : BUILDER_E_COLUMN;
+            rc = builder_column_at(&rows->header_value, i, &at, &len)
+                     ? headers_put(w, &used, at, len)
+                     : BUILDER_E_COLUMN;
         }
         if (rc < 0) {
             return rc;
@@ -197,8 +172,8 @@ static int writer_row(struct builder_writer *w, const struct builder_rows *rows,
     r.timestamp = rows->timestamps == NULL ? rows->now : rows->timestamps[row];
     r.headers = NULL;
     r.headers_len = 0;
-    if (UNLIKELY(!column_at(&rows->key, row, &r.key, &r.key_len) ||
-                 !column_at(&rows->value, row, &r.value, &r.value_len))) {
+    if (UNLIKELY(!builder_column_at(&rows->key, row, &r.key, &r.key_len) ||
+                 !builder_column_at(&rows->value, row, &r.value, &r.value_len))) {
         return BUILDER_E_COLUMN;
     }
     if (UNLIKELY(rows->header_offsets != NULL)) {

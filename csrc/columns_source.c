@@ -8,13 +8,12 @@
 #include "bytes.h"
 #include "columns.h"
 #include "records.h"
+#include "varint.h"
 
 #define LIKELY(x)   __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 
 enum {
-    SOURCE_VARINT_BYTES_MAX = 5,
-    SOURCE_VARLONG_BYTES_MAX = 10,
     SOURCE_CARRY_BYTES_MIN = 4096,
     SOURCE_CARRY_KEEP_BYTES_MAX = 1024 * 1024,
     SOURCE_END = 2 /* source_next_batch: no more whole batches */
@@ -94,7 +93,7 @@ static int source_control_type(const uint8_t *p, size_t len) {
     uint64_t bits;
     /* Past length, attributes, timestamp and offset delta, key length. */
     for (int field = 0; field < 4; field++) {
-        size_t n = get_uvarint(p, end, SOURCE_VARLONG_BYTES_MAX, &bits);
+        size_t n = get_uvarint(p, end, VARLONG_BYTES_MAX, &bits);
         if (n == 0) {
             return -1;
         }
@@ -245,40 +244,10 @@ static int source_end_batch(struct columns_source *s) {
 
 /* ---- records */
 
-static __attribute__((noinline)) const uint8_t *
-source_varint_slow(const uint8_t *p, const uint8_t *end, size_t bytes_max, int64_t *v) {
-    uint64_t bits;
-    size_t n = get_uvarint(p, end, bytes_max, &bits);
-    if (n == 0 || (bytes_max == SOURCE_VARINT_BYTES_MAX && bits > UINT32_MAX)) {
-        return NULL;
-    }
-    *v = zigzag_decode(bits);
-    return p + n;
-}
-
-/* The byte behind the varint at p, or NULL when it is cut short or too long. */
-static inline const uint8_t *source_varint(const uint8_t *p, const uint8_t *end, size_t bytes_max,
-                                           int64_t *v) {
-    if (LIKELY(end - p >= 2)) {
-        uint32_t first = p[0];
-        if (LIKELY(first < 0x80)) {
-            *v = (int64_t)(first >> 1) ^ -(int64_t)(first & 1);
-            return p + 1;
-        }
-        uint32_t second = p[1];
-        if (LIKELY(second < 0x80)) {
-            uint32_t bits = (first & 0x7f) | second << 7;
-            *v = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
-            return p + 2;
-        }
-    }
-    return source_varint_slow(p, end, bytes_max, v);
-}
-
 static inline const uint8_t *source_bytes(const uint8_t *p, const uint8_t *end, int64_t null_len,
                                           const uint8_t **at, int32_t *len) {
     int64_t n;
-    p = source_varint(p, end, SOURCE_VARINT_BYTES_MAX, &n);
+    p = varint_get(p, end, VARINT_BYTES_MAX, &n);
     if (UNLIKELY(p == NULL || n < null_len || n > end - p)) {
         return NULL;
     }
@@ -307,11 +276,11 @@ static bool source_headers_fit(const uint8_t *p, const uint8_t *end, int64_t cou
 static inline int source_record(struct columns_source *s, const uint8_t *p, const uint8_t *end,
                                 struct columns_view *v) {
     int64_t timestamp_delta, offset_delta, headers = 0;
-    p = source_varint(p + 1, end, SOURCE_VARLONG_BYTES_MAX, &timestamp_delta);
+    p = varint_get(p + 1, end, VARLONG_BYTES_MAX, &timestamp_delta);
     if (UNLIKELY(p == NULL)) {
         return BATCH_E_RECORD;
     }
-    p = source_varint(p, end, SOURCE_VARINT_BYTES_MAX, &offset_delta);
+    p = varint_get(p, end, VARINT_BYTES_MAX, &offset_delta);
     if (UNLIKELY(p == NULL)) {
         return BATCH_E_RECORD;
     }
@@ -324,7 +293,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
         return BATCH_E_RECORD;
     }
     if (UNLIKELY(end - p != 1 || *p != 0)) {
-        p = source_varint(p, end, SOURCE_VARINT_BYTES_MAX, &headers);
+        p = varint_get(p, end, VARINT_BYTES_MAX, &headers);
         if (p == NULL || !source_headers_fit(p, end, headers)) {
             return BATCH_E_RECORD;
         }
@@ -383,7 +352,7 @@ static int carry_fill(struct columns_source *s, size_t bytes) {
 /* The record that begins in this piece and ends beyond it. */
 static int source_straddling(struct columns_source *s, struct columns_view *v) {
     s->carry_len = 0;
-    for (size_t n = 1; n <= SOURCE_VARINT_BYTES_MAX; n++) {
+    for (size_t n = 1; n <= VARINT_BYTES_MAX; n++) {
         int rc = carry_fill(s, n);
         if (rc < 0) {
             return rc;
@@ -392,7 +361,7 @@ static int source_straddling(struct columns_source *s, struct columns_view *v) {
             continue;
         }
         int64_t body;
-        if (source_varint_slow(s->carry, s->carry + n, SOURCE_VARINT_BYTES_MAX, &body) == NULL ||
+        if (varint_get_long(s->carry, s->carry + n, VARINT_BYTES_MAX, &body) == NULL ||
             body < RECORDS_BYTES_MIN - 1) {
             return BATCH_E_RECORD;
         }
@@ -410,7 +379,7 @@ static int source_run(struct columns_source *s, int n, bool *straddles) {
     *straddles = false;
     while (n < COLUMNS_VIEWS_MAX && s->records_left > 0 && p < end) {
         int64_t body;
-        const uint8_t *at = source_varint(p, end, SOURCE_VARINT_BYTES_MAX, &body);
+        const uint8_t *at = varint_get(p, end, VARINT_BYTES_MAX, &body);
         if (UNLIKELY(at == NULL || body > end - at)) {
             *straddles = true;
             break;

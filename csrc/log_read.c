@@ -167,6 +167,16 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     return result;
 }
 
+/* Whether a header is where the last read ended: bytes that are none would only be sent in vain. */
+static int log_check_start(struct segment *s, int64_t position, int64_t end, bool nowait) {
+    struct segment_scan scan;
+    struct batch_header h;
+    segment_scan_begin(&scan, s, position, end, nowait);
+    int result = segment_scan_peek(&scan, &h);
+    if (result < 0) return log_read_error(result);
+    return scan.position == position ? 0 : LOG_E_CORRUPT;
+}
+
 /* Fills the range from the pinned segment. 1: it holds nothing at or above the offset, try the
  * next. */
 static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, bool at_least_one,
@@ -185,6 +195,10 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
+    /* A reader at the tail is sent what was just written; one that catches up gets a look. */
+    if (plan->position >= 0 && limit - position > bytes_max &&
+        (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
+        return result;
     struct segment_hole hole;
     if (segment_hole_behind(s, position, &hole) && hole.position < limit) {
         if (hole.position <= position) return LOG_E_CORRUPT;

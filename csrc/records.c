@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bytes.h"
+#include "varint.h"
 
 #define LIKELY(x)   __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -118,44 +119,10 @@ static inline int records_visit(struct records *r, int64_t timestamp_delta, int3
 /* ---- records that lie whole in a piece
  * ------------------------------------------------------------------------------ */
 
-static __attribute__((noinline)) const uint8_t *varint_slow(const uint8_t *p, const uint8_t *end,
-                                                            int shift_max, int64_t *v) {
-    uint64_t bits = 0;
-    for (int shift = 0; shift <= shift_max && p < end; shift += 7) {
-        uint8_t byte = *p++;
-        bits |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) {
-            *v = zigzag_decode(bits);
-            bool fits = shift_max > RECORDS_VARINT_SHIFT_MAX || bits <= UINT32_MAX;
-            return fits ? p : NULL;
-        }
-    }
-    return NULL;
-}
-
-/* The byte after the varint at p, or NULL when it is cut short or too long. */
-static inline const uint8_t *varint(const uint8_t *p, const uint8_t *end, int shift_max,
-                                    int64_t *v) {
-    if (LIKELY(end - p >= 2)) {
-        uint32_t first = p[0];
-        if (LIKELY(first < 0x80)) {
-            *v = (int64_t)(first >> 1) ^ -(int64_t)(first & 1);
-            return p + 1;
-        }
-        uint32_t second = p[1];
-        if (LIKELY(second < 0x80)) {
-            uint32_t bits = (first & 0x7f) | second << 7;
-            *v = (int64_t)(bits >> 1) ^ -(int64_t)(bits & 1);
-            return p + 2;
-        }
-    }
-    return varint_slow(p, end, shift_max, v);
-}
-
 /* Past a key or value; NULL when it is broken. */
 static inline const uint8_t *skip_bytes(const uint8_t *p, const uint8_t *end, int64_t null_len,
                                         int64_t *len) {
-    p = varint(p, end, RECORDS_VARINT_SHIFT_MAX, len);
+    p = varint_get(p, end, VARINT_BYTES_MAX, len);
     if (UNLIKELY(p == NULL || *len < null_len || *len > end - p)) {
         return NULL;
     }
@@ -183,11 +150,11 @@ static const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, int64_t
 /* The body [p, end) of one record. */
 static inline int records_whole(struct records *r, const uint8_t *p, const uint8_t *end) {
     int64_t timestamp_delta, offset_delta, key_len, value_len, headers;
-    p = varint(p + 1, end, RECORDS_VARLONG_SHIFT_MAX, &timestamp_delta);
+    p = varint_get(p + 1, end, VARLONG_BYTES_MAX, &timestamp_delta);
     if (UNLIKELY(p == NULL)) {
         return BATCH_E_RECORD;
     }
-    p = varint(p, end, RECORDS_VARINT_SHIFT_MAX, &offset_delta);
+    p = varint_get(p, end, VARINT_BYTES_MAX, &offset_delta);
     if (UNLIKELY(p == NULL)) {
         return BATCH_E_RECORD;
     }
@@ -200,7 +167,7 @@ static inline int records_whole(struct records *r, const uint8_t *p, const uint8
         return BATCH_E_RECORD;
     }
     if (UNLIKELY(end - p != 1 || *p != 0)) {
-        p = varint(p, end, RECORDS_VARINT_SHIFT_MAX, &headers);
+        p = varint_get(p, end, VARINT_BYTES_MAX, &headers);
         if (p == NULL || skip_headers(p, end, headers) != end) {
             return BATCH_E_RECORD;
         }
@@ -422,7 +389,7 @@ int records_feed(struct records *r, const uint8_t *p, size_t len) {
                 }
             }
             int64_t body;
-            const uint8_t *at = varint(p, end, RECORDS_VARINT_SHIFT_MAX, &body);
+            const uint8_t *at = varint_get(p, end, VARINT_BYTES_MAX, &body);
             if (LIKELY(at != NULL && body <= end - at)) {
                 if (UNLIKELY(body < RECORDS_BYTES_MIN - 1)) {
                     return BATCH_E_RECORD;

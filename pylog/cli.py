@@ -14,10 +14,15 @@ EXIT_BUG = 70
 
 
 def brokerd(argv: list[str] | None = None) -> int:
-    """Runs a broker until SIGTERM or SIGINT, or explains its settings. Returns the exit code."""
+    """Runs a broker until SIGTERM or SIGINT, explains settings, or looks at Kafka's directories.
+
+    Returns the exit code.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == ["config"]:
         return _guarded("brokerd", _config, argv[1:])
+    if argv[:1] == ["adopt"]:
+        return _guarded("brokerd", _adopt, argv[1:])
     return _guarded("brokerd", _serve, argv)
 
 
@@ -87,7 +92,8 @@ def _serve(command: str, argv: list[str]) -> int:
 
 def _serve_arguments():
     parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
-                     "brokerd config explain KEY and brokerd config list tell about settings.")
+                     "brokerd config explain KEY and brokerd config list tell about settings; "
+                     "brokerd adopt server.properties checks a stopped Kafka's directories.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="settings by Kafka's names; none is needed")
     _add_override(parser)
@@ -153,6 +159,26 @@ def _config(command: str, argv: list[str]) -> int:
     lines = [settings.explain(args.key)] if args.about == "explain" else settings.listing()
     print("\n".join(lines), flush=True)
     return 0
+
+
+def _adopt(command: str, argv: list[str]) -> int:
+    """adopt server.properties: whether a stopped Kafka's directories can be opened, and how."""
+    parser = _parser(f"{command} adopt", "Looks at the directories of a Kafka that was stopped, "
+                     "and says what is in the way of opening them. Only --execute writes.",
+                     "docs/migration.md has the whole way, and the way back.")
+    parser.add_argument("properties", nargs="?", metavar="server.properties",
+                        help="Kafka's own; log.dirs and node.id are what counts")
+    parser.add_argument("--execute", action="store_true",
+                        help="move the metadata log to where brokerd has it, if need be")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    _add_override(parser)
+    args = parser.parse_args(argv)
+    from .config import Settings
+    from .tools import adopt
+
+    found = adopt.adopt(Settings.load(args.properties, args.override), args.execute)
+    print(adopt.told(found, args.json), flush=True)
+    return 0 if adopt.is_adoptable(found) else EXIT_FAILED
 
 
 def _version(command: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 QUESTION_MS = 10_000
-_SHARED = ("bootstrap.servers", "client.id", "security.protocol")
+_SHARED = ("bootstrap.servers", "client.id", "security.protocol", "isolation.level")
 
 
 class ClusterError(Exception):
@@ -47,7 +47,8 @@ def _places(consumer: Any, topic: str) -> list[Any]:
 
 
 def ends(given: Mapping[str, Any], topic: str) -> dict[int, int]:
-    """The next offset of each partition. Raises ClusterError."""
+    """The next offset of each partition, under isolation.level read_committed the last stable one.
+    Raises ClusterError."""
     return _asked(given, lambda consumer: {
         place.partition: offset for place, offset in
         consumer.end_offsets(_places(consumer, topic)).items()})
@@ -116,7 +117,8 @@ def explained(given: Mapping[str, Any], topic: str, gaps: Iterable[tuple[int, in
 def first_line(failure: BaseException) -> str:
     """What a user needs of an exception that has come through Spark."""
     text = str(failure)
-    causes = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+    causes = re.findall(r"^(?:: |Caused by: )?(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text,
+                        re.MULTILINE)
     telling = [message for kind, message in causes
                if kind not in ("PythonException", "SparkException", "Py4JJavaError")]
     line = telling[-1] if telling else (text.strip().splitlines() or [type(failure).__name__])[0]

@@ -5,7 +5,7 @@
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
 Owns: the manifest's directory while it runs.
-Called by: users, spark.soak, bench.spark.
+Called by: users, spark.soak, spark.trial, bench.spark.
 Invariants: (1) it ends with 0 only when every record was acknowledged as --acks asks; (2) a
   generator is one task and one producer, so its records reach a partition in its order.
 """
@@ -24,7 +24,7 @@ if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from spark import cluster, records
-from spark.plan import Outcome, Plan, PlanError, blocks, rate_of, record_bytes
+from spark.plan import Outcome, Plan, PlanError, blocks, made_directory, rate_of, record_bytes
 from spark.records import Content, ContentError
 from spark.session import SetupError, session
 
@@ -52,12 +52,15 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="load", description=__doc__.partition("\n")[0])
+def arguments(prog: str = "load", what: str = __doc__.partition("\n")[0], alone: bool = True
+              ) -> argparse.ArgumentParser:
+    """alone: False where the rest of a command supplies broker, topic and manifest."""
+    parser = argparse.ArgumentParser(prog=prog, description=what)
     add = parser.add_argument
-    add("--bootstrap", required=True, help="host:port,...")
-    add("--topic", required=True)
-    add("--create", action="store_true", help="make the topic when it is missing")
+    add("--bootstrap", required=alone, help="host:port,...")
+    add("--topic", required=alone, default="trial")
+    if alone:
+        add("--create", action="store_true", help="make the topic when it is missing")
     add("--partitions", type=int, default=6, help="of a topic that is made")
     add("--engine", choices=["pylog", "kafka"], default="pylog",
         help="kafka: Spark's own connector, unmodified")
@@ -70,7 +73,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--acks", default="all", choices=["all", "1", "0"])
     add("--transactional", action="store_true", help="in transactions (engine pylog)")
     add("--config", action="append", default=[], metavar="NAME=VALUE", help="of the producer")
-    add("--manifest", required=True, metavar="DIRECTORY")
+    add("--manifest", required=alone, metavar="DIRECTORY")
     add("--master", default="", help="of Spark, default local[*]")
     return parser
 
@@ -102,6 +105,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outcome:
     """Runs a plan. spark: a session, else one is made. Raises what main() turns into a line."""
     starts = cluster.ends(plan.settings, plan.topic)
+    made_directory(manifest)
     own = spark is None
     spark = spark or session(f"pylog load of {plan.topic}", master=master,
                              connector=plan.engine == "kafka")
@@ -132,17 +136,16 @@ def told(outcome: Outcome) -> str:
 
 
 def _through_pylog(spark: Any, frame: Any, plan: Plan, manifest: str) -> tuple[dict[int, int], int]:
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     rows = frame.mapInArrow(lambda batches: _produce(plan, batches), MANIFEST)
-    path = f"{manifest}/batches"
-    rows.write.mode("overwrite").parquet(path)
-    blocks_of = spark.read.parquet(path).select(
-        "generator", "first_sequence", "records", "bytes").distinct()
-    sums = blocks_of.groupBy("generator").agg(F.sum("records"), F.sum("bytes")).collect()
-    counts = {generator: 0 for generator in range(plan.generators)}
-    counts.update({row[0]: row[1] for row in sums})
-    return counts, sum(row[2] for row in sums)
+    seen = Observation("acknowledged")
+    sums = [F.sum(F.when(F.col("generator") == number, F.col("batch_records"))).alias(str(number))
+            for number in range(plan.generators)]
+    rows.observe(seen, *sums).write.mode("overwrite").parquet(f"{manifest}/batches")
+    counts = {number: seen.get[str(number)] or 0 for number in range(plan.generators)}
+    return counts, _values_bytes(plan, counts)
 
 
 def _produce(plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
@@ -277,6 +280,8 @@ def _values_bytes(plan: Plan, counts: dict[int, int]) -> int:
     import numpy as np
 
     total = 0
+    if plan.content.sizes.isdigit():
+        return sum(counts.values()) * int(plan.content.sizes)
     for generator, count in counts.items():
         for start in range(0, count, 1 << 20):
             sequences = np.arange(start, min(count, start + (1 << 20)))

@@ -9,6 +9,7 @@ Invariants: (1) a plan says how many records each generator makes before it begi
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -160,6 +161,16 @@ class Outcome:
         path = Path(directory)
         path.mkdir(parents=True, exist_ok=True)
         (path / LOAD_FILE).write_text(json.dumps(asdict(self), indent=1))
+
+
+def made_directory(path: str) -> None:
+    """What will be written is not to fail when all the work is done. Raises PlanError."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as failure:
+        raise PlanError(f"cannot write to {path}: {failure.strerror}") from None
 
 
 def read_outcome(directory: str) -> Outcome:

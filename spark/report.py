@@ -1,7 +1,7 @@
 """One HTML page of a verdict that needs no other file: figures, plots, a table per partition.
 
 Owns: nothing.
-Called by: spark.validate, spark.soak.
+Called by: spark.validate.
 Invariants: (1) the page loads nothing and runs nothing; (2) it reads in light and dark, on paper
   and on a narrow screen; (3) the verdict comes first, and each fault by its name right behind it.
 """
@@ -76,7 +76,9 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
 
 def _verdict(word: str, found: Verdict) -> str:
     if found.good:
-        says = f"all {found.expected:,} records are there once, whole and in order, and no others."
+        says = f"all {found.expected:,} records are there once, whole and in order, and no others"
+        says += (f", {found.superseded:,} of them replaced by later ones of their keys "
+                 "(compaction)." if found.superseded else ".")
     else:
         says = "; ".join(f"{count:,} {name.replace('_', ' ')}"
                          for name, count in found.faults.items() if count) + "."
@@ -119,9 +121,8 @@ def _checks(found: Verdict) -> str:
         f'{name.replace("_", " ")}</td><td{" class=fault" if count else ""}>{count:,}</td>'
         f'<td class="text soft">{MEANING[name]}</td></tr>'
         for name, count in found.faults.items())
-    explained = sum(end - first for part in found.partitions for first, end in part.gaps)
-    explained -= found.faults["unexplained_gaps"]
-    if explained > 0:
+    explained = sum(part.explained_gaps for part in found.partitions)
+    if explained:
         rows += (f'<tr><td class="text">explained gaps</td><td>{explained:,}</td><td class="text '
                  'soft">offsets of markers, of aborted transactions, or removed by compaction'
                  "</td></tr>")
@@ -183,12 +184,11 @@ def _partitions(partitions: list[PartitionRow]) -> str:
     for part in partitions:
         faults = ", ".join(f"{getattr(part, name):,} {name.replace('_', ' ')}"
                            for name in PART_FAULTS if getattr(part, name))
-        explained = sum(end - first for first, end in part.gaps) - part.unexplained_gaps
         rows += (
             f"<tr><td>{part.partition}</td><td>{part.records:,}</td>"
             f'<td class="text"><span class="share" style="width:{6 * part.records / most:.2f}rem">'
             f"</span></td><td>{size(part.bytes)}</td><td>{part.first_offset:,}</td>"
-            f"<td>{part.end_offset:,}</td><td>{max(0, explained):,}</td>"
+            f"<td>{part.end_offset:,}</td><td>{part.explained_gaps:,}</td>"
             f'<td class="text {"fault" if faults else "soft"}">{faults or "none"}</td></tr>')
     head = ('<th>partition</th><th>records</th><th class="text"></th><th>values</th>'
             '<th>first offset</th><th>end offset</th><th>explained gaps</th>'

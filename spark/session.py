@@ -82,12 +82,13 @@ def _resolve(version: str, lib: Path) -> None:
         raise SetupError("the stock connector's jars need `mvn` once (Debian: maven)")
     shutil.rmtree(lib, ignore_errors=True)
     done = subprocess.run(
-        [maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies",
+        [maven, "-q", "-B", "-Dstyle.color=never", "-f", str(POM), "dependency:copy-dependencies",
          f"-Dspark.version={version}", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"],
         capture_output=True, text=True)
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
-        raise SetupError(f"Maven could not fetch {CONNECTOR} {version}: {lines[0]}")
+        raise SetupError(f"the first use of {CONNECTOR} {version} needs the network, and Maven "
+                         f"could not fetch it: {lines[0].partition(' -> [Help')[0]}")
 
 
 def session(name: str, *, master: str = "", connector: bool = True,

@@ -13,55 +13,24 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from bench.brokers import PylogBroker
+from bench.process import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
-READY_S = 60.0
 END_S = 900.0
-
-
-class Broker:
-    """A brokerd that comes back on the same port and directory."""
-
-    def __init__(self, directory: Path):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.directory = directory
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with open(self.directory / "brokerd.out", "ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "pylog",
-                 "--override", f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
-                 "--override", f"log.dirs={self.directory / 'data'}"],
-                stdout=out, stderr=subprocess.STDOUT, cwd=ROOT)
-        end_s = time.monotonic() + READY_S
-        while time.monotonic() < end_s and self.process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.01)
-        raise SystemExit(f"soak: brokerd did not start; see {self.directory}/brokerd.out")
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()  # Keeps (1).
-            self.process.wait()
-            self.process = None
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     directory = Path(tempfile.mkdtemp(prefix="pylog-soak-"))
-    broker = Broker(directory)
+    # It comes back on the same port and directory.
+    broker = PylogBroker(directory / "data", free_port())
     try:
         broker.start()
         code, kills = soak(options, broker, directory)
@@ -89,7 +58,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def soak(options: argparse.Namespace, broker: Broker, directory: Path) -> tuple[int, int]:
+def soak(options: argparse.Namespace, broker: PylogBroker, directory: Path) -> tuple[int, int]:
     """(exit code, how often the broker was killed)."""
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     print(f"soak: seed {seed}, {options.seconds:.0f} s, a kill every {options.every:.0f} s")

@@ -20,7 +20,7 @@ from spark.records import Content
 
 BLOCK = 1 << 16  # Sequences of one bitmap.
 EXAMPLES_MAX = 5
-GAPS_MAX = 1000
+GAPS_MAX = 10_000  # Listed of one stretch; the others are counted.
 LATENCY_STEPS = 8  # Buckets per doubling.
 LATENCY_BUCKETS = 27 * LATENCY_STEPS
 SECONDS_MAX = 100_000

@@ -5,7 +5,7 @@
     python -m spark.validate ... --stream --checkpoint state/     # goes on after a kill
 
 Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
-Called by: users, spark.soak, bench.spark.
+Called by: users, spark.soak, spark.trial, bench.spark.
 Invariants: (1) exit code 0 only for a good verdict, 1 for a bad one, 2 when there is none; (2) a
   summary is kept before Spark commits its batch, under the batch's number: a killed run leaves
   nothing twice and nothing out.
@@ -17,7 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ if __package__ in (None, ""):  # By spark-submit, which knows no packages.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from spark import cluster, load, report, summary
-from spark.plan import Outcome, PlanError, read_outcome
+from spark.plan import Outcome, PlanError, made_directory, read_outcome
 from spark.records import Content, ContentError
 from spark.session import SetupError, session
 from spark.summary import Expected
@@ -36,6 +36,7 @@ ENGINES = ["pylog", "source", "kafka"]
 TUNED = {"kafka.max.poll.records": "20000", "kafka.max.partition.fetch.bytes": "4194304",
          "kafka.fetch.max.bytes": "67108864"}
 GAPS_ASKED_MAX = 2000
+FOLLOW_LOOK_S = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,18 +52,28 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
         print(f"validate: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 2
+    told(options, found, outcome, seconds)
+    return 0 if found.good else 1
+
+
+def told(options: argparse.Namespace, found: Verdict, outcome: Outcome | None, seconds: float,
+         more: Iterable[tuple[str, str]] = ()) -> None:
+    """Writes and prints what was found. more: of the circumstances."""
+    rows = [("validation", f"engine {options.engine}, " + (
+        "by Structured Streaming" if options.stream else "in one batch")), *more]
     if options.json:
         Path(options.json).write_text(found.json(
-            topic=options.topic, engine=options.engine, read_in_s=round(seconds, 3)))
+            topic=options.topic, engine=options.engine, read_in_s=round(seconds, 3),
+            circumstances=dict(rows)))
     if options.report:
-        Path(options.report).write_text(report.html(options.topic, found, outcome, seconds))
+        Path(options.report).write_text(
+            report.html(options.topic, found, outcome, seconds, rows))
     print("\n".join(found.lines()))
     print(f"  read in {seconds:.1f} s: {found.records / seconds:.0f} records/s, "
           f"{found.bytes / seconds / 1e6:.1f} MB/s (engine {options.engine})")
     if found.faults["foreign"] and found.faults["foreign"] == found.records:
-        print(f"validate: no record is of seed {expected.content.seed} with these sizes and keys: "
-              "wrong seed?", file=sys.stderr)
-    return 0 if found.good else 1
+        print("validate: no record is of this seed with these sizes and keys: wrong seed?",
+              file=sys.stderr)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -79,6 +90,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--generators", type=int, default=2)
     add("--from-start", action="store_true", help="of the topic, not where the load began")
     add("--stream", action="store_true", help="by Structured Streaming, all that is there now")
+    add("--follow", type=float, default=0.0, metavar="SECONDS",
+        help="with --stream: until all is read that is expected, or nothing came for so long")
     add("--checkpoint", default="", metavar="DIRECTORY", help="of a stream; a second run goes on")
     add("--offsets-per-trigger", type=int, default=0)
     add("--isolation", default="read_committed", choices=["read_committed", "read_uncommitted"])
@@ -123,14 +136,17 @@ def acknowledged(found: Verdict, manifest: str) -> None:
     found.acks, found.ack_ms = counts.tolist(), percentiles(counts)
 
 
-def validate(options: argparse.Namespace, expected: Expected, spark: Any = None
-             ) -> tuple[Verdict, float]:
-    """(verdict, seconds of reading). spark: a session, else one is made."""
+def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
+             begins: dict[int, int] | None = None) -> tuple[Verdict, float]:
+    """(verdict, seconds of reading). spark: a session, else one is made. begins: where the load
+    began, when there is no manifest yet."""
+    for path in filter(None, (options.json, options.report)):
+        made_directory(str(Path(path).parent))
     settings = {"bootstrap.servers": options.bootstrap}
-    begins, ends = cluster.starts(settings, options.topic), cluster.ends(settings, options.topic)
-    if options.manifest and not options.from_start:
-        loaded = read_outcome(options.manifest)
-        begins = {number: max(at, loaded.starts.get(number, 0)) for number, at in begins.items()}
+    stable = {**settings, "isolation.level": options.isolation}
+    ends = cluster.ends(stable, options.topic)
+    if begins is None:
+        begins = _begins(options, settings)
     own = spark is None
     spark = spark or session(f"pylog validation of {options.topic}", master=options.master,
                              connector=options.engine == "kafka")
@@ -142,17 +158,23 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None
         seconds = time.monotonic() - begun_s
         if own:
             spark.stop()
+    if options.follow:
+        ends = cluster.ends(stable, options.topic)
     planned = {number: (begins[number], ends[number]) for number in ends}
     if options.stream:
         planned = _planned_by_stream(planned, rows)
-    return verdict(expected, rows, planned, lambda gaps: _explained(options, gaps)), seconds
+    return verdict(
+        expected, rows, planned,
+        lambda gaps: cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX]),
+        lambda: cluster.is_compacted(settings, options.topic)), seconds
 
 
-def _explained(options: argparse.Namespace, gaps: list[tuple[int, int, int]]) -> Any:
-    settings = {"bootstrap.servers": options.bootstrap}
-    if cluster.is_compacted(settings, options.topic):
-        return gaps
-    return cluster.explained(settings, options.topic, gaps[:GAPS_ASKED_MAX])
+def _begins(options: argparse.Namespace, settings: dict[str, str]) -> dict[int, int]:
+    begins = cluster.starts(settings, options.topic)
+    if not options.manifest or options.from_start:
+        return begins
+    loaded = read_outcome(options.manifest)
+    return {number: max(at, loaded.starts.get(number, 0)) for number, at in begins.items()}
 
 
 def _columns(expected: Expected) -> list[str]:
@@ -244,17 +266,35 @@ def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
     def keep(frame: Any, number: int) -> None:
         frame.write.mode("overwrite").parquet(f"{directory}/summaries/batch={number}")
 
+    trigger = {"processingTime": "0 seconds"} if options.follow else {"availableNow": True}
     query = (_summed(frame, expected).writeStream.foreachBatch(keep)
-             .option("checkpointLocation", f"{directory}/spark")
-             .trigger(availableNow=True).start())
+             .option("checkpointLocation", f"{directory}/spark").trigger(**trigger).start())
+    if options.follow:
+        _follow(query, options, expected, directory)
     query.awaitTermination()
     return _kept(directory)
+
+
+def _follow(query: Any, options: argparse.Namespace, expected: Expected, directory: str) -> None:
+    """Stops the query when all is read that is expected and no more comes, or nothing came for
+    so long."""
+    wanted, seen, last_s = sum(expected.counts.values()), -1, time.monotonic()
+    while not query.awaitTermination(FOLLOW_LOOK_S):
+        rows = [row for row in _kept(directory) if row["kind"] == "range"]
+        records = sum(row["records"] for row in rows)
+        if records != seen:
+            seen, last_s = records, time.monotonic()
+            continue
+        if records >= wanted or time.monotonic() - last_s > options.follow:
+            query.stop()
 
 
 def _kept(directory: str) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
-    paths = sorted(map(str, Path(directory).glob("summaries/**/*.parquet")))
+    # Not those below _temporary: they are still being written, or were when a run was killed.
+    kept = Path(directory) / "summaries"
+    paths = sorted(map(str, [*kept.glob("*.parquet"), *kept.glob("batch=*/*.parquet")]))
     if not paths:
         return []
     rows: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from spark import summary
+from spark import records, summary
 from spark.summary import BLOCK, Expected
 
 RUNS_MAX = 20
@@ -52,6 +52,7 @@ class PartitionRow:
     missing: int = 0
     unread: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    explained_gaps: int = 0
     unexplained_gaps: int = 0
 
 
@@ -72,6 +73,7 @@ class Verdict:
     seconds: list[tuple[int, int, int]]
     read_seconds: list[tuple[int, int, int]]
     skew: float
+    superseded: int = 0
     acks: list[int] = field(default_factory=list)
     ack_ms: dict[str, float] = field(default_factory=dict)
 
@@ -83,6 +85,9 @@ class Verdict:
                   for name, count in self.faults.items() if count]
         runs = [f"  missing: generator {generator}, sequences {first} to {last}"
                 for generator, first, last in self.missing_runs]
+        if self.superseded:
+            head += (f"\n  superseded: {self.superseded} (removed by compaction, later ones are "
+                     "there)")
         return [head, *faults, *runs, *(f"  {text}" for text in self.examples)]
 
     def json(self, **more: Any) -> str:
@@ -100,9 +105,10 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, tuple[int, int]],
-            explained: Any = None) -> Verdict:
+            explained: Any = None, compacted: Any = None) -> Verdict:
     """rows: of summaries. planned: per partition the offsets that were to be read. explained(gaps):
-    those of [(partition, first, end)] that hold no record for a good reason."""
+    those of [(partition, first, end)] that hold no record for a good reason. compacted(): whether
+    the topic may lose records to later ones of their key."""
     rows = distinct(rows)
     partitions = {number: PartitionRow(number) for number in planned}
     examples: list[str] = []
@@ -113,20 +119,30 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
         part = partitions.setdefault(row["partition"], PartitionRow(row["partition"]))
         for name in _SUMS:
             setattr(part, name, getattr(part, name) + row[name])
-        part.gaps += _gaps(row["gaps"])
+        gaps = _gaps(row["gaps"])
+        part.gaps += gaps
+        # Offsets of gaps that were too many to be listed: nobody can be asked about these.
+        part.unexplained_gaps += (row["end_offset"] - row["first_offset"] - row["records"]
+                                  - sum(end - first for first, end in gaps))
         latencies += np.frombuffer(row["latencies"], np.int64)
         examples += [text for text in row["examples"].split("\n")
                      if text and not text.startswith("doubled")]
     _stretches(partitions, ranges, planned)
     seen = [row for row in rows if row["kind"] == "seen"]
-    missing, runs, doubled, told = _sequences(expected, seen, ranges, partitions)
+    bits, doubled, told = _sequences(expected, seen, ranges, partitions)
     _between(seen, partitions, examples)
-    gaps = [(part.partition, first, end) for part in partitions.values()
-            for first, end in part.gaps]
-    known = set(explained(gaps)) if gaps and explained is not None else set()
-    for place, first, end in gaps:
-        if (place, first, end) not in known:
-            partitions[place].unexplained_gaps += end - first
+    gone = _unexplained(partitions, explained)
+    replaced: dict[int, np.ndarray] = {}
+    if gone and compacted is not None and expected.content.keys and compacted():
+        replaced = _superseded(expected, bits)
+    superseded = sum(map(len, replaced.values()))
+    missing, runs = _missing(expected, bits, replaced)
+    if replaced:
+        _settle(partitions, superseded, told)
+        if superseded > gone:  # More are gone than there are places that they could have had.
+            missing += superseded - gone
+            told.append(f"missing: {superseded - gone} of the records that compaction may remove "
+                        "have left no gap")
     faults = {name: sum(getattr(part, name) for part in partitions.values()) for name in FAULTS}
     faults["missing"], faults["doubled"] = missing, doubled
     counts = [part.records for part in partitions.values()]
@@ -138,7 +154,54 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
         partitions=[partitions[number] for number in sorted(partitions)], missing_runs=runs,
         latency_ms=percentiles(latencies), latencies=latencies.tolist(),
         seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
-        skew=max(counts) * len(counts) / total if total else 0.0)
+        skew=max(counts) * len(counts) / total if total else 0.0, superseded=superseded)
+
+
+def _unexplained(partitions: dict[int, PartitionRow], explained: Any) -> int:
+    """Notes, and counts, the offsets in gaps that are not explained."""
+    gaps = [(part.partition, first, end) for part in partitions.values()
+            for first, end in part.gaps]
+    known = set(explained(gaps)) if gaps and explained is not None else set()
+    for place, first, end in gaps:
+        part = partitions[place]
+        if (place, first, end) in known:
+            part.explained_gaps += end - first
+        else:
+            part.unexplained_gaps += end - first
+    return sum(part.unexplained_gaps for part in partitions.values())
+
+
+def _superseded(expected: Expected, bits: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Per generator the sequences that are not there while a later record of their key is: of the
+    same generator, or of another one, whose order to this one nobody knows."""
+    content = expected.content
+    last = {generator: np.full(content.keys, -1, np.int64) for generator in bits}
+    for generator, count in expected.counts.items():
+        there = np.flatnonzero(bits[generator][:count])
+        np.maximum.at(last[generator], records.keys(content, generator, there), there)
+    found = {}
+    for generator, count in expected.counts.items():
+        lost = np.flatnonzero(~bits[generator][:count])
+        keys = records.keys(content, generator, lost)
+        replaced = last[generator][keys] > lost
+        for other, highest in last.items():
+            if other != generator:
+                replaced |= highest[keys] >= 0
+        found[generator] = lost[replaced]
+    return found
+
+
+def _settle(partitions: dict[int, PartitionRow], superseded: int, told: list[str]) -> None:
+    """As many offsets are explained as records were superseded: each left one."""
+    left = superseded
+    for part in partitions.values():
+        settled = min(left, part.unexplained_gaps)
+        part.unexplained_gaps -= settled
+        part.explained_gaps += settled
+        left -= settled
+    over = sum(part.unexplained_gaps for part in partitions.values())
+    if over:
+        told.append(f"unexplained: {over} offsets more are empty than compaction can account for")
 
 
 def _gaps(data: bytes) -> list[tuple[int, int]]:
@@ -177,8 +240,8 @@ def _stretches(partitions: dict[int, PartitionRow], ranges: list[dict[str, Any]]
 
 def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict[str, Any]],
                partitions: dict[int, PartitionRow]
-               ) -> tuple[int, list[tuple[int, int, int]], int, list[str]]:
-    """(missing, runs of them, doubled, examples of doubled ones)."""
+               ) -> tuple[dict[int, np.ndarray], int, list[str]]:
+    """(per generator what was seen, how many doubled, examples of doubled ones)."""
     bits: dict[int, np.ndarray] = {generator: np.zeros(-(-count // BLOCK) * BLOCK, bool)
                                    for generator, count in expected.counts.items()}
     doubled, told = 0, []
@@ -197,14 +260,22 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
             told.append(f"doubled in {row['partition']} (generator {row['generator']}, sequence "
                         f"{start + int(twice[0])})")
         window |= block
+    return bits, doubled, told
+
+
+def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
+             ) -> tuple[int, list[tuple[int, int, int]]]:
+    """(how many, runs of them): neither there nor replaced."""
     missing, runs = 0, []
     for generator, count in expected.counts.items():
-        lost = np.flatnonzero(~bits[generator][:count])
+        gone = ~bits[generator][:count]
+        gone[replaced.get(generator, [])] = False
+        lost = np.flatnonzero(gone)
         missing += len(lost)
         for run in np.split(lost, np.flatnonzero(np.diff(lost) != 1) + 1) if len(lost) else []:
             if len(runs) < RUNS_MAX:
                 runs.append((generator, int(run[0]), int(run[-1])))
-    return missing, runs, doubled, told
+    return missing, runs
 
 
 def _between(seen: list[dict[str, Any]], partitions: dict[int, PartitionRow],

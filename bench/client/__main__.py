@@ -30,11 +30,10 @@ from bench.client.writers import WRITERS
 from bench.vs import machine_line
 from pylog._native import batch
 from pylog.client.cluster import Cluster
-from pylog.client.settings import Settings
+from pylog.client.settings import CODECS, Settings
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 BATCH_BYTES = 131_072
 BATCHES_DISTINCT = 24
 IN_FLIGHT = 5
@@ -67,7 +66,7 @@ async def fill(bootstrap: str, topic: str, size: int, codec: str, count: int) ->
     for _ in range(BATCHES_DISTINCT):
         rows = [(None, value, now_ms, ())
                 for value in values(per_batch, size, rng)]
-        batches.append(batch.build(rows, codec=CODECS[codec]))
+        batches.append(batch.build(rows, codec=CODECS.index(codec)))
     async with Cluster(Settings("admin", bootstrap_servers=bootstrap)) as cluster:
         create = messages.CreateTopicsRequest
         answer = await cluster.send_any(create(topics=[create.CreatableTopic(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import resource
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from bench.programs import rdkafka_performance
 BATCH = 5000
 PARTITIONS = 6
 IDLE_S = 20.0
+FLOOR_BATCHES = 24
 FETCH = {"fetch.max.bytes": 52_428_800, "max.partition.fetch.bytes": 1_048_576}
 
 
@@ -181,7 +183,17 @@ def aiokafka(bootstrap: str, topic: str, clock: Clock) -> None:
     asyncio.run(work())
 
 
+def floor(bootstrap: str, topic: str, clock: Clock) -> None:
+    from bench.client.__main__ import BATCH_BYTES, values
+    from bench.client.floor import read
+
+    _, size, codec = topic.split("-")
+    made = values(BATCH_BYTES // (int(size) + 12) * FLOOR_BATCHES, int(size), random.Random(5))
+    read(codec, made, BATCH_BYTES, clock)
+
+
 READERS = {
+    "floor": floor,
     "pylog arrow": pylog_arrow, "pylog numpy": pylog_numpy, "pylog records": pylog_records,
     "pylog aio records": pylog_aio, "confluent-kafka": confluent,
     "confluent-kafka tuned": confluent_tuned, "librdkafka in C": librdkafka_c,

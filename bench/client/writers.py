@@ -25,6 +25,9 @@ class Clock:
     def __init__(self, seconds: float):
         self.seconds = seconds
         self.count = 0
+        self.start()
+
+    def start(self) -> None:
         self.started_s, self.cpu_s = time.perf_counter(), time.process_time()
 
     def goes_on(self, count: int) -> bool:
@@ -131,7 +134,16 @@ def aiokafka(bootstrap: str, topic: str, codec: str, values: list[bytes],
     return asyncio.run(work())
 
 
-WRITERS = {"pylog arrow": pylog_arrow, "pylog records": pylog_records,
+def floor(bootstrap: str, topic: str, codec: str, values: list[bytes], seconds: float) -> Clock:
+    from bench.client.floor import write
+    from pylog.client.tables import BATCH_BYTES
+
+    clock = Clock(seconds)
+    write(codec, values, BATCH_BYTES, clock)
+    return clock
+
+
+WRITERS = {"floor": floor, "pylog arrow": pylog_arrow, "pylog records": pylog_records,
            "confluent-kafka": confluent, "kafka-python": kafka_python, "aiokafka": aiokafka}
 
 

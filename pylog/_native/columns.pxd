@@ -9,6 +9,9 @@ cdef class ColumnBuffer:
     cdef readonly Py_ssize_t nbytes
 
 
+cdef ColumnBuffer taken(void *data, size_t nbytes)
+
+
 cdef class Fetched:
     cdef csrc.columns_source state
     cdef Py_buffer view

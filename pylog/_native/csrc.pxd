@@ -199,6 +199,31 @@ cdef extern from "builder.h" nogil:
                           size_t closed_bytes_max, int *error)
     int builder_flush(builder_writer *w)
 
+# ---- avro.h
+cdef extern from "avro.h" nogil:
+    enum: AVRO_NULL, AVRO_BOOLEAN, AVRO_INT, AVRO_LONG, AVRO_FLOAT, AVRO_DOUBLE, AVRO_BYTES
+    enum: AVRO_FIXED, AVRO_ENUM, AVRO_NO_UNION
+    enum: AVRO_E_MEMORY, AVRO_E_VALUE, AVRO_E_SIZE, AVRO_E_COLUMN
+    struct avro_field:
+        int kind, null_branch
+        int32_t column, size
+        const int32_t *symbol_ends
+        const uint8_t *symbols
+    struct avro_column:
+        int kind
+        int32_t size
+        uint8_t *values
+        size_t len
+        int32_t *offsets
+        uint8_t *validity
+        int64_t null_count
+    int avro_column_begin(avro_column *c, size_t rows)
+    void avro_column_end(avro_column *c)
+    int64_t avro_schema_id(const builder_column *rows, int64_t row)
+    int64_t avro_decode(const avro_field *fields, size_t field_count, int64_t id,
+                        avro_column *columns, size_t column_count, const builder_column *rows,
+                        int64_t row, int64_t stop, int *error)
+
 # ---- mailbox.h
 cdef extern from "mailbox.h" nogil:
     enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE

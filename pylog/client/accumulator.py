@@ -83,6 +83,12 @@ class Accumulator:
         found = self._queues.get((topic, partition))
         return 0 if found is None else len(found.ready) + len(found.in_flight)
 
+    def waiting(self) -> list[tuple[str, int, float]]:
+        """(topic, partition, since when in monotonic seconds) of what could be sent."""
+        with self.lock:
+            return [(queue.topic, queue.partition, queue.ready[0].created_s)
+                    for queue in self.active.values() if queue.ready]
+
     def queues(self) -> list[Queue]:
         return list(self._queues.values())
 

@@ -43,20 +43,14 @@ class Producer:
                    on_delivery: Callable[..., Any] | None = None) -> Delivery:
         """Hands one record over; await the Delivery for its outcome. As Producer.send."""
         core = self._core
-        core.check()
-        if core.interceptors:
-            topic, value, key, partition, timestamp, headers = core.intercepted(
-                topic, value, key, partition, timestamp, headers)
-            on_delivery = core.acknowledging(on_delivery)
-        key, value = core.prepare(topic, value, key, headers)
-        end_s = 0.0
-        while True:
-            found = core.put(topic, key, value, partition, timestamp, headers, on_delivery)
-            if isinstance(found, Delivery):
-                return found
+        given = core.ready(topic, value, key, partition, timestamp, headers, on_delivery)
+        found, end_s = core.put(*given), 0.0
+        while not isinstance(found, Delivery):
             end_s = end_s or time.monotonic() + core.block_s
             core.check()
-            await core.wait_for(found, topic, partition, max(0.0, end_s - time.monotonic()))
+            await core.wait_for(found, given[0], given[3], max(0.0, end_s - time.monotonic()))
+            found = core.put(*given)
+        return found
 
     async def send_and_wait(self, topic: str, value: Any = None, key: Any = None,
                             **more: Any) -> RecordMetadata:

@@ -1,7 +1,8 @@
 """What the native columns look like to pyarrow and NumPy; nothing is copied but where stated.
 
 Owns: nothing; arrays keep the native memory alive.
-Called by: client.consumer (poll_arrow, poll_numpy), client.scan.
+Called by: client.consumer (poll_arrow, poll_numpy), client.scan, client.tables (columns in),
+  client.serialization.
 Invariants: (1) pyarrow and numpy are imported when first needed; (2) columns stand in COLUMNS'
   order, also when only some are wanted.
 Source: Arrow columnar format 1.4.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pylog._native.builder import Column
 from pylog._native.columns import ColumnBuffer, Columns
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -42,7 +44,8 @@ def ordered(columns: Iterable[str]) -> list[str]:
     return [name for name in COLUMNS if name in wanted]
 
 
-def _buffer(native: ColumnBuffer | None) -> Any:
+def buffer(native: ColumnBuffer | None) -> Any:
+    """A pyarrow.Buffer over native memory."""
     import pyarrow as pa
 
     return None if native is None else pa.py_buffer(native)
@@ -52,7 +55,7 @@ def _binary(count: int, offsets: Any, data: Any, validity: Any, nulls: int, kind
     import pyarrow as pa
 
     return pa.Array.from_buffers(
-        kind, count, [_buffer(validity), _buffer(offsets), _buffer(data)], nulls)
+        kind, count, [buffer(validity), buffer(offsets), buffer(data)], nulls)
 
 
 def _headers(columns: Columns, kind: Any) -> Any:
@@ -68,7 +71,7 @@ def _headers(columns: Columns, kind: Any) -> Any:
                      columns.header_value_validity, columns.header_value_null_count, pa.binary())
     items = pa.Array.from_buffers(kind.value_type, count, [None], 0, children=[keys, values])
     return pa.Array.from_buffers(
-        kind, columns.count, [None, _buffer(columns.header_offsets)], 0, children=[items])
+        kind, columns.count, [None, buffer(columns.header_offsets)], 0, children=[items])
 
 
 def _codes(sources: Sequence[tuple[str, int]] | Mapping[int, tuple[str, int]]) -> Any:
@@ -102,13 +105,13 @@ def record_batch(
         kind, count = field.type, columns.count
         if field.name == "topic":
             indices = pa.Array.from_buffers(
-                pa.int32(), count, [None, _buffer(columns.spread(codes))], 0)
+                pa.int32(), count, [None, buffer(columns.spread(codes))], 0)
             arrays.append(pa.DictionaryArray.from_arrays(indices, pa.array(topics, pa.utf8())))
         elif field.name == "partition":
             arrays.append(pa.Array.from_buffers(
-                kind, count, [None, _buffer(columns.spread(partitions))], 0))
+                kind, count, [None, buffer(columns.spread(partitions))], 0))
         elif field.name == "offset":
-            arrays.append(pa.Array.from_buffers(kind, count, [None, _buffer(columns.offsets)], 0))
+            arrays.append(pa.Array.from_buffers(kind, count, [None, buffer(columns.offsets)], 0))
         elif field.name == "timestamp":
             arrays.append(_times(columns, kind))
         elif field.name == "key":
@@ -126,7 +129,7 @@ def _times(columns: Columns, kind: Any) -> Any:
     """-1 says that the producer gave no time: as it is, since only a look at each could tell."""
     import pyarrow as pa
 
-    return pa.Array.from_buffers(kind, columns.count, [None, _buffer(columns.timestamps)], 0)
+    return pa.Array.from_buffers(kind, columns.count, [None, buffer(columns.timestamps)], 0)
 
 
 def numpy_batch(
@@ -182,3 +185,40 @@ def _numpy_binary(out: dict[str, Any], name: str, columns: Columns, dtype: Any) 
         out[f"{name}_data"] = np.frombuffer(data, dtype=np.uint8)
         return
     out[name] = array_of(offsets, data, validity, columns.count, dtype)
+
+
+# ---- the other way: what pyarrow has, for native code
+
+
+def as_bytes(column: Any) -> Any:
+    """The column in one of the types that Column takes. Raises TypeError."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+        kind = column.type
+    if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
+        return column
+    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.large_utf8())
+    if pa.types.is_null(kind):
+        return column.cast(pa.binary())
+    raise TypeError(f"keys and values are binary or string columns, not {kind}: "
+                    "serialize them first (pylog.client.serialization)")
+
+
+def native_column(column: Any) -> Column | None:
+    if column is None:
+        return None
+    import pyarrow as pa
+
+    column = as_bytes(column)
+    validity, offsets, data = column.buffers()
+    wide = column.type in (pa.large_binary(), pa.large_utf8())
+    if offsets is None or len(column) == 0:
+        # An empty array may come without offsets.
+        return Column(0, bytes(8), None, None, 8 if wide else 4)
+    return Column(len(column), offsets, data, validity, 8 if wide else 4, column.offset)

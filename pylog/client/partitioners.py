@@ -3,7 +3,8 @@
 Owns: where each partitioner stands: its turn, or the partition it sticks to.
 Called by: client.producer, under no lock: a race only changes which partition is taken.
 Invariants: (1) the same key and partition count give the same partition, as in the client that the
-  partitioner is named after; (2) partitions without a leader are passed over for null keys.
+  partitioner is named after; (2) partitions without a leader, or whose leader takes nothing, are
+  passed over for null keys.
 Source: KIP-480 and KIP-794 (sticky), Kafka's Java client (murmur2), librdkafka (consistent).
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from pylog._native.builder import CRC32, MURMUR2, murmur2
@@ -29,11 +30,13 @@ class Partitioner(Protocol):
 
 class Sticky:
     """Stays with a random partition for batch_bytes, then takes another: the less a partition has
-    waiting, the likelier, when `load` (topic, partition -> batches) is set."""
+    waiting, the likelier, when `load` (topic, partition -> batches) is set; none of those that
+    `stalled` (topic -> partitions) names while there are others."""
 
     def __init__(self, batch_bytes: int):
         self.batch_bytes = max(batch_bytes, 1)
         self.load: Callable[[str, int], int] | None = None
+        self.stalled: Callable[[str], Collection[int]] | None = None
         self._stuck: dict[str, list[int]] = {}
 
     def choose(self, topic: str, key: bytes | None, partitions: Sequence[int],
@@ -46,6 +49,9 @@ class Sticky:
         return stuck[0]
 
     def _next(self, topic: str, others: list[int]) -> int:
+        if self.stalled is not None:
+            stalled = self.stalled(topic)
+            others = [p for p in others if p not in stalled] or others
         if self.load is None or len(others) == 1:
             return random.choice(others)
         loads = [self.load(topic, partition) for partition in others]

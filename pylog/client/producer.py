@@ -36,12 +36,10 @@ class Producer(Intake):
         self.settings = Settings(PRODUCER, config, **more)
         self._driver = Driver.shared()
         self._core: Producing = self._driver.run(self._make())
-        plain = not self._core.interceptors and self._core.transactions is None
-        self._serializes = (self._core.key_serializer is not None
-                            or self._core.value_serializer is not None)
-        self._intercepts = bool(self._core.interceptors)
+        core = self._core
+        plain = not core.interceptors and not core.serializes and core.transactions is None
         # Where nothing has to be done to a record before it is taken.
-        super().__init__(self._core.routes if plain and not self._serializes else {})
+        super().__init__(core.routes if plain else {})
 
     async def _make(self) -> Producing:
         return await Producing(self.settings).start()
@@ -59,27 +57,13 @@ class Producer(Intake):
                     on_delivery: Callable[..., Any] | None) -> Delivery:
         """What `send` leaves: a record that begins a batch, has to be made bytes, or must wait."""
         core = self._core
-        core.check()
-        if self._intercepts:
-            topic, value, key, partition, timestamp, headers = core.intercepted(
-                topic, value, key, partition, timestamp, headers)
-            on_delivery = core.acknowledging(on_delivery)
-        if self._serializes:
-            key, value = core.prepare(topic, value, key, headers)
-        found = core.put(topic, key, value, partition, timestamp, headers, on_delivery)
-        if type(found) is Delivery:
-            return found
-        return self._send_later(found, topic, key, value, partition, timestamp, headers,
-                                on_delivery)
-
-    def _send_later(self, what: Any, topic: str, key: Any, value: Any, partition: int | None,
-                    timestamp: int | None, headers: Any, on_delivery: Any) -> Delivery:
-        end_s = time.monotonic() + self._core.block_s
-        while True:
-            self._wait_for(what, topic, partition, end_s)
-            what = self._core.put(topic, key, value, partition, timestamp, headers, on_delivery)
-            if type(what) is Delivery:
-                return what
+        given = core.ready(topic, value, key, partition, timestamp, headers, on_delivery)
+        found, end_s = core.put(*given), 0.0
+        while type(found) is not Delivery:
+            end_s = end_s or time.monotonic() + core.block_s
+            self._wait_for(found, given[0], given[3], end_s)
+            found = core.put(*given)
+        return found
 
     def _wait_for(self, what: str, topic: str, partition: int | None, end_s: float) -> None:
         left_s = max(0.0, end_s - time.monotonic())

@@ -54,6 +54,7 @@ class Producing:
                                        settings["partitioner.ignore.keys"])
         self.key_serializer = _serializer(settings["key.serializer"])
         self.value_serializer = _serializer(settings["value.serializer"])
+        self.serializes = self.key_serializer is not None or self.value_serializer is not None
         self.interceptors = [_instance(one) for one in settings["interceptor.classes"]]
         self.closed = False
         self._idempotent = idempotent
@@ -82,6 +83,8 @@ class Producing:
                 self.cluster, self.settings, self.accumulator.notify, self._fail)
         self.sender = Sender(self.cluster, self.settings, self.accumulator, self.identity,
                              self.acks)
+        if adaptive and isinstance(self.partitioner, Sticky):
+            self.partitioner.stalled = self.sender.stalled
         self._task = asyncio.create_task(self.sender.run())
         self._task.add_done_callback(self._ended)
         return self
@@ -111,8 +114,21 @@ class Producing:
         if self.transactions is not None:
             self.transactions.check_open()
 
-    def prepare(self, topic: str, value: Any, key: Any, headers: Any) -> tuple[Any, Any]:
-        """Key and value as bytes. Raises SerializationError, RecordTooLargeError's kin."""
+    def ready(self, topic: str, value: Any, key: Any, partition: int | None,
+              timestamp: int | None, headers: Any,
+              on_delivery: Callable[..., Any] | None) -> tuple[Any, ...]:
+        """What `put` takes of a record as the caller gave it. Raises KafkaError."""
+        self.check()
+        if self.interceptors:
+            topic, value, key, partition, timestamp, headers = self.intercepted(
+                topic, value, key, partition, timestamp, headers)
+            on_delivery = self.acknowledging(on_delivery)
+        if self.serializes:
+            key, value = self._serialized(topic, value, key)
+        return topic, key, value, partition, timestamp, headers, on_delivery
+
+    def _serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
+        """Key and value as bytes. Raises SerializationError."""
         try:
             if self.key_serializer is not None and key is not None:
                 key = self.key_serializer(topic, key)

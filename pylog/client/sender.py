@@ -52,8 +52,10 @@ class Sender:
         self.request_bytes_max = settings["max.request.size"]
         self.in_flight_max = settings["max.in.flight.requests.per.connection"]
         self.retries = settings["retries"]
+        self.availability_s = settings.seconds("partitioner.availability.timeout.ms")
         self.in_flight: collections.Counter[int] = collections.Counter()
         self.failure: KafkaError | None = None
+        self._took_s: dict[int, float] = {}  # When a broker last was sent something.
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._draining: dict[int, asyncio.Task[None]] = {}
         self._next_s = 0.0
@@ -95,6 +97,8 @@ class Sender:
             requests: dict[int, list[Pending]] = {}
             sizes: collections.Counter[int] = collections.Counter()
             for queue in list(self.accumulator.active.values()):
+                if queue.in_flight and queue.open is None and not queue.ready:
+                    continue  # All of it is under way.
                 pending = self._head(queue, now_s)
                 if pending is not None:
                     self._place(pending, now_s, requests, sizes)
@@ -145,6 +149,20 @@ class Sender:
             return
         requests.setdefault(node_id, []).append(pending)
         sizes[node_id] += size
+
+    def stalled(self, topic: str) -> set[int]:
+        """Partitions whose leader has taken nothing for partitioner.availability.timeout.ms
+        though there was something for it; none when that is 0. On any thread."""
+        if not self.availability_s:
+            return set()
+        metadata, early_s = self.cluster.metadata, time.monotonic() - self.availability_s
+        nodes = set()
+        for waits, partition, since_s in self.accumulator.waiting():
+            node_id = metadata.leader(waits, partition)
+            if max(since_s, self._took_s.get(node_id, 0.0)) < early_s:
+                nodes.add(node_id)
+        return {partition for partition in range(metadata.partition_count(topic))
+                if metadata.leader(topic, partition) in nodes} if nodes else set()
 
     def _expire(self, queue: Queue, now_s: float) -> None:
         """Ends what has waited for delivery.timeout.ms."""
@@ -221,6 +239,7 @@ class Sender:
             self._draining[node_id] = asyncio.create_task(self._drain(node_id))
             return
         self.in_flight[node_id] += 1
+        self._took_s[node_id] = time.monotonic()
         future.add_done_callback(lambda done: self._answered(node_id, pendings, done))
 
     def _request(self, node_id: int, topics: dict[str, list[Any]]) -> asyncio.Future[Any] | None:

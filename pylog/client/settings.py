@@ -111,6 +111,7 @@ TABLE = (
     _row("partitioner.class", PRODUCER, object, None),
     _row("partitioner.ignore.keys", PRODUCER, bool, False),
     _row("partitioner.adaptive.partitioning.enable", PRODUCER, bool, True),
+    _row("partitioner.availability.timeout.ms", PRODUCER, int, 0, 0, INT64_MAX),
 )
 ROWS = {row.name: row for row in TABLE}
 assert len(ROWS) == len(TABLE), "a name stands twice"

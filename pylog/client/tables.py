@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pylog._native.builder import MURMUR2, Batch, BatchWriter, Column
+from pylog.client.arrow import native_column
 from pylog.client.deliveries import Pending, TableDelivery
 from pylog.client.errors import ConfigError, error
 from pylog.client.partitioners import native_code
@@ -70,8 +71,9 @@ class TableSender:
         if not count:
             raise error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, context=self.topic)
         partitions = list(range(count))
-        return partitions, [p for p in partitions if metadata.leader(self.topic, p) >= 0] or [
-            *partitions]
+        stalled = self.core.sender.stalled(self.topic)
+        available = [p for p in partitions if metadata.leader(self.topic, p) >= 0] or partitions
+        return partitions, [p for p in available if p not in stalled] or [*available]
 
     def _ask(self, columns: dict[str, Any], count: int, partitions: list[int],
              available: list[int]) -> Any:
@@ -156,40 +158,6 @@ def found_columns(batch: Any, roles: dict[str, Any]) -> dict[str, Any]:
     if found["value"] is None and found["key"] is None:
         raise ConfigError(f"neither key= nor value= names a column; there are {', '.join(names)}")
     return found
-
-
-def as_bytes(column: Any) -> Any:
-    """The column in one of the types that Column takes. Raises TypeError."""
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if kind in (pa.binary(), pa.utf8(), pa.large_binary(), pa.large_utf8()):
-        return column
-    if pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_string_view(kind):
-        return column.cast(pa.large_utf8())
-    if pa.types.is_null(kind):
-        return column.cast(pa.binary())
-    raise TypeError(f"keys and values are binary or string columns, not {kind}: "
-                    "serialize them first (pylog.client.serialization)")
-
-
-def native_column(column: Any) -> Column | None:
-    if column is None:
-        return None
-    import pyarrow as pa
-
-    column = as_bytes(column)
-    validity, offsets, data = column.buffers()
-    wide = column.type in (pa.large_binary(), pa.large_utf8())
-    if offsets is None or len(column) == 0:
-        # An empty array may come without offsets.
-        return Column(0, bytes(8), None, None, 8 if wide else 4)
-    return Column(len(column), offsets, data, validity, 8 if wide else 4, column.offset)
 
 
 def native_timestamps(column: Any, now: int) -> Any:

@@ -98,6 +98,8 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
         one.advance_high_watermark(one.end_offset)
         if one.start_offset < start:
             one.move_start(start, now_ms)
+        # A Kafka that takes the directory over appends to the last segment, shared or not.
+        moves.seal(one, now_ms)
         one.settle(now_ms)
         checkpoint = partitions.flushed(one)
     finally:

@@ -23,7 +23,7 @@ Identity.__doc__ = "cluster_id: 22 characters; directories: path -> 16-byte id."
 
 def load_or_format(paths, node_id: int, random) -> Identity:
     """The identity that the directories hold; new directories are formatted. Raises StartError."""
-    found = {path: _read(path) for path in paths}
+    found = {path: properties_of(path) for path in paths}
     clusters = {entry["cluster.id"] for entry in found.values() if entry}
     if len(clusters) > 1:
         raise StartError(f"the log directories belong to different clusters: {', '.join(clusters)}")
@@ -47,7 +47,7 @@ def load_or_format(paths, node_id: int, random) -> Identity:
     return Identity(cluster_id, node_id, directories)
 
 
-def _read(path: str) -> dict:
+def properties_of(path: str) -> dict:
     """The properties of a directory; empty when it is not formatted yet."""
     try:
         with open(os.path.join(path, FILE), encoding="utf-8") as file:

@@ -111,6 +111,11 @@ def apply(image: Image, records, offset: int, epoch: int) -> Image:
     return fold.finish(offset, epoch)
 
 
+def is_kept(kind: str) -> bool:
+    """Whether apply() takes metadata records of that name."""
+    return kind in _STEPS or kind in _FRAMES
+
+
 class _Fold:
     """Working state of one `apply`: dictionaries are copied when first written."""
 
@@ -306,10 +311,22 @@ def _producer_ids(fold: _Fold, record) -> None:
     fold.next_producer_id = record.next_producer_id
 
 
+def _clear_elr(fold: _Fold, record) -> None:
+    """Nobody but the ISR is eligible any more: in one topic, or in all (KIP-966)."""
+    topics = [fold.topics[record.topic_name]] if record.topic_name else list(fold.topics.values())
+    for topic in topics:
+        states = fold.partitions_of(topic.id)
+        states[:] = [fold.shared(state._replace(eligible_leader_replicas=(), last_known_elr=()))
+                     for state in states]
+
+
 def _nothing(fold: _Fold, record) -> None:
-    """Keeps no state: a no-op, or a controller's registration, which only KRaft's peers read."""
+    """Keeps no state: a no-op, the end of ZooKeeper, or a controller's registration, which only
+    KRaft's peers read."""
 
 
+# What puts others together; service.replayed takes them out.
+_FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))
 _STEPS = {
     "TopicRecord": _topic,
     "PartitionRecord": _partition,
@@ -326,5 +343,7 @@ _STEPS = {
     "ProducerIdsRecord": _producer_ids,
     "RegisterControllerRecord": _nothing,
     "NoOpRecord": _nothing,
+    "ZkMigrationStateRecord": _nothing,
+    "ClearElrRecord": _clear_elr,
     "AbortTransactionRecord": _nothing,
 }

@@ -8,6 +8,7 @@ Invariants: (1) an append is on disk when it returns; (2) one process has the di
 Source: KIP-595, KIP-631 (record frame).
 """
 
+import logging
 import os
 
 from pylog._native import batch
@@ -19,6 +20,9 @@ from pylog.protocol import records
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
+
+log = logging.getLogger("pylog.metadata")
+
 # Its records go only when a snapshot covers them, never by age or size.
 CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable": False}
 
@@ -66,11 +70,13 @@ class LocalLog(MetadataLog):
         return last_offset
 
     def read(self, offset: int):
-        if offset < self._log.start_offset:
-            assert offset == 0, (offset, self._log.start_offset)
+        if offset == 0 and self._snapshot is not None:
             path, end, epoch = self._snapshot
-            yield MetadataBatch(end - 1, epoch, snapshots.read(path))
-            offset = end
+            kept = self._kept(path)
+            if kept is not None:
+                yield MetadataBatch(end - 1, epoch, kept)
+                offset = end
+        assert offset >= self._log.start_offset, (offset, self._log.start_offset)
         while offset < self._log.end_offset:
             data = self._log.read(offset, READ_BYTES_MAX)
             for position, header in batch.walk(data):
@@ -78,6 +84,17 @@ class LocalLog(MetadataLog):
                 if last_offset >= offset:
                     yield _decoded(memoryview(data)[position:], header, last_offset)
                 offset = last_offset + 1
+
+    def _kept(self, path: str):
+        """A snapshot's records; None when it is damaged and the log can be read instead."""
+        try:
+            return snapshots.read(path)
+        except ValueError:
+            # BatchError and ProtocolError are such.
+            if self._log.start_offset > 0:
+                raise
+            log.warning("a snapshot cannot be read: the log is", extra={"snapshot": path})
+            return None
 
     def wait(self, offset: int) -> None:
         # Keeps (2): nobody else appends, so that what is not there will not come.

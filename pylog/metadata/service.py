@@ -66,7 +66,7 @@ class Controller:
         clean: how this broker's last run ended. Raises MetadataError,
         Conflict.
         """
-        self.image, unfinished = _replayed(image, self._log.read(image.offset + 1))
+        self.image, unfinished = replayed(image, self._log.read(image.offset + 1))
         self._take_broker_configs()
         self._log.session(self._node_id)
         self._epoch = self._log.elect(self._node_id)
@@ -411,6 +411,7 @@ class MetadataService(Controller):
         if self._store is None:
             return
         entries = self._logs.close_partitions()
+        clean = False
         try:
             entries.append((LocalLog.KEY, self._log.close()))
             # What failed is not known to be on disk: without the marks the next start looks.
@@ -418,9 +419,13 @@ class MetadataService(Controller):
                 broker = self.image.brokers.get(self._node_id)
                 marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
                 self._store.save(self.image, entries, mark=marks)
+                clean = True
         except (LogError, StoreError, OSError) as error:
             log.error("the stop is not a clean one", extra={"reason": str(error)})
-        self._store.close()
+        try:
+            self._store.close(clean)
+        except OSError as error:
+            log.warning("state.lmdb has no checksum", extra={"reason": str(error)})
         self._store = None
 
 
@@ -442,7 +447,7 @@ async def _in_thread(work, *args):
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-def _replayed(image: Image, batches) -> tuple:
+def replayed(image: Image, batches) -> tuple:
     """(the image after the batches, whether they end within a transaction, whose records are void).
 
     Kafka's controllers write what is too long for one append, and their first records, between a

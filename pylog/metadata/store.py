@@ -3,7 +3,9 @@
 Owns: the LMDB environment; no other code opens it.
 Called by: metadata.service.
 Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses
-  nothing; (3) the clean mark is gone, on disk, before anything is appended.
+  nothing; (3) the clean mark is gone, on disk, before anything is appended; (4) a damaged file is
+  found before it is used: after a clean stop by the checksum beside it, else by a process that
+  reads all of it and may die of it; (5) the image and checkpoints carry checksums of their own.
 Source: DESIGN: the log is the truth, LMDB is the map.
 
 Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a
@@ -13,18 +15,24 @@ Checkpoint).
 import contextlib
 import json
 import logging
+import mmap
 import os
 import struct
+import sys
 import threading
 
 import lmdb
 
+from pylog._native.batch import crc32c
+from pylog.log.checkpoints import write_whole
 from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
 
 FILE = "state.lmdb"
+SUM = f"{FILE}.sum"
 StoreError = lmdb.Error
-FORMAT = b"1"
+FORMAT = b"2"
+PROBE_SECONDS_MAX = 60
 MAP_BYTES_MAX = 8 << 30   # Address space, not disk: the file grows with what is in it.
 METADATA_LOG_ID = bytes(15) + b"\x01"
 
@@ -34,6 +42,23 @@ _LOG_PREFIX = b"log/"
 _LOG_KEY = struct.Struct(">4s16si")
 _CHECKPOINT = struct.Struct(">qqqqi")
 _IMAGE_HEAD = struct.Struct(">qi")
+_CRC = struct.Struct(">I")
+# LMDB believes its pages: wrong ones end the process that follows them. Nothing is written.
+_PROBE = """
+import lmdb, sys
+env = lmdb.open(sys.argv[1], subdir=False, lock=False, create=False, map_size=int(sys.argv[2]))
+before, count = b"", 0
+with env.begin() as txn:
+    for key, value in txn.cursor():
+        if key <= before:
+            sys.exit("keys do not rise")
+        before, count = key, count + 1
+if count != env.stat()["entries"]:
+    sys.exit("entries are missing")
+txn = env.begin(write=True)
+txn.put(before + b"0", bytes(20000))
+txn.abort()
+"""
 
 
 class Store:
@@ -45,6 +70,7 @@ class Store:
         # threads.
         self._lock = threading.Lock()
         try:
+            self._check()
             self._env = self._open()
         except lmdb.Error as error:
             # Keeps (2): what cannot be read is made anew.
@@ -66,8 +92,42 @@ class Store:
             raise lmdb.CorruptedError(f"{bytes_used} bytes are needed")
         return env
 
-    def close(self) -> None:
+    def _check(self) -> None:
+        """Keeps (4). Raises lmdb.Error."""
+        if not os.path.exists(self._path) or not os.path.getsize(self._path):
+            return
+        beside = os.path.join(os.path.dirname(self._path), SUM)
+        try:
+            with open(beside, encoding="ascii") as file:
+                noted = file.read()
+            # It holds until the first write.
+            os.unlink(beside)
+        except FileNotFoundError:
+            self._probe()
+            return
+        if noted != _sum(self._path):
+            raise lmdb.CorruptedError("its checksum differs")
+
+    def _probe(self) -> None:
+        # Imported here: a clean start needs it not.
+        import subprocess
+
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", _PROBE, self._path, str(MAP_BYTES_MAX)], check=False,
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS_MAX)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise lmdb.CorruptedError(f"it could not be looked through: {error}") from error
+        if ended.returncode:
+            lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise lmdb.CorruptedError(
+                f"reading it ended with {ended.returncode}: {lines[-1] if lines else ''}")
+
+    def close(self, clean: bool = False) -> None:
+        """clean: the next start may find by a checksum whether the file is as it is now."""
         self._env.close()
+        if clean:
+            write_whole(os.path.join(os.path.dirname(self._path), SUM), _sum(self._path))
 
     def figures(self) -> dict:
         """Size and use of the map, for metrics; {} once it is closed."""
@@ -88,13 +148,13 @@ class Store:
     def take_clean_mark(self) -> list:
         """The mark that the last stop left, removed (3); [] after an unclean stop."""
         with self._env.begin(write=True) as txn:
-            mark = txn.pop(b"clean")
+            mark = _checked(txn.pop(b"clean"))
         return json.loads(mark) if mark else []
 
     def load_image(self) -> Image:
         """The stored image; an empty one when there is none that can be read."""
         with self._env.begin() as txn:
-            blob = txn.get(b"image")
+            blob = _checked(txn.get(b"image"))
         if blob is None:
             return Image()
         try:
@@ -115,6 +175,10 @@ class Store:
                     if not key.startswith(_LOG_PREFIX):
                         break
                     _, topic_id, partition = _LOG_KEY.unpack(key)
+                    value = _checked(value)
+                    # Without a checkpoint the log is walked.
+                    if value is None:
+                        continue
                     found[(topic_id, partition)] = Checkpoint(
                         *_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:])
         return found
@@ -127,14 +191,37 @@ class Store:
         """
         with self._lock, self._env.begin(write=True) as txn:
             if image is not None:
-                txn.put(b"image", _IMAGE_HEAD.pack(image.offset, image.epoch) + _blob(image))
+                txn.put(b"image", _summed(
+                    _IMAGE_HEAD.pack(image.offset, image.epoch) + _blob(image)))
             for key in gone:
                 txn.delete(_LOG_KEY.pack(_LOG_PREFIX, *key))
             for key, entry in checkpoints:
                 txn.put(_LOG_KEY.pack(_LOG_PREFIX, *key),
-                        _CHECKPOINT.pack(*entry[:-1]) + entry.segments)
+                        _summed(_CHECKPOINT.pack(*entry[:-1]) + entry.segments))
             if mark is not None:
-                txn.put(b"clean", json.dumps(mark).encode())
+                txn.put(b"clean", _summed(json.dumps(mark).encode()))
+
+
+def _sum(path: str) -> str:
+    """What SUM says of a file: checksum and size."""
+    with open(path, "rb") as file, \
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        return f"{crc32c(data):08x} {len(data)}\n"
+
+
+def _summed(value: bytes) -> bytes:
+    """Keeps (5)."""
+    return _CRC.pack(crc32c(value)) + value
+
+
+def _checked(value: bytes | None) -> bytes | None:
+    """The value without its checksum; None when there is none, or another than it says."""
+    if value is None or len(value) < _CRC.size:
+        return None
+    if _CRC.unpack_from(value)[0] != crc32c(value[_CRC.size:]):
+        log.warning("an entry of state.lmdb is damaged and is left out")
+        return None
+    return value[_CRC.size:]
 
 
 def _blob(image: Image) -> bytes:

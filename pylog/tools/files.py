@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pylog._native import batch as native
+from pylog.tools.holes import holes_of
 
 FAULTS_MAX = 20  # Of one segment: a broken one may have millions.
 STEP_BYTES = 4 << 20  # Between two moves of the progress bar.
@@ -158,6 +159,10 @@ class Segment:
                     told = position
         except native.BatchError as error:
             found.fault(f"position {position}: {_why(error)}")
+            for hole in holes_of(self.path, self.base_offset)[1]:
+                if hole.end > position and hole.next_offset is not None:
+                    found.fault(f"position {hole.end}: good batches go on, at offset "
+                                f"{hole.next_offset}")
         else:
             self._check_tail(found, position, next_base is not None)
         done(self.size - told)

@@ -1,7 +1,7 @@
 """Bytes of a segment file that are no good batches, and where good ones go on.
 
 Owns: nothing; the file is read only.
-Called by: tools.repair.
+Called by: tools.repair, files.
 Invariants: (1) what is outside of the holes is whole batches with right CRCs and rising offsets.
 Source: csrc/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
 """

@@ -12,10 +12,9 @@ import time
 from pylog._native import batch
 from pylog.client import Consumer, TopicPartition, errors
 from pylog.client.cluster import Cluster
-from pylog.client.settings import Settings
+from pylog.client.settings import CODECS, Settings
 from pylog.protocol import messages
 
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 # Young enough for every retention time, and no later than now.
 BASE_MS = time.time_ns() // 10**9 * 1000 - 3_600_000
 WAIT_S = 30.0
@@ -53,7 +52,8 @@ def rows(count: int, start: int = 0) -> list[tuple]:
 def put(broker, topic: str, given: list[tuple], partition: int = 0, codec: str = "none",
         batch_records: int = 50) -> None:
     """Appends rows to one partition."""
-    asyncio.run(_put(broker.bootstrap, topic, given, partition, CODECS[codec], batch_records))
+    asyncio.run(_put(broker.bootstrap, topic, given, partition, CODECS.index(codec),
+                     batch_records))
 
 
 async def _put(bootstrap, topic, given, partition, codec, batch_records) -> None:

@@ -13,7 +13,7 @@ from tests.client.support import BASE_MS, new_topic, put, reader
 RECORDS = 50_000
 GROWTH_BYTES_MAX = 24 << 20
 TRACED_ROUNDS = 10
-TRACED_GROWTH_BYTES_MAX = 1 << 20
+TRACED_GROWTH_BYTES_MAX = 4 << 20  # A few receive buffers; a leak of 8 bytes a record.
 
 
 def traced_growth(consumer, part, how) -> int:
@@ -50,7 +50,8 @@ def test_memory_is_flat_over_many_records(brokerd, how, rounds):
     part = TopicPartition(topic, 0)
     put(brokerd, topic, [(b"key", bytes(100), BASE_MS, [("h", b"1")])] * RECORDS,
         batch_records=1000)
-    with reader(brokerd, topic) as consumer:
+    # A fetch waits at the end when the next round begins.
+    with reader(brokerd, topic, fetch_max_wait_ms=5) as consumer:
         for _ in range(5):
             read_through(consumer, part, how)
         gc.collect()

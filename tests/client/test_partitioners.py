@@ -38,6 +38,14 @@ def test_a_partition_with_much_waiting_is_chosen_less():
     assert counts[0] < 200 and min(counts[p] for p in (1, 2, 3)) > 500
 
 
+def test_partitions_whose_leader_takes_nothing_are_passed_over_while_there_are_others():
+    chosen = Sticky(1)
+    chosen.stalled = lambda topic: {0, 2}
+    assert {chosen.choose("t", None, ALL, ALL, 1) for _ in range(100)} == {1, 3}
+    chosen.stalled = lambda topic: set(ALL)
+    assert {chosen.choose("t", None, ALL, ALL, 1) for _ in range(200)} == set(ALL)
+
+
 def test_ignored_keys_are_as_null():
     chosen = Default(1000, ignore_keys=True)
     assert len({chosen.choose("t", b"%d" % i, ALL, ALL, 1) for i in range(50)}) == 1

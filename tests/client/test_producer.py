@@ -14,10 +14,10 @@ from pylog._native.builder import RowError, murmur2
 from pylog.client import errors
 from pylog.client.aio_producer import Producer as AioProducer
 from pylog.client.producer import Producer
+from pylog.client.settings import CODECS
 from tests.client.reading import new_topic, read_topic
 
 NOW = 1_700_000_000_000
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(scope="module")

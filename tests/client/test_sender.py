@@ -28,7 +28,8 @@ class World:
         self.requests: list = []
         self.refreshes = 0
         self.metadata = types.SimpleNamespace(
-            leader=lambda topic, partition: self.leader, topic_id=lambda topic: ZERO_UUID, ids={})
+            leader=lambda topic, partition: self.leader, topic_id=lambda topic: ZERO_UUID, ids={},
+            partition_count=lambda topic: 2)
         self.leader = 1
         self.accumulator = Accumulator(
             batch_bytes=batch_bytes, bytes_max=10_000, linger_s=0.0, codec=0, level=None,
@@ -338,3 +339,35 @@ async def test_a_producer_that_has_failed_fails_what_waits(world):
     assert pending.error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     with pytest.raises(AssertionError):
         pending.settle()
+
+
+@played
+@with_options(partitioner_availability_timeout_ms=10**6, max_in_flight_requests_per_connection=1)
+async def test_a_leader_that_takes_nothing_for_long_is_stalled_until_it_takes_something(world):
+    sender = world.sender
+    world.put(b"a" * 90)
+    await world.wait(1)
+    world.put(b"b" * 90)
+    await asyncio.sleep(0.02)
+    assert sender.stalled("t") == set()
+    sender.availability_s = 0.001
+    assert sender.stalled("t") == {0, 1}
+    world.answer(0)
+    await world.wait(2)
+    await asyncio.sleep(0.02)
+    assert sender.stalled("t") == set()  # Nothing waits for it.
+    world.put(b"c" * 90)
+    await asyncio.sleep(0.02)
+    assert sender.stalled("t") == {0, 1}
+    sender.availability_s = 10**6
+    assert sender.stalled("t") == set()
+
+
+@played
+@with_options(max_in_flight_requests_per_connection=1)
+async def test_without_a_timeout_no_leader_is_stalled(world):
+    world.put(b"a" * 90)
+    await world.wait(1)
+    world.put(b"b" * 90)
+    await asyncio.sleep(0.02)
+    assert world.sender.stalled("t") == set()

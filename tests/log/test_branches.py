@@ -95,6 +95,9 @@ def test_a_branch_has_the_records_settings_and_epochs_of_its_source(node, tmp_pa
     assert [other.epoch_of(at) for at in (0, 119)] == [one.epoch_of(at) for at in (0, 119)]
     assert other.offset_for_time(TIME + 77)[0] == 77
     assert inodes(tmp_path, "copy").keys() == inodes(tmp_path, "source").keys()
+    for name in ("copy", "source"):
+        last = max((tmp_path / f"{name}-0").glob("*.log"))
+        assert (last.stat().st_nlink, last.stat().st_size) == (1, 0)
 
 
 def test_both_go_on_by_themselves_over_restarts(node, tmp_path):
@@ -211,6 +214,24 @@ def test_a_tail_that_recovery_cuts_is_cut_in_a_copy(node, tmp_path):
     again = Node(tmp_path)
     assert offsets(again, "copy") == list(range(117))
     assert shared.read_bytes() == spoiled and last.stat().st_ino != shared.stat().st_ino
+    again.stop()
+
+
+def test_a_branch_is_in_the_log_directories_of_its_source(tmp_path):
+    two = Node(f"{tmp_path / 'one'},{tmp_path / 'other'}")
+    two.create("source", partitions=3, configs=dict(SMALL))
+    for partition in range(3):
+        append(two, "source", 0, 20, partition)
+    two.create("more", partitions=1)
+    assert branch(two, "copy", "source").error == ErrorCode.NONE
+    places = [two.logs.place("source", partition) for partition in range(3)]
+    assert sorted(set(places)) == [0, 1]
+    assert [two.logs.place("copy", partition) for partition in range(3)] == places
+    for partition in range(3):
+        assert offsets(two, "copy", partition) == list(range(60))
+    two.stop()
+    again = Node(f"{tmp_path / 'one'},{tmp_path / 'other'}")
+    assert [again.logs.place("copy", partition) for partition in range(3)] == places
     again.stop()
 
 

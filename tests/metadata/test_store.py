@@ -1,10 +1,13 @@
 import os
+import random
+import subprocess
+import sys
 
 import pytest
 
 from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Image, apply
-from pylog.metadata.store import FILE, Store
+from pylog.metadata.store import FILE, SUM, Store, _summed
 from pylog.protocol import messages
 from tests.metadata.test_controller import cluster, create, topic
 
@@ -74,5 +77,74 @@ def test_a_file_that_was_cut_short_is_replaced(tmp_path, left):
 def test_an_image_of_another_shape_is_ignored(tmp_path):
     store = Store(str(tmp_path))
     with store._env.begin(write=True) as txn:
-        txn.put(b"image", b"\0" * 12 + b'{"topics":7}')
+        txn.put(b"image", _summed(b"\0" * 12 + b'{"topics":7}'))
     assert store.load_image() == Image()
+
+
+def test_entries_whose_checksum_differs_are_left_out(tmp_path):
+    store = Store(str(tmp_path))
+    key = (bytes(15) + b"\x01", 3)
+    store.save(image(), [(key, Checkpoint(5, 0, 5, 5, 0, b"\x01" * 48))], mark=[[1, 2]])
+    with store._env.begin(write=True) as txn:
+        for name, value in list(txn.cursor()):
+            if name != b"format":
+                txn.put(name, value[:-1] + bytes([value[-1] ^ 1]))
+    assert (store.load_image(), store.load_checkpoints()) == (Image(), {})
+    assert store.take_clean_mark() == []
+
+
+def filled(path, clean):
+    store = Store(str(path))
+    store.save(image(), [((bytes([n]) * 16, n), Checkpoint(n, 0, 0, 0, 0, bytes([n]) * 3000))
+                         for n in range(100)])
+    # Leaves free pages behind.
+    store.save(image(), [], gone=[(bytes([n]) * 16, n) for n in range(0, 100, 2)])
+    store.close(clean)
+    return {(bytes([n]) * 16, n) for n in range(1, 100, 2)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("clean", [True, False])
+def test_damaged_pages_are_found_before_they_are_used(tmp_path, seed, clean):
+    chance = random.Random(seed)
+    keys = filled(tmp_path, clean)
+    data = bytearray((tmp_path / FILE).read_bytes())
+    page = chance.randrange(2, len(data) // 4096) * 4096
+    spoiled = page + chance.randrange(16) if seed % 2 else page
+    data[spoiled:page + 4096] = chance.randbytes(page + 4096 - spoiled)
+    (tmp_path / FILE).write_bytes(data)
+    # In a process of its own: what is not found would end this one.
+    ended = subprocess.run([sys.executable, "-c", """
+import sys
+from pylog.metadata.store import Store
+from pylog.metadata.image import Image
+store = Store(sys.argv[1])
+found = store.load_checkpoints()
+assert all(entry == (n, 0, 0, 0, 0, bytes([n]) * 3000) for (_, n), entry in found.items())
+print(len(found), len(store.load_image().topics))
+for n in range(50):
+    store.save(Image(), [])
+""", str(tmp_path)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    checkpoints, topics = map(int, ended.stdout.split())
+    if clean:
+        assert (checkpoints, topics) == (0, 0)
+    assert checkpoints <= len(keys) and topics in (0, 2)
+
+
+def test_a_file_that_was_changed_since_a_clean_stop_is_replaced(tmp_path):
+    filled(tmp_path, True)
+    with open(tmp_path / FILE, "r+b") as file:
+        file.seek(-5000, 2)
+        file.write(b"x")
+    assert Store(str(tmp_path)).load_checkpoints() == {}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_sound_file_is_kept(tmp_path, clean):
+    keys = filled(tmp_path, clean)
+    for _ in range(2):
+        store = Store(str(tmp_path))
+        assert not (tmp_path / SUM).exists()
+        assert store.load_checkpoints().keys() == keys and store.load_image() == image()
+        store.close(clean)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pylog.client import Admin, TopicPartition
+from pylog.client import Admin, Producer, TopicPartition
 from spark import cluster
 from spark.records import Content
 from tests.spark.topics import filled, sent, values
@@ -42,6 +42,54 @@ def test_bounds_by_word_offset_and_time(spark, topics, kind):
     ends = json.dumps({"matrix-a": {"0": 17, "1": 5}})
     assert count(startingOffsets=part, endingOffsets=ends) == 15
     assert count(startingTimestamp="1000") == 2000
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_times_bound_a_read_per_partition_too(spark, target, kind):
+    topic = f"timed-{kind}"
+    cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 2)
+    with Producer(bootstrap_servers=target.bootstrap) as producer:
+        for second in range(10):
+            for partition in (0, 1):
+                producer.send(topic, b"v", partition=partition,
+                              timestamp=1_700_000_000_000 + second * 1000)
+
+    def count(**given):
+        return reader(spark, target, kind, subscribe=topic, **given).load().count()
+
+    def times(*seconds):
+        return json.dumps({topic: {str(number): 1_700_000_000_000 + 1000 * second
+                                   for number, second in enumerate(seconds)}})
+
+    assert count(startingOffsetsByTimestamp=times(3, 8)) == 9
+    assert count(startingOffsetsByTimestamp=times(3, 8), endingOffsetsByTimestamp=times(5, 9)) == 3
+    assert count(startingTimestamp="1700000004500", endingTimestamp="1700000006000") == 2
+    late = {"startingOffsetsByTimestamp": times(3, 99)}
+    assert count(startingOffsetsByTimestampStrategy="latest", **late) == 7
+    with pytest.raises(Exception, match="timestamp|time"):
+        count(**late)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_read_committed_hides_what_was_aborted(spark, target, kind, against):
+    topic = f"committed-{kind}"
+    filled(target.bootstrap, topic, Content(1), 100)
+    if against == "kafka":
+        with Producer({"bootstrap.servers": target.bootstrap, "transactional.id": topic}) as one:
+            one.init_transactions()
+            for commit in (False, True):
+                one.begin_transaction()
+                one.send(topic, b"v", partition=0)
+                one.flush()
+                (one.commit_transaction if commit else one.abort_transaction)()
+
+    def count(level):
+        return reader(spark, target, kind, subscribe=topic, kafka_isolation_level=level
+                      ).load().count()
+
+    extra = against == "kafka"
+    assert count("read_committed") == 100 + extra
+    assert count("read_uncommitted") == 100 + 2 * extra
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -55,6 +55,40 @@ def test_an_unreachable_broker_is_one_line_and_exit_code_2(tmp_path, capsys, mon
     assert code == 2 and "127.0.0.1:1" in said and "\n" not in said
 
 
+@pytest.mark.parametrize("job", [load, validate])
+def test_what_cannot_be_written_is_said_before_the_work(brokerd, job, tmp_path, capsys):
+    from spark import cluster
+
+    cluster.create_topic({"bootstrap.servers": brokerd.bootstrap}, "unwritten", 1)
+    file = tmp_path / "file"
+    file.touch()
+    given = ["--bootstrap", brokerd.bootstrap, "--topic", "unwritten", "--records", "10"]
+    given += (["--manifest", f"{file}/x"] if job is load else
+              ["--seed", "1", "--report", f"{file}/x/report.html"])
+    assert job.main(given) == 2
+    said = capsys.readouterr().err.strip()
+    assert "cannot write" in said and "\n" not in said
+
+
+def test_jars_that_cannot_be_fetched_are_said_in_one_line(tmp_path, monkeypatch):
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho '[ERROR] no route to host -> [Help 1]'\nexit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PYLOG_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SetupError, match="needs the network.*no route to host$"):
+        session.connector_jars()
+
+
+def test_a_java_failure_is_told_by_its_cause():
+    from spark.cluster import first_line
+
+    text = ("An error occurred while calling o1.count.\n: org.apache.spark.SparkException: Job "
+            "aborted\n\tat a.b(C.scala:1)\nCaused by: java.io.IOException: the disk is full\n"
+            "\tat d.e")
+    assert first_line(RuntimeError(text)) == "the disk is full"
+
+
 @pytest.mark.parametrize("given, word", [
     (["--sizes", "3"], "sizes"), (["--rate", "fast"], "rate"),
     (["--generators", "0"], "generators"),

@@ -127,6 +127,78 @@ def test_offsets_without_a_record_are_faults_unless_explained():
     assert verdict(EXPECTED, made, planned, lambda gaps: gaps).good
 
 
+def compacted(parts, keep=30):
+    """What a cleaner leaves: of all but the last `keep` records the newest of each key."""
+    left = {}
+    for number, rows in parts.items():
+        newest = {row[1]: place for place, row in enumerate(rows)}
+        left[number] = [place for place, row in enumerate(rows)
+                        if newest[row[1]] == place or place >= len(rows) - keep]
+    return left
+
+
+def judged_after(parts, left, is_compacted=True):
+    made = []
+    for number, offsets in left.items():
+        rows = [parts[number][place] for place in offsets]
+        for one in summary.summaries(EXPECTED, [batch(number, rows, offsets=offsets)]):
+            made += one.to_pylist()
+    planned = {number: (0, len(rows)) for number, rows in parts.items()}
+    return verdict(EXPECTED, made, planned, lambda gaps: [], lambda: is_compacted)
+
+
+def test_records_that_compaction_replaced_are_explained_with_their_gaps():
+    parts = topic()
+    left = compacted(parts)
+    found = judged_after(parts, left)
+    assert found.good, found.lines()
+    assert found.superseded == 2 * COUNT - sum(map(len, left.values())) > 500
+    assert sum(part.explained_gaps for part in found.partitions) == found.superseded
+
+
+def test_without_compaction_the_same_topic_is_bad():
+    parts = topic()
+    found = judged_after(parts, compacted(parts), is_compacted=False)
+    assert found.faults["missing"] == found.faults["unexplained_gaps"] > 500
+
+
+def test_compaction_does_not_explain_the_newest_record_of_a_key():
+    parts = topic()
+    left = compacted(parts, keep=1)
+    key = parts[0][left[0][0]][1]
+    left[0] = [place for place in left[0] if parts[0][place][1] != key]
+    found = judged_after(parts, left)
+    # Whatever of the key came before has no successor either.
+    assert not found.good and found.faults["missing"] == sum(row[1] == key for row in parts[0])
+
+
+def test_compaction_explains_no_more_records_than_there_are_gaps():
+    parts = topic()
+    left = compacted(parts)
+    never = {number: len(rows) - 3 for number, rows in parts.items()}
+    whole = {number: [row for place, row in enumerate(rows) if place != never[number] - 40]
+             for number, rows in parts.items()}
+    left = compacted(whole)
+    found = judged_after(whole, left)
+    assert found.faults["missing"] == 2 and any("no gap" in text for text in found.examples)
+
+
+def test_compaction_explains_no_more_gaps_than_records_were_replaced():
+    parts = topic()
+    parts[0].insert(100, values(Content(99, keys=8), 0, 0, 1)[0])
+    left = compacted(parts)
+    left[0] = [place for place in left[0] if place != 100]
+    assert judged_after(parts, left).faults["unexplained_gaps"] == 1
+
+
+def test_gaps_too_many_to_be_listed_are_counted(monkeypatch):
+    monkeypatch.setattr(summary, "GAPS_MAX", 3)
+    parts = topic()
+    left = {0: list(range(0, len(parts[0]), 2)), 1: list(range(len(parts[1])))}
+    found = judged_after(parts, left, is_compacted=False)
+    assert found.faults["unexplained_gaps"] == len(parts[0]) // 2
+
+
 def test_a_partition_that_was_not_read_is_named():
     parts = topic()
     planned = {number: (0, len(rows)) for number, rows in parts.items()}

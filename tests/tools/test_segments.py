@@ -48,6 +48,13 @@ def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
     assert "1 of 1 segments are damaged" in ended.err
 
 
+def test_where_good_batches_go_on_behind_damage_is_told(tmp_path):
+    broken = bytearray(batch_at(0) + batch_at(3) + batch_at(6))
+    broken[len(batch_at(0)) + 16] = 9
+    ended = run("log", "verify", written(tmp_path / "t-0", bytes(broken)), fails=True)
+    assert "good batches go on, at offset 6" in ended.err
+
+
 def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
     ahead = written(tmp_path / "a-0", batch_at(0), bytes(5000))
     assert "5000 bytes allocated ahead" in run("log", "verify", ahead).out

@@ -90,6 +90,28 @@ def test_list_offsets_answers_are_kafkas(kafka, target, version):
     compare(kafka, target, _list_offsets, version)
 
 
+def _segmented_offsets(side: Side) -> None:
+    """Six segments; times that jump back, also over the border of two segments."""
+    topic = side.topic("segmented", segment_bytes=1 << 20, **KEEP)
+    jumps = (0, 3_000, -9_000, 500, 500, 12_000, -2_000)
+    known = set()
+    for turn in range(30):
+        base_ms = BASE_MS + turn * 1_000 + jumps[turn % 7]
+        deltas = (0, 40, 20, 60)
+        rows = [record(value=turn.to_bytes(2, "big") * 25_000, offset_delta=number,
+                       timestamp_delta=delta) for number, delta in enumerate(deltas)]
+        known.update(base_ms + delta for delta in deltas)
+        side.append(topic, batch(rows, base_timestamp=base_ms, max_timestamp=base_ms + 60,
+                                 codec=raw.NONE if turn % 3 else raw.LZ4))
+    for timestamp in (-3, *sorted({moment + step for moment in known for step in (-1, 0, 1)})):
+        side.ask(f"at {timestamp}", raw.LIST_OFFSETS, 7, replica_id=-1, topics=[
+            {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}])
+
+
+def test_list_offsets_over_segments_are_kafkas(kafka, target):
+    compare(kafka, target, _segmented_offsets)
+
+
 def _stamped_offsets(side: Side) -> None:
     """Timestamps that the broker chose differ; which record they point at does not."""
     topic = side.topic("stamped", message_timestamp_type="LogAppendTime")

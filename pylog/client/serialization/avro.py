@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pylog.client.errors import SerializationError
+from pylog.client.serialization.flat import flat_column
 from pylog.client.serialization.plain import Format
 from pylog.client.serialization.registry import Schema, SchemaRegistry
 
@@ -133,21 +134,28 @@ def avro_column(column: Any, registry: SchemaRegistry, reader_schema: Any = None
                 avro: Avro | None = None) -> Any:
     """A binary Array of values in Confluent's wire format as an Arrow column, records as structs.
 
-    reader_schema: what all values are read as; else the schema of the first one. Null values are
-    null rows. avro: keeps the schemas from call to call. Raises SerializationError.
+    reader_schema: what all values are read as; else avro's own, else the schema of the first one.
+    Null values are null rows. avro: keeps the schemas from call to call. Flat records and plain
+    values are decoded natively, others one by one. Raises SerializationError.
     """
     import pyarrow as pa
 
-    rows = column.to_pylist()
-    first = next((row for row in rows if row is not None), None)
-    if reader_schema is None and first is not None:
-        known = avro or Avro(registry)
-        reader_schema = known.writer_schema(schema_id(first))
-    reader = avro if avro is not None and avro._reader is not None else Avro(
-        registry, reader_schema=reader_schema)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    known = avro or Avro(registry)
+    reader_schema = reader_schema if reader_schema is not None else known._reader
     if reader_schema is None:
-        return pa.nulls(len(rows))
-    values = [None if row is None else reader.deserialize(row) for row in rows]
+        first = next((row for row in column if row.is_valid), None)
+        if first is None:
+            return pa.nulls(len(column))
+        reader_schema = known.writer_schema(schema_id(first.as_py()))
+    else:
+        reader_schema = _parsed(reader_schema)
+    found = flat_column(column, known.writer_schema, reader_schema, arrow_type(reader_schema))
+    if found is not None:
+        return found
+    reader = known if known._reader is not None else Avro(registry, reader_schema=reader_schema)
+    values = [None if row is None else reader.deserialize(row) for row in column.to_pylist()]
     try:
         return pa.array(values, arrow_type(reader_schema))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as failure:
