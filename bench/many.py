@@ -25,7 +25,8 @@ SEGMENT_MS = 1
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.many", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.many",
+                                     description=__doc__.split("\n")[0])
     parser.add_argument("--partitions", type=int, default=10_000, help="a multiple of 1,000")
     parser.add_argument("--segments", type=int, default=2, help="of each partition")
     parser.add_argument("--sides", default="pylog", help="pylog, kafka or both")
