@@ -96,10 +96,23 @@ def plan_of(options: argparse.Namespace) -> Plan:
     if options.acks == "0":
         settings["enable.idempotence"] = "false"
     settings.update(pair.split("=", 1) for pair in options.config if "=" in pair)
+    if options.engine == "pylog":
+        _known(settings)
     return Plan(
         topic=options.topic, settings=settings, content=made, records=options.records,
         duration_s=options.duration, generators=options.generators, engine=options.engine,
         rate=rate_of(options.rate, record_bytes(made)), transactional=options.transactional)
+
+
+def _known(settings: dict[str, str]) -> None:
+    """Here and not first in an executor, where Spark wraps it. Raises PlanError."""
+    from pylog.client.errors import ConfigError
+    from pylog.client.settings import PRODUCER, Settings
+
+    try:
+        Settings(PRODUCER, settings)
+    except ConfigError as failure:
+        raise PlanError(str(failure)) from None
 
 
 def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outcome:

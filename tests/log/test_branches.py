@@ -217,6 +217,24 @@ def test_a_tail_that_recovery_cuts_is_cut_in_a_copy(node, tmp_path):
     again.stop()
 
 
+def test_a_branch_is_in_the_log_directories_of_its_source(tmp_path):
+    two = Node(f"{tmp_path / 'one'},{tmp_path / 'other'}")
+    two.create("source", partitions=3, configs=dict(SMALL))
+    for partition in range(3):
+        append(two, "source", 0, 20, partition)
+    two.create("more", partitions=1)
+    assert branch(two, "copy", "source").error == ErrorCode.NONE
+    places = [two.logs.place("source", partition) for partition in range(3)]
+    assert sorted(set(places)) == [0, 1]
+    assert [two.logs.place("copy", partition) for partition in range(3)] == places
+    for partition in range(3):
+        assert offsets(two, "copy", partition) == list(range(60))
+    two.stop()
+    again = Node(f"{tmp_path / 'one'},{tmp_path / 'other'}")
+    assert [again.logs.place("copy", partition) for partition in range(3)] == places
+    again.stop()
+
+
 BAD = [
     ({"source": "nobody"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ({"source": "__consumer_offsets"}, ErrorCode.INVALID_TOPIC_EXCEPTION),

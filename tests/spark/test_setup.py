@@ -93,6 +93,7 @@ def test_a_java_failure_is_told_by_its_cause():
     (["--sizes", "3"], "sizes"), (["--rate", "fast"], "rate"),
     (["--generators", "0"], "generators"),
     (["--duration", "5"], "one of records and duration"),
+    (["--config", "nosuch.setting=1"], "nosuch.setting"),
     (["--engine", "kafka", "--transactional"], "transactions")])
 def test_arguments_without_a_meaning_are_one_line(given, word, tmp_path, capsys):
     code = load.main(["--bootstrap", "localhost:1", "--topic", "t", "--records", "10",

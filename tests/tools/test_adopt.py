@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -176,6 +177,22 @@ def described(broker, name):
             if entry.source == 1}       # The topic's own.
 
 
+def compacted(broker, dirs):
+    """Waits until brokerd's cleaner made the topic smaller."""
+    folders = [Path(root) / f"compacted-{index}" for root in dirs.split(",") for index in range(2)]
+
+    def size():
+        return sum(path.stat().st_size for folder in folders for path in folder.glob("*.log"))
+
+    before, end_s = size(), time.monotonic() + 60
+    while size() >= before and time.monotonic() < end_s:
+        # Segments roll after a second, when something is appended.
+        time.sleep(1.2)
+        before = max(before, size())
+        write(broker, "compacted", [b"199"])
+    assert size() < before
+
+
 @pytest.mark.kafka
 @pytest.mark.timeout(400)
 def test_the_way_of_the_migration_document_and_back(tmp_path):
@@ -199,7 +216,7 @@ def test_the_way_of_the_migration_document_and_back(tmp_path):
     properties = kafka.broker.properties
     told = cli.brokerd(["adopt", str(properties)])
     assert told == 0
-    ours = Brokerd(tmp_path / "ours", data_dir=dirs)
+    ours = Brokerd(tmp_path / "ours", {"log.cleaner.backoff.ms": 200}, data_dir=dirs)
     with ours:
         assert described(ours, "plain") == {"retention.ms": "987654321"}
         assert taken(ours, "plain", 20, "group", commit=True) == list(range(100, 120))
@@ -207,6 +224,7 @@ def test_the_way_of_the_migration_document_and_back(tmp_path):
         assert set(taken(ours, "compacted", 100, "c")) == set(range(100))
         write(ours, "plain", [b"%d" % number for number in range(120, 150)])
         write(ours, "compacted", [b"%d" % number for number in range(100, 200)])
+        compacted(ours, dirs)
         assert taken(ours, "plain", 30, "group", commit=True) == list(range(120, 150))
         assert cli.pylog(["topics", "branch", "plain", "branched", "-b", ours.bootstrap]) == 0
         write(ours, "branched", [b"%d" % number for number in range(150, 160)])

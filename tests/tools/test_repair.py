@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pylog._native import batch, log
+from pylog.tools import repair
 from tests.brokers import Brokerd
 from tests.native.test_log import NOW, TOPIC_ID
 from tests.tools.support import run
@@ -183,6 +184,38 @@ def test_a_tail_that_is_cut_off_is_kept_beside_the_log(tmp_path):
     run("log", "repair", folder, "--execute")
     assert last.with_name(f"{last.name}.{size}.corrupt").read_bytes() == \
         b"something that is no batch"
+
+
+class Died(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "unlink"])
+@pytest.mark.parametrize("after", range(3))
+@pytest.mark.parametrize("damage", [middle_header, tail_with_a_wrong_crc, swap_cut_short],
+                         ids=lambda damage: damage.__name__)
+def test_a_repair_that_dies_is_done_by_the_next(tmp_path, monkeypatch, damage, call, after):
+    folder = partition(tmp_path)
+    gone = damage(folder, sorted(folder.glob("*.log")))
+    left = [base for base in ALL if base != gone] if damage is middle_header else gone
+    real, calls = getattr(os, call), []
+
+    def dying(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) > after:
+            raise Died
+        return real(*arguments, **options)
+
+    roots, folders = repair.folders_of((str(tmp_path),))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, dying)
+        try:
+            repair.execute(repair.plan(roots, folders, True))
+        except Died:
+            pass
+    run("log", "repair", tmp_path, "--execute", "--quarantine")
+    assert bases(folder) == left
+    run("log", "verify", tmp_path)
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
