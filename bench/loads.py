@@ -67,12 +67,14 @@ def _admin_call(broker: BrokerProcess, call) -> None:
         raise LoadFailed(f"{broker.name}: {refused}") from refused
 
 
-def create_topic(broker: BrokerProcess, topic: str, partitions: int) -> None:
+def create_topic(broker: BrokerProcess, topic: str, partitions: int,
+                 config: dict | None = None) -> None:
     """Create `topic` and wait until each partition's leader takes requests.
 
     Its files go soon after its deletion, lest full memory makes every later page dear.
     """
-    new = NewTopic(topic, partitions, 1, config={"file.delete.delay.ms": "1000"})
+    new = NewTopic(topic, partitions, 1, config={
+        "file.delete.delay.ms": "1000", **(config or {})})
     _admin_call(broker, lambda admin: admin.create_topics([new], operation_timeout=TOPIC_WAIT_S))
     wait_leaders(broker, topic, partitions)
 

@@ -1,28 +1,35 @@
 """Spark against pylog and Apache Kafka in one run: each engine, reading and writing.
 
     python -m bench.spark                          100 B and 1 KiB records, both brokers
-    python -m bench.spark --records 500000 --brokers pylog --rounds 2
+    python -m bench.spark --short                  a look: one round of a million records
+    python -m bench.spark --records 20000000 --sizes "100 B" --paths read
 
 Owns: a broker of each kind with its data in a temporary directory, one Spark session.
 Called by: a person; `make bench-spark`.
-Invariants: (1) one session and one set of topics for both brokers; (2) a figure is the best of its
-  rounds, its CPU seconds the broker's of that round; (3) every topic that was written is counted.
+Invariants: (1) one session, both brokers up, and each round asks them in turns, so that what else
+  the machine does and how warm the JVM is meets both; (2) every path runs once on a small topic
+  before its rounds; (3) a figure is that of its fastest round, its CPU seconds the least of any;
+  (4) every topic that was written is counted, then deleted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker
 from bench.process import cpu_seconds
 from bench.vs import machine_line
+from pylog.client import Admin
 from spark import cluster, load
 from spark.plan import Plan, record_bytes
 from spark.records import Content
@@ -32,113 +39,244 @@ from spark.validate import TUNED
 PARTITIONS = 6
 GENERATORS = 2
 SIZES = {"100 B": 100, "1 KiB": 1024}
+WARM = 100_000
+SHORT = 1_000_000
 WRITE_TUNED = {"linger.ms": "20", "batch.size": "262144", "max.request.size": "4194304",
                "buffer.memory": "67108864"}
+KINDS = {"pylog": PylogBroker, "kafka": KafkaBroker}
+# What a path is compared with, and the goal.
+GOALS = [("read, pylog, all columns", "read, stock connector, defaults", 5.0),
+         ("read, pylog, all columns", "read, stock connector, tuned", 2.0),
+         ("read, pylog, offsets only", "read, stock connector, tuned", 2.0),
+         ("write, format pylog", "write, stock connector, tuned", 4.0),
+         ("write, load engine of pylog", "write, stock connector, tuned", 4.0)]
+
+
+class Figure(NamedTuple):
+    """Of one path on one broker."""
+
+    took_s: float
+    spark_s: float
+    broker_s: float
+
+    def least(self, other: Figure) -> Figure:
+        return Figure(*map(min, self, other))
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark")
-    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 B; a fifth of 1 KiB")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--brokers", default="pylog,kafka")
-    parser.add_argument("--sizes", default="100 B,1 KiB")
-    parser.add_argument("--out", default="", metavar="FILE")
-    options = parser.parse_args(argv)
+    options = arguments().parse_args(argv)
+    if options.short:
+        options.records, options.rounds = min(options.records, SHORT), 1
     directory = Path(tempfile.mkdtemp(prefix="pylog-bench-spark-"))
+    head = machine_line()
     spark = session("bench", master="local[2]", settings={"spark.driver.memory": "2g"})
-    kinds = {"pylog": PylogBroker, "kafka": KafkaBroker}
-    rows: list[tuple[str, str, str, float, float, float]] = []
+    found: dict[tuple[str, str, str], Figure] = {}
     try:
-        for name in options.brokers.split(","):
-            with kinds[name](directory / name) as broker:
-                for label in options.sizes.split(","):
-                    count = options.records if SIZES[label] == 100 else options.records // 5
-                    rows += measured(spark, broker, name, label, count, options.rounds, directory)
+        with contextlib.ExitStack() as stack:
+            brokers = {name: stack.enter_context(KINDS[name](directory / name))
+                       for name in options.brokers.split(",")}
+            for label in options.sizes.split(","):
+                count = options.records if SIZES[label] == 100 else options.records // 5
+                measure(found, spark, brokers, label, count, options, directory)
     finally:
         spark.stop()
         shutil.rmtree(directory, ignore_errors=True)
-    text = f"{machine_line()}\n\n{table(rows)}"
+    text = f"{head}\n{options.records} records, best of {options.rounds}\n\n" + table(
+        found, options) + "\n" + goals(found)
     print(text)
     if options.out:
         Path(options.out).write_text(text)
     return 0
 
 
-def measured(spark: Any, broker: Any, name: str, label: str, count: int, rounds: int,
-             directory: Path) -> list[Any]:
-    """(broker, size, what, records/s, MB/s, broker CPU s) of every path."""
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark")
+    parser.add_argument("--records", type=int, default=5_000_000, help="of 100 B; a fifth of 1 KiB")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--brokers", default="pylog,kafka")
+    parser.add_argument("--sizes", default="100 B,1 KiB")
+    parser.add_argument("--paths", default="", help="only those whose names begin so")
+    parser.add_argument("--short", action="store_true", help="one round of a million records")
+    parser.add_argument("--out", default="", metavar="FILE")
+    return parser
+
+
+def measure(found: dict[Any, Figure], spark: Any, brokers: dict[str, Any], label: str, count: int,
+            options: argparse.Namespace, directory: Path) -> None:
+    """Keeps (1) and (2): paths in turns, on each broker in turns."""
+    pids = {broker.pid for broker in brokers.values()}
     content = Content(1, str(SIZES[label]))
-    works = paths(spark, broker, content, label, count, directory)
-    rows = []
-    for what, work in works:
-        best = None
-        for _ in range(rounds):
-            before_s, begun_s = cpu_seconds(broker.pid), time.monotonic()
-            done = work()
-            took_s = time.monotonic() - begun_s
-            assert done == count, (what, done, count)  # Keeps (3).
-            figures = (count / took_s, cpu_seconds(broker.pid) - before_s)
-            best = max(best or figures, figures)
-        rows.append((name, label, what, best[0], best[0] * record_bytes(content) / 1e6, best[1]))
-        print(f"{name:6} {label:6} {what:40} {best[0] / 1e6:6.2f} M/s {best[1]:6.2f} CPU s",
-              flush=True)
-    return rows
+    works = {name: Paths(spark, broker, content, count, directory)
+             for name, broker in brokers.items()}
+    wanted = [what for what in works[next(iter(works))].known() if what.startswith(options.paths)]
+    for one in works.values():
+        one.fill(any(what.startswith("read") for what in wanted))
+        for what in wanted:
+            one.known()[what](WARM)
+        one.tidy()
+    print(f"{label}: every path ran once on {WARM} records", flush=True)
+    for number in range(options.rounds):
+        for what in wanted:
+            for name in list(brokers)[::1 if number % 2 else -1]:
+                work = works[name].known()[what]
+                spark_s, broker_s = spark_cpu_seconds(pids), cpu_seconds(brokers[name].pid)
+                begun_s = time.monotonic()
+                done = work(count)
+                took_s = time.monotonic() - begun_s
+                assert done == count, (name, what, done, count)  # Keeps (4).
+                figure = Figure(took_s, spark_cpu_seconds(pids) - spark_s,
+                                cpu_seconds(brokers[name].pid) - broker_s)
+                key = label, what, name
+                found[key] = figure.least(found.get(key, figure))
+                print(f"{number} {name:6} {label:6} {what:34} {count / took_s / 1e6:6.2f} M/s "
+                      f"Spark {figure.spark_s:6.2f} broker {figure.broker_s:6.2f} CPU s",
+                      flush=True)
+                works[name].tidy()
 
 
-def paths(spark: Any, broker: Any, content: Content, label: str, count: int, directory: Path
-          ) -> list[tuple[str, Any]]:
-    settings = {"bootstrap.servers": broker.bootstrap}
-    topic = f"read-{SIZES[label]}"
-    numbers = iter(range(1000))
+class Paths:
+    """Reading and writing on one broker; each function takes a count and gives what was done."""
 
-    def wrote(engine: str, more: dict[str, str], into: str = "") -> int:
-        target = into or f"write-{SIZES[label]}-{next(numbers)}"
-        cluster.create_topic(settings, target, PARTITIONS)
-        before = sum(cluster.ends(settings, target).values())
-        plan = Plan(target, {**settings, **more}, content, records=count, generators=GENERATORS,
-                    engine=engine)
-        load.load(plan, str(directory / "manifest"), spark=spark)
-        return sum(cluster.ends(settings, target).values()) - before
+    def __init__(self, spark: Any, broker: Any, content: Content, count: int, directory: Path):
+        self.spark, self.content, self.directory = spark, content, directory
+        self.settings = {"bootstrap.servers": broker.bootstrap}
+        size = content.sizes
+        self.topics = {count: f"read-{size}", WARM: f"warm-{size}"}
+        self._written: list[str] = []
+        self._number = 0
 
-    def counted(kind: str, more: dict[str, str], schema: str = "") -> int:
-        reader = (spark.read.format(kind).option("kafka.bootstrap.servers", broker.bootstrap)
-                  .option("subscribe", topic))
+    def known(self) -> dict[str, Callable[[int], int]]:
+        return {
+            "generator alone": self.generated,
+            "write, load engine of pylog": lambda count: self.loaded(count, "pylog", {}),
+            "write, format pylog": lambda count: self.wrote(count, "pylog", {}),
+            "write, stock connector, defaults": lambda count: self.wrote(count, "kafka", {}),
+            "write, stock connector, tuned": lambda count: self.wrote(count, "kafka", WRITE_TUNED),
+            "read, stock connector, defaults": lambda count: self.read(count, "kafka", {}),
+            "read, stock connector, tuned": lambda count: self.read(count, "kafka", TUNED),
+            "read, pylog, all columns": lambda count: self.read(count, "pylog", {}),
+            "read, pylog, value column":
+                lambda count: self.read(count, "pylog", {}, "value BINARY"),
+            "read, pylog, offsets only":
+                lambda count: self.read(count, "pylog", {}, "partition INT, offset LONG"),
+        }
+
+    def fill(self, whole: bool) -> None:
+        for count, topic in self.topics.items():
+            if whole or count == WARM:
+                self.loaded(count, "pylog", {}, topic)
+        self._written.clear()
+
+    def tidy(self) -> None:
+        """Keeps (4)."""
+        if self._written:
+            with Admin(self.settings) as admin:
+                admin.delete_topics(self._written)
+            self._written.clear()
+
+    def _new_topic(self) -> str:
+        self._number += 1
+        topic = f"write-{self.content.sizes}-{self._number}"
+        cluster.create_topic(self.settings, topic, PARTITIONS)
+        self._written.append(topic)
+        return topic
+
+    def _plan(self, count: int, topic: str, engine: str, more: dict[str, str]) -> Plan:
+        return Plan(topic, {**self.settings, **more}, self.content, records=count,
+                    generators=GENERATORS, engine=engine)
+
+    def generated(self, count: int) -> int:
+        """Content made in the executors, where it stays: Spark is given its counts."""
+        plan = self._plan(count, "none", "pylog", {})
+
+        def made(batches: Any) -> Any:
+            import pyarrow as pa
+
+            for one in load._tables(plan, batches):
+                yield pa.RecordBatch.from_pydict({"rows": pa.array([one.num_rows], pa.int64())})
+
+        rows = self._generators().mapInArrow(made, "rows LONG").collect()
+        return sum(row[0] for row in rows)
+
+    def _generators(self) -> Any:
+        return self.spark.range(0, GENERATORS, 1, GENERATORS)
+
+    def loaded(self, count: int, engine: str, more: dict[str, str], into: str = "") -> int:
+        topic = into or self._new_topic()
+        if into:
+            cluster.create_topic(self.settings, topic, PARTITIONS)
+        load.load(self._plan(count, topic, engine, more), str(self.directory / "manifest"),
+                  spark=self.spark)
+        return sum(cluster.ends(self.settings, topic).values())
+
+    def wrote(self, count: int, kind: str, more: dict[str, str]) -> int:
+        """A frame of Spark's, made in the executors, through the format."""
+        topic = self._new_topic()
+        plan = self._plan(count, topic, "kafka", more)
+        frame = self._generators().mapInArrow(
+            lambda batches: load._tables(plan, batches), "value BINARY, key BINARY")
+        writer = frame.write.format(kind).mode("append").option("topic", topic)
+        for name, value in plan.settings.items():
+            writer = writer.option(f"kafka.{name}", value)
+        writer.save()
+        return sum(cluster.ends(self.settings, topic).values())
+
+    def read(self, count: int, kind: str, more: dict[str, str], schema: str = "") -> int:
+        reader = (self.spark.read.format(kind).option("subscribe", self.topics[count])
+                  .option("kafka.bootstrap.servers", self.settings["bootstrap.servers"]))
         for key, value in more.items():
             reader = reader.option(key, value)
-        return (reader.schema(schema) if schema else reader).load().count()
-
-    def made() -> int:
-        plan = Plan("none", settings, content, records=count, generators=GENERATORS)
-        return spark.range(0, GENERATORS, 1, GENERATORS).mapInArrow(
-            lambda batches: load._tables(plan, batches), "value BINARY, key BINARY").count()
-
-    wrote("pylog", {}, topic)
-    return [
-        ("generator alone", made),
-        ("write, pylog's producer in mapInArrow", lambda: wrote("pylog", {})),
-        ("write, stock connector, defaults", lambda: wrote("kafka", {})),
-        ("write, stock connector, tuned", lambda: wrote("kafka", WRITE_TUNED)),
-        ("read + count, stock connector, defaults", lambda: counted("kafka", {})),
-        ("read + count, stock connector, tuned", lambda: counted("kafka", TUNED)),
-        ("read + count, pylog", lambda: counted("pylog", {})),
-        ("read + count, pylog, value column", lambda: counted("pylog", {}, "value BINARY")),
-        ("read + count, pylog, offsets only",
-         lambda: counted("pylog", {}, "partition INT, offset LONG")),
-    ]
+        return int((reader.schema(schema) if schema else reader).load().count())
 
 
-def table(rows: list[Any]) -> str:
+def spark_cpu_seconds(brokers: set[int]) -> float:
+    """Of the JVM and the Python workers below it, those that have ended too."""
+    tick, rows = os.sysconf("SC_CLK_TCK"), {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                rows[int(entry)] = (int(text[1]), sum(map(int, text[11:15])) / tick)
+
+    def below(pid: int) -> bool:
+        while pid in rows and pid not in brokers:
+            pid = rows[pid][0]
+            if pid == os.getpid():
+                return True
+        return False
+
+    return sum(seconds for pid, (_, seconds) in rows.items() if below(pid))
+
+
+def table(found: dict[Any, Figure], options: argparse.Namespace) -> str:
     """Markdown, brokers beside each other."""
-    brokers = list(dict.fromkeys(row[0] for row in rows))
-    head = "".join(f" {name}: M records/s | MB/s | broker CPU s |" for name in brokers)
-    lines = [f"| records | path |{head}", "|---|---|" + "--:|" * 3 * len(brokers)]
-    found = {(row[1], row[2], row[0]): row for row in rows}
-    for label, what in dict.fromkeys((row[1], row[2]) for row in rows):
+    brokers = list(dict.fromkeys(key[2] for key in found))
+    head = "".join(f" {name}: M records/s | MB/s | Spark CPU s | broker CPU s |"
+                   for name in brokers)
+    lines = [f"| records | path |{head}", "|---|---|" + "--:|" * 4 * len(brokers)]
+    for label, what in dict.fromkeys(key[:2] for key in found):
+        count = options.records if SIZES[label] == 100 else options.records // 5
         cells = ""
         for name in brokers:
-            row = found[label, what, name]
-            cells += f" {row[3] / 1e6:.2f} | {row[4]:.0f} | {row[5]:.2f} |"
+            one = found[label, what, name]
+            rate = count / one.took_s
+            size = rate * record_bytes(Content(1, str(SIZES[label])))
+            cells += (f" {rate / 1e6:.2f} | {size / 1e6:.0f} | {one.spark_s:.2f} | "
+                      f"{one.broker_s:.2f} |")
         lines.append(f"| {label} | {what} |{cells}")
+    return "\n".join(lines) + "\n"
+
+
+def goals(found: dict[Any, Figure]) -> str:
+    """What the paths are to each other: in time, and in CPU of Spark and broker together."""
+    lines = []
+    for label, name in dict.fromkeys((key[0], key[2]) for key in found):
+        for what, than, goal in GOALS:
+            ours, theirs = found.get((label, what, name)), found.get((label, than, name))
+            if ours is not None and theirs is not None:
+                cpu = (theirs.spark_s + theirs.broker_s) / (ours.spark_s + ours.broker_s)
+                lines.append(f"{name}, {label}: {what}: {theirs.took_s / ours.took_s:.1f} times "
+                             f"{than} (CPU {cpu:.1f}); goal {goal:g}")
     return "\n".join(lines) + "\n"
 
 

@@ -249,12 +249,26 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     return result;
 }
 
+/* The end of an empty log, whose files are not made yet. */
+static void log_end_at(struct log *log, int64_t offset) {
+    pthread_mutex_lock(&log->view_lock);
+    atomic_store(&log->end_offset, offset);
+    atomic_store(&log->flushed, offset);
+    pthread_mutex_unlock(&log->view_lock);
+}
+
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms) {
     struct batch_header h;
     size_t at = 0;
     pthread_mutex_lock(&log->append_lock);
     int result = log_append_gate(log);
     if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
+    int64_t end = atomic_load(&log->end_offset);
+    /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
+     */
+    bool before = result == 0 && log->segment_count == 0 && batch_parse(batches, len, &h) == 0 &&
+                  h.base_offset >= 0 && h.base_offset < end && batch_last_offset(&h) >= end;
+    if (before) log_end_at(log, h.base_offset);
     if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
     while (result == 0 && at < len) {
         if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
@@ -267,6 +281,7 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
             result = log_follow_batch(log, batches + at, &h, now_ms);
         if (result == 0) at += batch_bytes(&h);
     }
+    if (before && at == 0 && log->segment_count == 0) log_end_at(log, end);
     pthread_mutex_unlock(&log->append_lock);
     log_wake_after_append(log);
     return result;

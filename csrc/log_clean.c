@@ -414,6 +414,10 @@ static int end_group(struct log_clean *c) {
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
+    /* What supersedes a record that goes now must not be lost in a power cut after it. */
+    if (changed && log_flushed_offset(c->log) < c->figures.end_offset &&
+        (result = log_flush(c->log)) != 0)
+        return result;
     if (changed) {
         result = log_swap(c->log, c->sources + c->group, c->group_end - c->group, o->segment,
                           c->truncations);

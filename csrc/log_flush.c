@@ -110,8 +110,12 @@ int log_flush(struct log *log) {
         if (log_dir_offline(dir)) result = -EIO;
         if (atomic_load(&log->deleted)) break;
         log_flush_collect(log, &set);
+        int64_t flushed = atomic_load(&log->flushed);
         for (uint32_t i = 0; i < set.count; i++) {
-            if (result == 0) result = log_flush_segment(set.segments[i]);
+            struct segment *s = set.segments[i];
+            /* The producers' state at its beginning: batches that it came from may be deleted. */
+            if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
+            if (result == 0) result = log_flush_segment(s);
             segment_release(set.segments[i]);
         }
         if (result == 0 && log_marked(&log->epochs_marks))

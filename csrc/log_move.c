@@ -48,6 +48,18 @@ static int copy_range(struct log *from, struct log *to, uint8_t *buffer, int64_t
     return result == 0 ? 1 : result;
 }
 
+/* A log may end behind its last batch, whose disk lost it: its offsets are not given out again. */
+static int extend(struct log *to, int64_t end, int64_t now_ms) {
+    pthread_mutex_lock(&to->append_lock);
+    int result = log_make_writable(to, now_ms);
+    if (result == 0 && atomic_load(&to->end_offset) < end) {
+        result = log_roll(to, end, now_ms);
+        if (result == 0) log_publish(to, to->segments[to->segment_count - 1], 0, end);
+    }
+    pthread_mutex_unlock(&to->append_lock);
+    return result;
+}
+
 int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms) {
     uint8_t *buffer = malloc(LOG_MOVE_BYTES);
     int result = buffer == NULL ? LOG_E_MEMORY : 1;
@@ -64,6 +76,8 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms) {
     pthread_mutex_lock(&from->append_lock);
     int result = atomic_load(&from->deleted) ? LOG_E_DELETED : 1;
     while (result == 1) result = copy_range(from, to, buffer, now_ms, &copied);
+    if (result == 0 && log_end_offset(to) < log_end_offset(from))
+        result = extend(to, log_end_offset(from), now_ms);
     /* What was acknowledged from this disk must be on that one before it answers for it. */
     if (result == 0) result = log_flush(to);
     if (result == 0) atomic_store(&from->leader, false);

@@ -285,7 +285,9 @@ static int log_write_metadata(struct log *log) {
         return log_storage_error(log, result, "open");
     /* Missing, or left empty by a power cut. */
     result = log_dir_write_file(log->home->dir, path, text, (size_t)n, false);
-    return result == 0 ? 0 : log_storage_error(log, result, "write");
+    result = result == 0 ? 0 : log_storage_error(log, result, "write");
+    /* The records count more: a later start names it. */
+    return result == LOG_E_FULL ? 0 : result;
 }
 
 static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint) {

@@ -287,6 +287,12 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
 
 /* ---- recovery ---- */
 
+/* A full disk must not keep a log from being opened: entries without room stay in memory. */
+static int log_write_index(struct segment *s) {
+    int result = segment_index_write(s, true);
+    return result == -ENOSPC || result == -EDQUOT ? 0 : result;
+}
+
 /* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
  * index's. */
 static int log_adopt_sealed(struct log *log, struct segment *s) {
@@ -297,7 +303,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) {
         result = log_walk_segment(log, s, &walk, 0);
         if (result == LOG_E_CORRUPT)
             result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
-        int written = segment_index_write(s, true);
+        int written = log_write_index(s);
         log->segments_scanned++;
         return result != 0 ? result : written;
     }
@@ -346,7 +352,7 @@ static int log_recover_segment(struct log *log, struct segment *s,
     if (gap && result == 0)
         log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
     if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
-    return segment_index_write(s, true);
+    return log_write_index(s);
 }
 
 /* The last segment ends in a hole below the recovery point: there were records, and their offsets
@@ -364,13 +370,24 @@ static int log_recover_holed(struct log *log, const struct log_checkpoint *check
     return 0;
 }
 
+/* What a start took away must not come back after the next power cut. */
+static int log_drop_rest(struct log *log, uint32_t from) {
+    char path[SEGMENT_PATH_BYTES];
+    log_drop_segments(log, from, log->segment_count - from, 0);
+    log_path(log, ".", path);
+    return log_dir_sync(log->home->dir, path);
+}
+
 static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint,
                                 int64_t snapshot, int64_t *end, int64_t now_ms) {
     bool ended = false, holed = false;
+    int64_t walked = 0; /* the offset behind the segment before, when it was walked */
     for (uint32_t i = 0; i < log->segment_count; i++) {
         struct segment *s = log->segments[i];
         bool last = i + 1 == log->segment_count;
         struct stat st;
+        /* A truncation that the power cut undid in part: what follows is of the history before. */
+        if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point) ended = true;
         if (ended) { /* Behind a cut nothing counts. */
             for (uint32_t k = i; k < log->segment_count; k++) {
                 int64_t bytes = atomic_load(&log->segments[k]->bytes);
@@ -378,8 +395,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
                 log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
                                 log->segments[k]->base_offset, 0, bytes);
             }
-            log_drop_segments(log, i, log->segment_count - i, 0);
-            break;
+            return log_drop_rest(log, i);
         }
         int result = segment_pin(s, false);
         if (result != 0) return result;
@@ -392,6 +408,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         else if (result == 0)
             result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, &holed,
                                          now_ms);
+        walked = upper <= checkpoint->recovery_point && upper <= snapshot ? 0 : *end;
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
@@ -402,7 +419,10 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
 static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint,
                              int64_t end) {
     int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
-    int64_t start = checkpoint->log_start_offset > first ? checkpoint->log_start_offset : first;
+    int64_t start = checkpoint->log_start_offset;
+    /* Where compaction took a first segment the log begins before what is left of it: who was to
+     * read there goes on, and is not out of range. */
+    if (start < first && (start < 0 || !log->config.cleanup_compact)) start = first;
     int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
     log->start_offset = start;
     log->end_offset = end;
@@ -452,14 +472,10 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
     log->producers_loaded = result == 0;
     if (result == 0 &&
         end < start) { /* All that was left is below the start: the log goes on empty from there. */
-        log_drop_segments(log, 0, log->segment_count, 0);
+        result = log_drop_rest(log, 0);
         end = start;
     }
-    if (result < 0 && result > LOG_E_IO) {
-        log_dir_fail(log->home->dir, -result, "recover");
-        result = LOG_E_IO;
-    }
-    if (result != 0) return result;
+    if (result != 0) return log_storage_error(log, result, "recover");
     if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
     log_recover_ends(log, checkpoint, end);
     return 0;

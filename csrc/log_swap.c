@@ -78,8 +78,10 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
         if (result != 0) log_dir_fail(log->home->dir, -result, "fdatasync");
     }
     list_fresh(log, (uint32_t)place, count, fresh);
-    result = log_dir_sync(log->home->dir, name);
-    return result == 0 ? 0 : log_storage_error(log, result, "fsync");
+    log_mark(&log->files_marks);
+    /* The log has the new one, whatever becomes of the names: a disk that fails now is offline. */
+    if ((result = log_dir_sync(log->home->dir, name)) != 0) log_storage_error(log, result, "fsync");
+    return 0;
 }
 
 int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,

@@ -91,6 +91,11 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
         if (result == 0 && count == log->segment_count)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
+    /* What is left of these batches is their producers' state: on disk before they go. */
+    if (result == 0 && count > 0 && count < log->segment_count &&
+        log->segments[count]->base_offset >= atomic_load(&log->flushed) &&
+        (result = log_flush_index(log->segments[count], "snapshot")) != 0)
+        result = log_storage_error(log, result, "fdatasync");
     if (result == 0 && count > 0) {
         /* The start moves first: a reader that finds the file gone finds its offset out of range.
          */
@@ -183,8 +188,15 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     if (result != 0) return result;
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
-    log_drop_segments(log, keep, log->segment_count - keep, 0);
+    /* From the end, and on disk before anything is appended: a start after a power cut must not
+     * find them behind what comes now. */
+    bool dropped = log->segment_count > keep;
+    while (log->segment_count > keep) log_drop_segments(log, log->segment_count - 1, 1, 0);
     log->writable = false;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)
+        return log_storage_error(log, result, "fsync");
     if (keep > 0) {
         atomic_store(&log->segments[keep - 1]->sealed, false);
         if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;

@@ -21,7 +21,8 @@
 enum {
     SEGMENT_CHUNK_MIN = 256 * 1024,
     SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
-    SEGMENT_SMALL_BYTES = 64 * 1024
+    SEGMENT_SMALL_BYTES = 64 * 1024,
+    SEGMENT_EVICTED_WHEN_SHORT = 64
 };
 
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
@@ -143,6 +144,11 @@ static int segment_open_locked(struct segment *s, bool create) {
     /* What stood under the name may be a branch's too, and must not be emptied. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
     int fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && dir->open_count > 0) {
+        /* Others took what the process may have: what is at rest here makes room. */
+        segment_evict(dir, SEGMENT_EVICTED_WHEN_SHORT);
+        fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
+    }
     if (fd < 0) return -errno;
     s->fd = fd;
     if (dir->clock == NULL) {

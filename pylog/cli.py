@@ -78,6 +78,7 @@ def _serve(command: str, argv: list[str]) -> int:
         log.warning(warning)
     from . import broker
 
+    _raise_open_files()
     try:
         return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses))
     except broker.StartError as error:
@@ -88,6 +89,14 @@ def _serve(command: str, argv: list[str]) -> int:
         # Keeps (1): a bug's traceback is a field of one log line.
         log.critical("brokerd failed", exc_info=True)
         return EXIT_BUG
+
+
+def _raise_open_files() -> None:
+    """Segments and connections are descriptors: as many as the system lets this process have."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _serve_arguments():

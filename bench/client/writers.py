@@ -136,10 +136,10 @@ def aiokafka(bootstrap: str, topic: str, codec: str, values: list[bytes],
 
 def floor(bootstrap: str, topic: str, codec: str, values: list[bytes], seconds: float) -> Clock:
     from bench.client.floor import write
-    from pylog.client.tables import BATCH_BYTES
+    from pylog.client.settings import ROWS
 
     clock = Clock(seconds)
-    write(codec, values, BATCH_BYTES, clock)
+    write(codec, values, ROWS["batch.size"].default, clock)
     return clock
 
 

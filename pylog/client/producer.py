@@ -84,9 +84,9 @@ class Producer(Intake):
         key, value, partition, timestamp, headers: a column's name or an array; without a name the
         column that is called so, if there is one. Keys and values are binary or string columns;
         partition is an integer column (null: by key), timestamp a timestamp or int64 (ms) column,
-        headers list<struct<key, value>> or map. batch_bytes: of one batch, batch.size by default
-        when that is set. Blocks while buffer.memory is full. Raises KafkaError, TypeError, and
-        RowError for a row that cannot be sent: rows before it were.
+        headers list<struct<key, value>> or map. batch_bytes: of one batch, batch.size by default.
+        Blocks while buffer.memory is full. Raises KafkaError, TypeError, and RowError for a row
+        that cannot be sent: rows before it were.
         """
         from pylog.client.tables import TableSender
 

@@ -23,7 +23,6 @@ from pylog.client.partitioners import native_code
 from pylog.client.producing import Producing
 from pylog.protocol.errors import ErrorCode
 
-BATCH_BYTES = 262_144
 CLOSED_BYTES_MAX = 1 << 18
 BATCH_OVERHEAD_BYTES = 1024
 ROLES = ("key", "value", "partition", "timestamp", "headers")
@@ -35,11 +34,9 @@ class TableSender:
     def __init__(self, core: Producing, topic: str, batch_bytes: int | None,
                  wait_for: Callable[[str, str, int | None, float], None]):
         self.core, self.topic, self.wait_for = core, topic, wait_for
-        given = "batch.size" in core.settings.given
-        if batch_bytes is None:
-            batch_bytes = core.batch_bytes if given else BATCH_BYTES
         room = core.request_bytes_max - BATCH_OVERHEAD_BYTES
-        self.batch_bytes = max(min(batch_bytes, room), 1)
+        wanted = core.batch_bytes if batch_bytes is None else batch_bytes
+        self.batch_bytes = max(min(wanted, room), 1)
         self.pendings: list[Pending] = []
         self.count = 0
 

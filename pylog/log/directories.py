@@ -11,6 +11,7 @@ import errno
 import fcntl
 import logging
 import os
+import resource
 
 from pylog._native.log import LogDir
 from pylog.log.errors import StartError
@@ -19,6 +20,9 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
+# Descriptors of segments at rest: more make no read faster. Half of all that the process may have
+# are left for connections.
+OPEN_FILES_MAX, OPEN_FILES_LOW = 4096, 512
 
 log = logging.getLogger("pylog.log")
 
@@ -41,6 +45,7 @@ class Directories:
     def open(self) -> None:
         """Takes the directories. Raises StartError: none or not the first is usable, or another
         broker has one."""
+        open_files_max = _open_files_max(len(self.paths))
         for number, path in enumerate(self.paths):
             native, listing = None, set()
             try:
@@ -48,7 +53,7 @@ class Directories:
                 self._locks.append(locked(os.path.join(path, LOCK)))
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
-                native = LogDir(path, self._io_pool)
+                native = LogDir(path, self._io_pool, open_files_max=open_files_max)
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:
@@ -136,6 +141,17 @@ class Directories:
                     "directory": path, "free": free, "reserve": reserve})
             elif before and not native.short_of_space:
                 log.warning("the disk has room again", extra={"directory": path, "free": free})
+
+
+def _open_files_max(directories: int) -> int:
+    """How many segments a directory may keep open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return OPEN_FILES_MAX
+    if limit // 2 < OPEN_FILES_LOW:
+        log.warning("few files may be open: segments are opened again and again, and connections "
+                    "may be refused; raise the limit (ulimit -n)", extra={"limit": limit})
+    return max(1, min(OPEN_FILES_MAX, limit // 2 // directories))
 
 
 def locked(path: str) -> int:

@@ -530,3 +530,11 @@ const struct disk *shim_table(void) {
                                       fsync, fdatasync, syncfs, renameat, unlinkat, mkdirat};
     return &table;
 }
+
+/* The number of a file that was there before: its events carry it. */
+uint64_t shim_id(uint64_t inode) {
+    pthread_mutex_lock(&lock);
+    uint64_t id = id_of(inode, 1);
+    pthread_mutex_unlock(&lock);
+    return id;
+}

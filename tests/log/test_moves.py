@@ -146,3 +146,18 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node = Node(",".join(map(str, paths)))
     assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
     node.stop()
+
+
+def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
+    log = node.logs.get("t", 0)
+    rows = [(b"%d" % at, b"v", node.now_ms(), ()) for at in range(3)]
+    for _ in range(2):
+        log.append(batch.build(rows), node.now_ms())
+    node.logs.move_start("t", 0, 4)
+    before = content(log)
+    assert [row[0] for row in before] == [4, 5]
+    node.logs.move("t", 0, 1)
+    moved(node)
+    log = node.logs.get("t", 0)
+    assert (log.start_offset, log.end_offset, content(log)) == (4, 6, before)
+    assert log.append(batch.build(rows), node.now_ms()) == (6, 8)

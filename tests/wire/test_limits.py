@@ -1,5 +1,6 @@
 """Limits by Kafka's settings, each on its own broker: sizes, connections, idleness, retention."""
 
+import resource
 import struct
 import time
 
@@ -116,3 +117,23 @@ def test_retention_deletes_old_segments_and_moves_the_log_start(start, configs, 
         time.sleep(0.1)
     assert len(list(folder.glob("*.log"))) <= 4
     assert append(broker.port, topic, batch()) == end
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+def test_more_partitions_than_the_process_may_have_files_are_written_and_read(tmp_path):
+    count = 400
+    with Brokerd(tmp_path, preexec=_few_files) as broker:
+        topic = unique("wide")
+        create_topic(broker.port, topic, count)
+        with Connection(broker.port) as connection:
+            for partition in range(count):
+                row = produce(connection, topic, batch([record(value=b"%d" % partition)]),
+                              partition=partition)
+                assert row["error_code"] == 0, row
+            for partition in range(count):
+                assert b"%d" % partition in fetch(connection, topic, partition=partition)["records"]
+        assert "few files may be open" in broker.tail(1 << 20)
+        assert broker.alarms() == []

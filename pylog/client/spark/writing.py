@@ -3,7 +3,7 @@
 Owns: one producer per task.
 Called by: client.spark.source.
 Invariants: (1) a task ends only when each of its rows is acknowledged as `acks` asks; (2) memory is
-  bounded by buffer.memory and one batch of Spark's.
+  bounded by buffer.memory, GATHERED_BYTES and one batch of Spark's.
 Source: Structured Streaming + Kafka Integration Guide (columns of a sink); delivery is at least
   once: a task that Spark tries again writes its rows again.
 """
@@ -26,6 +26,7 @@ from pylog.client.spark.formats import Formats
 
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 TABLES_UNDER_WAY_MAX = 8
+GATHERED_BYTES = 4 << 20
 
 
 @dataclass
@@ -59,15 +60,33 @@ class _Writing:
         encoders = Encoders(self.formats)
         with Producer(self.settings) as producer:
             under_way: deque[Any] = deque()
-            for batch in batches:
-                for topic, rows in self._by_topic(batch):
-                    under_way.append(producer.send_arrow(encoders.encoded(rows, topic), topic))
-                    count += rows.num_rows
+            for topic, table in self._gathered(batches, encoders):
+                under_way.append(producer.send_arrow(table, topic))
+                count += table.num_rows
                 while len(under_way) > TABLES_UNDER_WAY_MAX:
                     under_way.popleft().result()
             for delivery in under_way:
                 delivery.result()
         return Written(count)
+
+    def _gathered(self, batches: Iterator[Any], encoders: Encoders) -> Iterator[tuple[str, Any]]:
+        """Tables per topic: Spark's batches are small, and each table ends its partitions' own."""
+        import pyarrow as pa
+
+        waiting: dict[str, list[Any]] = {}
+        size = 0
+        for batch in batches:
+            for topic, rows in self._by_topic(batch):
+                rows = encoders.encoded(rows, topic)
+                waiting.setdefault(topic, []).append(rows)
+                size += rows.nbytes
+            if size >= GATHERED_BYTES:
+                for topic, parts in waiting.items():
+                    yield topic, pa.Table.from_batches(parts)
+                waiting.clear()
+                size = 0
+        for topic, parts in waiting.items():
+            yield topic, pa.Table.from_batches(parts)
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
         import pyarrow.compute as pc

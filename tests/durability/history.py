@@ -1,0 +1,472 @@
+"""One log's history on a simulated disk, and what must be true of it after every step and fault.
+
+Owns: the log under test, the list of what was appended to it.
+Called by: test_log_history.py, whose rules say what happens when.
+Model: a timeline of batches. What a flush covered survives a power cut; what was appended survives
+  a kill; of the rest a prefix may be there, in a compacted log any part. Nothing else ever is.
+"""
+
+import random
+import time
+from dataclasses import dataclass
+
+from pylog._native import batch, cleaner, log, moves
+from pylog.log.moves import FUTURE, Move, directory_name, finish
+from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
+
+NOW = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+@dataclass(frozen=True)
+class Batch:
+    base: int
+    records: tuple          # (key, value, timestamp) of each
+    epoch: int
+    producer: int
+    sequence: int
+    given: bytes            # as it was given to append
+
+    @property
+    def last(self) -> int:
+        return self.base + len(self.records) - 1
+
+
+class History:
+    """config: the log's settings. compacted: its cleanup policy is `compact`."""
+
+    def __init__(self, library, folder, config: dict, compacted: bool, seed: int):
+        self.chance = random.Random(seed)
+        self.disk = SimulatedDisk(library, folder, "ab")
+        self.compacted = compacted
+        self.config = {"file.delete.delay.ms": 0, "retention.ms": -1, "retention.bytes": -1,
+                       "cleanup.policy": "compact" if compacted else "delete", **config}
+        self.now = NOW
+        self.serial = 0
+        self.batches: list[Batch] = []
+        self.pending: Batch | None = None     # given to an append that failed
+        self.cut_to: int | None = None        # of a truncation that failed
+        self.start = self.end = 0
+        self.saved = {"recovery_point": 0, "log_start_offset": -1}
+        self.clean_until = 0
+        self.epoch = 0
+        self.sequences: dict[int, int] = {}
+        self.forgotten: set[int] = set()      # producers of whom the log may know something older
+        self.next_producer = 1
+        self.place = self.rolls = 0
+        self._open_disks()
+        self._open({})
+
+    # ---- opening ------------------------------------------------------------------------------
+
+    def _open_disks(self) -> None:
+        self.directories = []
+        for name in "ab":
+            one = log.LogDir(self.disk.root / name, 1, open_files_max=4)
+            one.set_disk(self.disk.table)
+            self.directories.append(one)
+
+    def _find(self) -> int:
+        """Where the partition is; a move's only copy becomes it (log.manager does the same)."""
+        found = [number for number, name in enumerate("ab")
+                 if (self.disk.root / name / "t-0").exists()]
+        assert len(found) < 2, "the partition is in both directories"
+        if found:
+            return found[0]
+        for number, name in enumerate("ab"):
+            for path in (self.disk.root / name).iterdir():
+                if FUTURE.fullmatch(path.name):
+                    self.disk.rename(path, path.with_name("t-0"))
+                    return number
+        return self.place
+
+    def _open(self, known: dict) -> None:
+        self.place = self._find()
+        self.log = log.Log.open(self.directories[self.place], "t", 0, TOPIC_ID, self.config,
+                                now_ms=self.now, **known)
+        self.epoch = max(self.epoch, self.log.last_epoch) + 1
+        self.log.become_leader(self.epoch)
+
+    def _let_go(self) -> None:
+        self.log.release()
+        self.log = None
+        self.directories = []
+
+    def restart_clean(self) -> None:
+        if not self._tried(lambda: self.log.settle(self.now)):
+            return
+        known = {"clean": True, "segments": self.log.segments(),
+                 "log_end_offset": self.log.end_offset, "last_epoch": self.log.last_epoch,
+                 "log_start_offset": self.log.start_offset,
+                 "high_watermark": self.log.high_watermark,
+                 "recovery_point": self.log.recovery_point}
+        self.save()
+        self._let_go()
+        self.disk.arm(NOTHING)
+        self._open_disks()
+        self._open(known)
+        self._compare_ends()
+
+    def crash(self, power: bool, seed: int) -> None:
+        """Dies now, and starts again with what is there then."""
+        promised = self.log.flushed_offset if power else self.end
+        failed = self.directories[self.place].offline
+        self.disk.arm(DIE)
+        self._let_go()
+        if power or failed:
+            promised = min(promised, self.end)
+            self.disk.power_cut(random.Random(seed) if seed else None)
+        else:
+            self.disk.kill()
+        if self.cut_to is not None:
+            promised = min(promised, self.cut_to)
+        self._open_disks()
+        # Only to make the partition's own folder needs room.
+        there = (self.disk.root / "ab"[self._find()] / "t-0").exists()
+        full = there and self.chance.random() < 0.3
+        self.disk.arm(FULL if full else NOTHING)
+        known = dict(self.saved)
+        if self.chance.random() < 0.2:
+            known["recovery_point"] = 0
+        self._open(known)
+        self._adopt(promised, power or failed)
+        if not full:
+            self._resend()
+
+    # ---- what may be there ----------------------------------------------------------------------
+
+    def _adopt(self, promised: int, lossy: bool) -> None:
+        """Holds what a start found against the timeline, which is cut to it."""
+        timeline = self.batches + ([self.pending] if self.pending is not None else [])
+        start, end = self.log.start_offset, self.log.end_offset
+        assert promised <= end or end == start, (promised, start, end)
+        known = self.saved["log_start_offset"]
+        # Compaction takes whole segments, and a start that was never told is the first one's.
+        assert max(0, known) <= start and (
+            start <= self.start or self.compacted and known < 0), (known, start, self.start)
+        found = self._read(start, end)
+        by_base = {one.base: one for one in timeline}
+        if self.compacted:
+            self._adopt_compacted(found, timeline, promised, lossy)
+        else:
+            kept = [one for one in timeline if start <= one.last and one.last < end]
+            assert [base for base, *_ in found] == [one.base for one in kept], (
+                promised, start, end, [base for base, *_ in found], [one.base for one in timeline])
+            assert end == (kept[-1].last + 1 if kept else end)
+            assert kept or end in (start, *(one.base for one in timeline)), (start, end)
+        for base, *found_there in found:
+            self._same(by_base[base], found_there)
+        if not self.compacted:
+            self.batches = [one for one in timeline if one.last < end]
+        self.start, self.end = start, end
+        self.pending = self.cut_to = None
+        self.sequences = {}
+        for one in self.batches:
+            # What was deleted before it was flushed may have taken the memory of it along.
+            if one.producer >= 0 and (one.last < promised or one.last >= start):
+                self.sequences[one.producer] = one.sequence + len(one.records)
+            elif one.producer >= 0:
+                self.sequences.pop(one.producer, None)
+                self.forgotten.add(one.producer)
+
+    def _adopt_compacted(self, found, timeline, promised: int, lossy: bool) -> None:
+        floor = promised if lossy else max(promised, self.end)
+        there = {base for base, *_ in found}
+        present = {offset for _, _, records in found for offset, *_ in records}
+        kept = [one for one in timeline if one.last < floor or one.base in there]
+        self._newest_of_keys(kept, present, floor)
+        if lossy:
+            # Above what was flushed anything may be missing; what is there stays.
+            self.batches = [one for one in timeline if one.last < max(floor, self.log.start_offset)
+                            or one.base in there]
+        else:
+            self.batches = [one for one in timeline if one.last < self.log.end_offset]
+
+    def _newest_of_keys(self, timeline, present: set, floor: int) -> None:
+        """Of each key the newest record is there, or a later one that no flush covered; below
+        `floor` what no pass reached is there wholly."""
+        newest = {}
+        for one in timeline:
+            for at, (key, _, _) in enumerate(one.records):
+                if one.base + at >= self.log.start_offset and (
+                        one.base + at < floor or one.base + at in present):
+                    newest[key] = one.base + at
+                    if one.base + at >= self.clean_until:
+                        assert one.base + at in present, (key, one.base + at, self.clean_until)
+        for key, offset in newest.items():
+            assert offset in present, (key, offset, self.clean_until, sorted(present)[-20:])
+
+    def _same(self, one: Batch, found) -> None:
+        header, records = found
+        assert header.leader_epoch == one.epoch, (header.leader_epoch, one)
+        assert (header.producer_id, header.base_sequence) == (one.producer, one.sequence)
+        assert header.base_offset + header.last_offset_delta == one.last
+        expected = {one.base + at: record for at, record in enumerate(one.records)}
+        for offset, key, value, timestamp in records:
+            assert expected[offset] == (key, value, timestamp), offset
+        if not self.compacted:
+            assert len(records) == len(expected)
+
+    def _read(self, start: int, end: int) -> list:
+        """[(base offset, header, [(offset, key, value, timestamp)])] of all that is there."""
+        found, at = [], start
+        while at < end:
+            data = memoryview(self.log.read(at, self.chance.choice([1, 3000, 1 << 20])))
+            if not data:
+                assert self.compacted, (at, end)
+                break
+            for position, header in batch.walk(data):
+                assert batch.crc_ok(data[position:]), header
+                last = header.base_offset + header.last_offset_delta
+                assert last >= at and (not found or header.base_offset >= at), (at, header)
+                records = []
+                if header.record_count:
+                    records = [(offset, key, value, timestamp) for offset, timestamp, key, value, _
+                               in batch.records(data[position:])]
+                found.append((header.base_offset, header, records))
+                at = last + 1
+        return found
+
+    def _compare_ends(self) -> None:
+        ends = self.log.start_offset, self.log.end_offset
+        assert ends == (self.start, self.end), (ends, self.start, self.end)
+        assert self.log.high_watermark == self.log.last_stable_offset == self.end
+        assert self.log.flushed_offset <= self.end
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _tried(self, call, *arguments) -> bool:
+        """Whether a call did what it was asked for; it may only fail when the disk did."""
+        try:
+            call(*arguments)
+            done = True
+        except log.StorageError:
+            assert self.disk.happened or self.dead, "refused, and the disk did nothing"
+            done = False
+        return done
+
+    @property
+    def dead(self) -> bool:
+        """Only a start helps: the disk is gone or its directory is offline."""
+        return self.disk.armed == DIE and self.disk.happened or \
+            any(one.offline for one in self.directories)
+
+    def append_some(self, batches: int, count: int, size: int, codec: int, producer: int,
+                    skew: int) -> None:
+        producer = -1 if producer < 0 else producer + self.next_producer
+        if producer in self.forgotten:
+            return
+        for _ in range(batches):
+            if not self.dead:
+                self.append(count, size, codec, producer, skew)
+
+    def append(self, count: int, size: int, codec: int, producer: int, skew: int) -> None:
+        self.now += 3
+        records = []
+        for _ in range(count):
+            self.serial += 1
+            key = b"%d" % self.chance.randrange(12)
+            value = b"%d " % self.serial + b"x" * size
+            records.append((key, value, self.now + self.chance.randint(-skew, skew)))
+        known = producer >= 0
+        sequence = self.sequences.get(producer, 0) if known else -1
+        given = batch.build([(*record, []) for record in records], codec=codec,
+                            producer_id=producer, producer_epoch=0 if known else -1,
+                            base_sequence=sequence)
+        one = Batch(self.end, tuple(records), self.epoch, producer, sequence, given)
+        self.pending = one
+        if self._tried(self._append, one):
+            self.batches.append(one)
+            self.end = one.last + 1
+            if known:
+                self.sequences[producer] = sequence + count
+            self.pending = None
+        elif not self.dead:
+            self.pending = None    # A full disk takes nothing of it.
+            assert self.log.end_offset == self.end
+
+    def _append(self, one: Batch) -> None:
+        assert self.log.append(one.given, self.now) == (one.base, one.last)
+
+    def _resend(self) -> None:
+        """A producer that heard nothing sends again: its batch is known by its first offsets."""
+        last = {one.producer: one for one in self.batches
+                if one.producer >= 0 and one.base >= self.start}
+        for one in last.values():
+            if self.sequences.get(one.producer) != one.sequence + len(one.records):
+                continue
+            self._tried(self._append, one)
+        if not self.dead:
+            self._compare_ends()
+
+    def skip_a_sequence(self, producer: int) -> None:
+        producer += self.next_producer
+        # A producer whose batches are all gone may be unknown: then any sequence is taken.
+        if not any(one.producer == producer and one.base >= self.start for one in self.batches):
+            return
+        given = batch.build([(b"k", b"v", self.now, [])], producer_id=producer, producer_epoch=0,
+                            base_sequence=self.sequences[producer] + 7)
+        try:
+            self.log.append(given, self.now)
+            raise AssertionError("a gap in a producer's sequence was taken")
+        except log.SequenceError:
+            return
+        except log.StorageError:
+            assert self.disk.happened or self.dead
+
+    def flush(self, whole: bool) -> None:
+        directory = self.directories[self.place]
+        if self._tried(directory.flush if whole else self.log.flush):
+            assert self.log.flushed_offset == self.end
+
+    def save(self) -> None:
+        """As the store does it, on another disk."""
+        self.saved = {"recovery_point": self.log.recovery_point,
+                      "log_start_offset": self.log.start_offset}
+
+    def truncate(self, back: int) -> None:
+        offset = max(self.start, self.end - back)
+        end = next((one.base for one in self.batches if one.base <= offset <= one.last), offset)
+        if offset >= self.end or end <= self.start:
+            return
+        # What superseded records that are gone already is not taken back, in Kafka neither.
+        if self.compacted and end < self.clean_until:
+            return
+        self.cut_to = end
+        if not self._tried(self._truncate, offset, end):
+            if not self.dead:
+                # It found no room, and may have cut or not.
+                self.crash(False, 0)
+            return
+        self.cut_to = None
+        self._forget_from(end)
+        self._new_epoch()
+
+    def _truncate(self, offset: int, end: int) -> None:
+        found = self.log.truncate(offset)
+        assert found == end or self.compacted and found == offset, (offset, found, end)
+        self.saved["recovery_point"] = min(self.saved["recovery_point"], found)
+
+    def _forget_from(self, end: int) -> None:
+        self.end = self.log.end_offset
+        self.batches = [one for one in self.batches if one.last < end]
+        self.clean_until = min(self.clean_until, end)
+        # Their clients begin anew, as after a change of leaders.
+        self.sequences = {}
+        self.next_producer += 10
+
+    def _new_epoch(self) -> None:
+        self.epoch += 1
+        self._tried(self.log.become_leader, self.epoch)
+
+    def delete_records(self, count: int) -> None:
+        offset = min(self.end, self.start + count)
+        if self._tried(self.log.move_start, offset, self.now) or self.log.start_offset == offset:
+            self.start = self.log.start_offset
+            assert self.start == offset
+            self.saved["log_start_offset"] = offset
+
+    def retain(self, age_ms: int, size: int) -> None:
+        """Retention by the settings, which change for one look."""
+        if self.compacted:
+            return
+        before = self.start
+        self.log.set_config({**self.config, "retention.ms": age_ms, "retention.bytes": size})
+        self._tried(self.log.upkeep, self.now)
+        self.log.set_config(self.config)
+        self.start = self.log.start_offset
+        gone = [one for one in self.batches if before <= one.last < self.start]
+        if size < 0:
+            for one in gone:
+                assert max(time for *_, time in one.records) < self.now - age_ms
+        elif age_ms < 0 and gone:
+            assert self.log.size_bytes >= size or self.start == self.end
+
+    def clean(self, step: int) -> None:
+        if not self.compacted:
+            return
+        # A pass may have reached as far as this even when it fails.
+        before = self.clean_until
+        try:
+            one_pass = cleaner.CleaningPass(
+                self.log, cleaner.OffsetMap(1 << 16), now_ms=self.now, first_dirty=before,
+                delete_retention_ms=1 << 40, segment_bytes=self.config["internal.segment.bytes"])
+        except log.StorageError:
+            assert self.disk.happened or self.dead
+            return
+        self.clean_until = self.end
+        try:
+            while one_pass.step(step):
+                pass
+            self.clean_until = (one_pass.figures() or {"end_offset": before})["end_offset"]
+        except log.StorageError:
+            assert self.disk.happened or self.dead
+        finally:
+            one_pass.close()
+
+    def move(self) -> None:
+        """To the other directory, as log.manager and log.moves do it."""
+        goal = 1 - self.place
+        target = None
+        try:
+            target = log.Log.open(
+                self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
+                log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
+            while moves.copy(self.log, target, 2000, self.now):
+                pass
+            target.flush()
+            finish(Move("t", 0, goal, self.log, target), self.now)
+            self.log, target, self.place = target, self.log, goal
+            target.delete(self.now)
+        except log.StorageError:
+            assert self.disk.happened or self.dead
+            if target is not None and target is not self.log and not self.dead:
+                self._tried(target.delete, self.now)
+        if target is not None:
+            target.release()
+
+    def arm(self, what: int, calls: int, code: int) -> None:
+        if not self.dead:
+            self.disk.arm(what, calls, code)
+
+    def settle_down(self) -> None:
+        """Waits until the flusher has nothing to do: what it does belongs to the step before."""
+        rolls = sum(one.stats()["rolls"] for one in self.directories)
+        if rolls == self.rolls:
+            return
+        self.rolls, before = rolls, -1
+        while before != self.disk.calls:
+            before = self.disk.calls
+            time.sleep(0.001)
+
+    # ---- looking --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        if self.dead:
+            return
+        self._compare_ends()
+        found = self._read(self.start, self.end)
+        by_base = {one.base: one for one in self.batches}
+        for base, *rest in found:
+            self._same(by_base[base], rest)
+        records = [row for _, _, rows in found for row in rows if row[0] >= self.start]
+        if self.compacted:
+            self._newest_of_keys(self.batches, {offset for offset, *_ in records}, self.end)
+        else:
+            assert [base for base, *_ in found] == [
+                one.base for one in self.batches if one.last >= self.start]
+        self._look_up(found, records)
+
+    def _look_up(self, found, records) -> None:
+        for _ in range(8 if records else 0):
+            offset, _, _, timestamp = self.chance.choice(records)
+            header = next(batch.walk(memoryview(self.log.read(offset, 1))))[1]
+            assert header.base_offset <= offset <= header.base_offset + header.last_offset_delta
+            assert self.log.epoch_of(offset) == header.leader_epoch
+            target = timestamp + self.chance.randint(-2, 2)
+            expected = next(((row[0], row[3]) for row in records if row[3] >= target), None)
+            answer = self.log.offset_for_time(target)
+            assert (answer and answer[:2]) == expected, (target, answer, expected)
+
+
+__all__ = ["DIE", "FAIL_ONCE", "FULL", "NOTHING", "SHORT", "History"]

@@ -1,0 +1,183 @@
+"""What the histories of test_log_history.py found, one by one."""
+
+import errno
+
+import pytest
+
+from pylog._native import batch, cleaner, log, moves
+from tests.durability.simulated import FAIL_ONCE, SimulatedDisk
+from tests.native.test_log import NOW, TOPIC_ID, make, offsets
+
+CONFIG = {"internal.segment.bytes": 1_000, "index.interval.bytes": 1, "file.delete.delay.ms": 0,
+          "retention.ms": -1}
+COMPACTED = {**CONFIG, "cleanup.policy": "compact"}
+
+
+@pytest.fixture
+def disk(preload, ram):
+    return SimulatedDisk(preload, ram, "ab")
+
+
+def opened(disk, config=CONFIG, name="a", **known):
+    directory = log.LogDir(disk.root / name, 1)
+    directory.set_disk(disk.table)
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, config, now_ms=NOW, **known)
+    one.become_leader(one.last_epoch + 1)
+    return one
+
+
+def cut(disk, one):
+    """Nothing stays but what was synced."""
+    one.release()
+    disk.power_cut(None)
+
+
+def keyed(one, key, size=300):
+    one.append(batch.build([(key, bytes(size), NOW, [])]), NOW)
+
+
+def clean(one):
+    one_pass = cleaner.CleaningPass(one, cleaner.OffsetMap(1 << 16), now_ms=NOW, first_dirty=0,
+                                    delete_retention_ms=1 << 40, segment_bytes=1_000)
+    try:
+        while one_pass.step(1 << 20):
+            pass
+    finally:
+        one_pass.close()
+
+
+def test_a_record_is_cleaned_away_only_when_what_supersedes_it_is_on_disk(disk):
+    one = opened(disk, COMPACTED)
+    keyed(one, b"k")
+    one.flush()
+    for _ in range(8):
+        keyed(one, b"k")
+    clean(one)
+    assert one.flushed_offset >= 6
+    cut(disk, one)
+    again = opened(disk, COMPACTED)
+    assert again.end_offset >= 6 and again.read(again.start_offset)
+
+
+@pytest.mark.parametrize("calls", range(0, 40, 3))
+def test_a_disk_that_fails_anywhere_in_a_pass_leaves_the_log_whole_for_the_next_start(disk, calls):
+    one = opened(disk, COMPACTED)
+    for key in range(12):
+        keyed(one, b"%d" % (key % 5))
+    one.flush()
+    disk.arm(FAIL_ONCE, calls, errno.EIO)
+    try:
+        clean(one)
+    except log.StorageError:
+        assert disk.happened
+    cut(disk, one)
+    again = opened(disk, COMPACTED)
+    found = {key for _, _, key, _, _ in batch.records(again.read(11))}
+    assert again.end_offset == 12 and found == {b"1"}
+
+
+def test_a_truncation_is_on_disk_before_anything_is_appended_behind_it(disk):
+    one = opened(disk)
+    for _ in range(12):
+        one.append(make(1, size=400), NOW)
+    one.flush()
+    assert one.truncate(4) == 4
+    cut(disk, one)
+    again = opened(disk, recovery_point=4)
+    assert again.end_offset == 4 and offsets(again.read(0)) == [0, 1]
+
+
+def test_segments_of_the_history_before_a_truncation_are_not_taken_for_later_ones(disk):
+    one = opened(disk)
+    for _ in range(6):
+        one.append(make(1, size=400), NOW)
+    one.flush()
+    cut(disk, one)
+    # As if the name of the last one had come back: it begins within what was appended since.
+    folder = disk.root / "a" / "t-0"
+    last = sorted(folder.glob("*.log"))[-1]
+    last.rename(folder / f"{1:020}.log")
+    again = opened(disk)
+    assert again.end_offset == 2 and offsets(again.read(0)) == [0, 1]
+
+
+def test_a_full_disk_keeps_no_log_from_being_opened(disk):
+    one = opened(disk)
+    for _ in range(8):
+        one.append(make(1, size=400), NOW)
+    one.settle(NOW)
+    one.release()
+    for path in (disk.root / "a" / "t-0").iterdir():
+        if path.suffix in (".index", ".timeindex") or path.name == "partition.metadata":
+            path.unlink()
+    directory = log.LogDir(disk.root / "a", 1)
+    directory.set_disk(log.DISK_FULL)
+    again = log.Log.open(directory, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW, recovery_point=8)
+    again.become_leader(1)
+    assert again.end_offset == 8 and offsets(again.read(5, 1)) == [5]
+    with pytest.raises(log.StorageError):
+        again.append(make(1), NOW)
+    assert not directory.offline
+    directory.set_disk(log.DISK_SYSTEM)
+    assert again.append(make(1), NOW) == (8, 8)
+
+
+@pytest.mark.parametrize("config, start", [(COMPACTED, 0), (CONFIG, 4)])
+def test_a_log_begins_before_its_first_segment_only_where_compaction_took_one(disk, config, start):
+    one = opened(disk, config)
+    for _ in range(8):
+        one.append(make(1, size=400), NOW)
+    one.settle(NOW)
+    one.release()
+    for path in (disk.root / "a" / "t-0").glob("*.log"):
+        if int(path.stem) < 4:
+            path.unlink()
+    again = opened(disk, config, log_start_offset=0, recovery_point=8)
+    assert again.start_offset == start and offsets(again.read(start))[0] == 4
+
+
+def test_producers_are_known_after_a_power_cut_although_their_batches_were_deleted(disk):
+    one = opened(disk)
+    for sequence in range(6):
+        one.append(make(1, size=400, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
+    one.flush()
+    one.move_start(6, NOW)
+    assert one.start_offset == one.end_offset == 6
+    cut(disk, one)
+    again = opened(disk, recovery_point=6, log_start_offset=6)
+    try:
+        again.append(make(1, producer_id=7, producer_epoch=0, base_sequence=6), NOW)
+    except log.SequenceError as error:
+        raise AssertionError("an older state of the producer was found") from error
+
+
+def test_a_moved_log_goes_on_where_it_ended_although_its_last_batches_are_lost(disk):
+    one = opened(disk, COMPACTED)
+    keyed(one, b"k")
+    one.settle(NOW)
+    one.release()
+    (disk.root / "a" / "t-0" / f"{5:020}.log").touch()
+    one = opened(disk, COMPACTED)
+    assert one.end_offset == 5
+    goal = log.LogDir(disk.root / "b", 1)
+    to = log.Log.open(goal, "t", 0, TOPIC_ID, COMPACTED, now_ms=NOW, log_start_offset=0)
+    while moves.copy(one, to, 1 << 20, NOW):
+        pass
+    moves.hand_over(one, to, NOW)
+    to.become_leader(9)
+    assert to.end_offset == 5 and to.append(make(1), NOW) == (5, 5)
+
+
+def test_what_a_start_cut_off_does_not_come_back_after_the_next_power_cut(disk):
+    one = opened(disk, COMPACTED)
+    for key in range(8):
+        keyed(one, b"%d" % key, 400)
+    one.flush()
+    cut(disk, one)
+    folder = disk.root / "a" / "t-0"
+    first, second = sorted(folder.glob("*.log"))[:2]
+    first.write_bytes(first.read_bytes()[:-5])
+    again = opened(disk, COMPACTED)
+    assert again.end_offset < int(second.stem) and not second.exists()
+    cut(disk, again)
+    assert opened(disk, COMPACTED).end_offset < int(second.stem)
