@@ -370,6 +370,14 @@ static int log_recover_holed(struct log *log, const struct log_checkpoint *check
     return 0;
 }
 
+/* What a start took away must not come back after the next power cut. */
+static int log_drop_rest(struct log *log, uint32_t from) {
+    char path[SEGMENT_PATH_BYTES];
+    log_drop_segments(log, from, log->segment_count - from, 0);
+    log_path(log, ".", path);
+    return log_dir_sync(log->home->dir, path);
+}
+
 static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint,
                                 int64_t snapshot, int64_t *end, int64_t now_ms) {
     bool ended = false, holed = false;
@@ -387,8 +395,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
                 log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
                                 log->segments[k]->base_offset, 0, bytes);
             }
-            log_drop_segments(log, i, log->segment_count - i, 0);
-            break;
+            return log_drop_rest(log, i);
         }
         int result = segment_pin(s, false);
         if (result != 0) return result;
@@ -465,7 +472,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
     log->producers_loaded = result == 0;
     if (result == 0 &&
         end < start) { /* All that was left is below the start: the log goes on empty from there. */
-        log_drop_segments(log, 0, log->segment_count, 0);
+        result = log_drop_rest(log, 0);
         end = start;
     }
     if (result != 0) return log_storage_error(log, result, "recover");

@@ -166,3 +166,18 @@ def test_a_moved_log_goes_on_where_it_ended_although_its_last_batches_are_lost(d
     moves.hand_over(one, to, NOW)
     to.become_leader(9)
     assert to.end_offset == 5 and to.append(make(1), NOW) == (5, 5)
+
+
+def test_what_a_start_cut_off_does_not_come_back_after_the_next_power_cut(disk):
+    one = opened(disk, COMPACTED)
+    for key in range(8):
+        keyed(one, b"%d" % key, 400)
+    one.flush()
+    cut(disk, one)
+    folder = disk.root / "a" / "t-0"
+    first, second = sorted(folder.glob("*.log"))[:2]
+    first.write_bytes(first.read_bytes()[:-5])
+    again = opened(disk, COMPACTED)
+    assert again.end_offset < int(second.stem) and not second.exists()
+    cut(disk, again)
+    assert opened(disk, COMPACTED).end_offset < int(second.stem)
