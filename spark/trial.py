@@ -81,10 +81,10 @@ def trial(options: argparse.Namespace, broker: BrokerProcess | None) -> int:
     plan = load.plan_of(options)
     checks = _checks(options)
     cluster.create_topic(plan.settings, plan.topic, options.partitions)
-    meter = Meter(broker)
     master = options.master or (FOLLOW_MASTER if options.follow else "")
     connector = "kafka" in (options.engine, options.read)
     spark = session(f"pylog trial of {plan.topic}", master=master, connector=connector)
+    meter = Meter(broker)
     try:
         if options.follow:
             outcome, found, seconds = _beside(spark, plan, options, checks)
@@ -108,7 +108,7 @@ def _checks(options: argparse.Namespace) -> argparse.Namespace:
     given = ["--bootstrap", options.bootstrap, "--topic", options.topic, "--engine", options.read,
              "--manifest", options.manifest, "--json", options.json, "--report", options.report]
     if options.follow:
-        given += ["--stream", "--follow", str(FOLLOW_IDLE_S)]
+        given += ["--follow", str(FOLLOW_IDLE_S)]
     return validate.arguments().parse_args(given)
 
 
@@ -131,7 +131,8 @@ def _beside(spark: Any, plan: Plan, options: argparse.Namespace, checks: argpars
     begins = cluster.ends(plan.settings, plan.topic)
     loading.start()
     try:
-        found, seconds = validate.validate(checks, expected, spark, begins=begins)
+        found, seconds = validate.validate(checks, expected, spark, begins=begins,
+                                           busy=loading.is_alive)
     finally:
         loading.join()
     if isinstance(outcomes[0], Exception):

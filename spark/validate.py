@@ -17,7 +17,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--from-start", action="store_true", help="of the topic, not where the load began")
     add("--stream", action="store_true", help="by Structured Streaming, all that is there now")
     add("--follow", type=float, default=0.0, metavar="SECONDS",
-        help="with --stream: until all is read that is expected, or nothing came for so long")
+        help="a stream until all is read that is expected, or nothing came for so long")
     add("--checkpoint", default="", metavar="DIRECTORY", help="of a stream; a second run goes on")
     add("--offsets-per-trigger", type=int, default=0)
     add("--isolation", default="read_committed", choices=["read_committed", "read_uncommitted"])
@@ -137,9 +137,11 @@ def acknowledged(found: Verdict, manifest: str) -> None:
 
 
 def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
-             begins: dict[int, int] | None = None) -> tuple[Verdict, float]:
+             begins: dict[int, int] | None = None, busy: Callable[[], bool] = lambda: False
+             ) -> tuple[Verdict, float]:
     """(verdict, seconds of reading). spark: a session, else one is made. begins: where the load
-    began, when there is no manifest yet."""
+    began, when there is no manifest yet. busy: whether a load that is followed goes on."""
+    options.stream = options.stream or options.follow > 0
     for path in filter(None, (options.json, options.report)):
         made_directory(str(Path(path).parent))
     settings = {"bootstrap.servers": options.bootstrap}
@@ -152,8 +154,8 @@ def validate(options: argparse.Namespace, expected: Expected, spark: Any = None,
                              connector=options.engine == "kafka")
     begun_s = time.monotonic()
     try:
-        read = _streamed if options.stream else _read_once
-        rows = read(spark, options, expected, begins, ends)
+        rows = (_streamed(spark, options, expected, begins, busy) if options.stream else
+                _read_once(spark, options, expected, begins, ends))
     finally:
         seconds = time.monotonic() - begun_s
         if own:
@@ -256,7 +258,7 @@ def _read_once(spark: Any, options: argparse.Namespace, expected: Expected,
 
 
 def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
-              begins: dict[int, int], ends: dict[int, int]) -> list[dict[str, Any]]:
+              begins: dict[int, int], busy: Callable[[], bool]) -> list[dict[str, Any]]:
     more = {"startingOffsets": _offsets(options.topic, begins)}
     if options.offsets_per_trigger:
         more["maxOffsetsPerTrigger"] = str(options.offsets_per_trigger)
@@ -270,22 +272,21 @@ def _streamed(spark: Any, options: argparse.Namespace, expected: Expected,
     query = (_summed(frame, expected).writeStream.foreachBatch(keep)
              .option("checkpointLocation", f"{directory}/spark").trigger(**trigger).start())
     if options.follow:
-        _follow(query, options, expected, directory)
+        _follow(query, options.follow, expected, directory, busy)
     query.awaitTermination()
     return _kept(directory)
 
 
-def _follow(query: Any, options: argparse.Namespace, expected: Expected, directory: str) -> None:
+def _follow(query: Any, patience_s: float, expected: Expected, directory: str,
+            busy: Callable[[], bool]) -> None:
     """Stops the query when all is read that is expected and no more comes, or nothing came for
-    so long."""
+    so long though nobody is busy."""
     wanted, seen, last_s = sum(expected.counts.values()), -1, time.monotonic()
     while not query.awaitTermination(FOLLOW_LOOK_S):
-        rows = [row for row in _kept(directory) if row["kind"] == "range"]
-        records = sum(row["records"] for row in rows)
-        if records != seen:
+        records = sum(row["records"] for row in _kept(directory) if row["kind"] == "range")
+        if records != seen or busy():
             seen, last_s = records, time.monotonic()
-            continue
-        if records >= wanted or time.monotonic() - last_s > options.follow:
+        elif records >= wanted or time.monotonic() - last_s > patience_s:
             query.stop()
 
 

@@ -7,11 +7,12 @@ import time
 
 import pytest
 
-from pylog.client import Admin, errors
+from pylog.client import Admin, Consumer, NewTopic, Producer, TopicPartition, errors
 from pylog.client.cluster import Cluster
 from pylog.client.settings import Settings
 from pylog.protocol import messages
 from tests.brokers import free_port
+from tests.client.support import collect, new_name
 
 pytestmark = pytest.mark.kafka
 NAME, PASSWORD = "me,=too", "s3cret"
@@ -113,3 +114,19 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(secured):
     with pytest.raises(errors.AuthenticationError, match="certificate"):
         ask(secured[1], security_protocol="SASL_SSL", sasl_username="plain",
             sasl_password=PASSWORD)
+
+
+def test_large_batches_arrive_whole_over_tls(secured, certificate):
+    topic, values = new_name("tls"), [b"%06d" % number * 100 for number in range(6000)]
+    settings = {"security_protocol": "SASL_SSL", "ssl_ca_location": certificate[1],
+                "sasl_mechanism": "PLAIN", "sasl_username": "plain", "sasl_password": PASSWORD,
+                "bootstrap_servers": secured[1]}
+    with Admin(**settings) as admin:
+        admin.create_topics([NewTopic(topic, num_partitions=1)])
+    with Producer(**settings) as producer:
+        for value in values:
+            producer.send(topic, value)
+        producer.flush(60)
+    with Consumer(auto_offset_reset="earliest", **settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert [one.value for one in collect(consumer, len(values))] == values

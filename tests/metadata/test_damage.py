@@ -37,6 +37,8 @@ def damaged(dice, found):
         index = dice.randrange(len(found))
         value = bytearray(found[index])
         kind = dice.randrange(4)
+        if not value:
+            continue   # Cut away by an earlier turn.
         if kind == 0:
             value[dice.randrange(len(value))] ^= 1 << dice.randrange(8)
         elif kind == 1:

@@ -1,6 +1,7 @@
 /* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments and truncation-free
  * role changes on a few logs at once; then a directory that fails. Every reader must see each
  * offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,6 +103,12 @@ static void *read_all(void *argument) {
             }
             CHECK(range.next_offset == at);
             CHECK(log_range_cached(&range) >= 0 && log_bytes_from(log, at, LOG_BOUND_END) >= 0);
+            /* As one who reads what is old, and is not the only one. */
+            posix_fadvise(range.fd, range.position, range.length, POSIX_FADV_DONTNEED);
+            (void)log_range_is_cold(&range);
+            (void)log_range_warm(&range);
+            int64_t free_bytes, total_bytes;
+            if (at % 64 < 8) CHECK(log_dir_tend(setting->dir, &free_bytes, &total_bytes));
         }
         log_range_release(&range);
     }

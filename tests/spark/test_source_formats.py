@@ -204,6 +204,32 @@ def test_avro_fields_may_be_chosen_and_expanded(target, topic, server):
         made.reader(struct_of(nothing=T.LongType()))
 
 
+FLAT = {"type": "record", "name": "Flat", "fields": [
+    {"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"], "default": None},
+    {"name": "seen", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "x", "type": "double"}]}
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_flat_records_are_decoded_alike_natively_and_one_by_one(target, topic, server, monkeypatch,
+                                                                one_by_one):
+    from pylog.client.serialization import flat
+
+    if one_by_one:
+        monkeypatch.setattr(flat, "flat_column", lambda *given: None)
+    else:
+        monkeypatch.setattr(Avro, "deserialize", None)
+    avro = Avro(SchemaRegistry(server.url), FLAT)
+    wanted = [{"id": number, "name": None if number % 3 else f"n{number}", "seen": SEEN,
+               "x": number / 2} if number % 7 else None for number in range(300)]
+    filled(target, topic, [row and avro.serialize(topic, row) for row in wanted])
+    given = {"valueFormat": "avro", "schema_registry_url": server.url}
+    assert values(source(target, topic, **given)) == wanted
+    some = struct_of(seen=T.TimestampType(), id=T.LongType())
+    assert values(source(target, topic, **given), struct_of(value=some)) == [
+        row and {"seen": SEEN, "id": row["id"]} for row in wanted]
+
+
 def test_a_reader_schema_may_be_given(target, topic, server):
     registry = SchemaRegistry(server.url)
     filled(target, topic, [Avro(registry, USER).serialize(topic, ADA)])

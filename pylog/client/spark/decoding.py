@@ -217,11 +217,34 @@ class _Records:
     def __call__(self, raw: Any) -> Any:
         import pyarrow as pa
 
+        found = self._natively(raw)
+        if found is not None:
+            return found
         values = [None if row is None else self._value(row) for row in raw.to_pylist()]
         try:
             return pa.array(values, self._kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as wrong:
             raise SerializationError(f"no value of its schema: {wrong}") from wrong
+
+    def _natively(self, raw: Any) -> Any:
+        """Flat records, all of them good; None for others, which are looked at one by one."""
+        import pyarrow as pa
+
+        from pylog.client.serialization.avro import arrow_type
+        from pylog.client.serialization.flat import flat_column
+        from pylog.client.serialization.registry import RegistryError
+
+        reader = self._avro._reader
+        try:
+            found = flat_column(raw, self._avro.writer_schema, reader, arrow_type(reader))
+            if found is None or not pa.types.is_struct(self._kind):
+                return None if found is None else found.cast(self._kind)
+            columns = dict(zip(found.type.names, found.flatten()))
+            return pa.StructArray.from_arrays(
+                [columns[field.name].cast(field.type) for field in self._kind],
+                fields=list(self._kind), mask=found.is_null())
+        except (SerializationError, RegistryError, pa.ArrowInvalid):
+            return None
 
     def _value(self, row: bytes) -> Any:
         from pylog.client.serialization.registry import RegistryError
