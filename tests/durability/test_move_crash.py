@@ -1,4 +1,4 @@
-"""kill -9 at any moment of moves between log directories: one whole copy is left, with everything."""
+"""kill -9 at any moment of moves between log directories: one copy is left, whole."""
 
 import random
 import signal
