@@ -109,8 +109,8 @@ class History:
 
     def crash(self, power: bool, seed: int) -> None:
         """Dies now, and starts again with what is there then."""
-        promised = self.log.flushed_offset if power else self.end
         failed = self.directories[self.place].offline
+        promised = self.log.flushed_offset if power or failed else self.end
         self.disk.arm(DIE)
         self._let_go()
         if power or failed:

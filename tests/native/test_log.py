@@ -555,3 +555,29 @@ def test_a_log_in_a_garbage_cycle_goes_before_its_directory(tmp_path):
         cycle.log.append(make(1), NOW)
         del cycle
         gc.collect()
+
+
+def test_a_clock_that_jumps_deletes_by_the_records_times_and_nothing_early(directory):
+    config = {"internal.segment.bytes": 300, "retention.ms": 1_000, "file.delete.delay.ms": 0}
+    one = opened(directory, config=config)
+    for at in range(6):
+        one.append(make(1, now=NOW + at * 100, size=200), NOW)
+    # Back by a day, then to where it was: nothing is old.
+    for now in (NOW - 86_400_000, NOW + 600, NOW + 1_000):
+        one.upkeep(now)
+        assert one.start_offset == 0, now
+    one.upkeep(NOW + 1_250)
+    assert one.start_offset == 3
+    # A producer from the future keeps its segment; what the disk says of files does not count.
+    one.append(make(1, now=NOW + 86_400_000, size=200), NOW + 1_300)
+    for path in Path(directory.path).glob("t-0/*.log"):
+        os.utime(path, (0, 0))
+    one.upkeep(NOW + 1_300)
+    assert one.start_offset == 3
+    # Settings that change at run time hold for the next look.
+    one.set_config({**config, "retention.ms": -1})
+    one.upkeep(NOW + 10**9)
+    assert one.start_offset == 3
+    one.set_config({**config, "retention.ms": 100})
+    one.upkeep(NOW + 700)
+    assert one.start_offset == 6 and one.end_offset == 7

@@ -1,0 +1,50 @@
+"""What is left of a log after power cuts, kills, passes and moves: Kafka's dump tool takes it."""
+
+import errno
+import random
+
+import pytest
+
+from bench import kafka
+from tests.durability.history import DIE, FAIL_ONCE, NOTHING, History
+from tests.native.test_log_against_kafka import COMPLAINTS
+
+CONFIG = {"internal.segment.bytes": 3_000, "index.interval.bytes": 200}
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
+    files = []
+    for seed in range(12):
+        files += _left(History(preload, ram / str(seed), CONFIG, seed % 2 == 0, seed), seed)
+    assert len(files) > 60
+    ran = kafka.run_tool(
+        "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files",
+        ",".join(map(str, files)))
+    assert ran.returncode == 0
+    said = (ran.stdout + ran.stderr).lower()
+    assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert said.count("isvalid: true") > 100
+
+
+def _left(history, seed: int) -> list:
+    dice = random.Random(seed)
+    for turn in range(30):
+        history.append_some(dice.randrange(8), 4, 300, turn % 5, dice.randrange(-1, 3), 5)
+        dice.choice([
+            lambda: history.clean(1 << 20), history.move, lambda: history.flush(True),
+            lambda: history.crash(True, dice.randrange(1, 1 << 30)),
+            lambda: history.crash(False, 0), history.restart_clean, history.save,
+            lambda: history.arm(DIE, dice.randrange(40), 0),
+            lambda: history.arm(FAIL_ONCE, dice.randrange(20), errno.EIO)])()
+        if history.dead:
+            history.crash(True, dice.randrange(1, 1 << 30))
+        history.check()
+    history.arm(NOTHING, 0, 0)
+    history.append_some(3, 4, 300, 0, -1, 5)
+    history.restart_clean()
+    history.log.release()
+    folder = history.disk.root / "ab"[history.place] / "t-0"
+    return [path for path in sorted(folder.iterdir())
+            if path.suffix in (".log", ".index", ".timeindex", ".snapshot")]
