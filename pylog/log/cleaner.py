@@ -45,6 +45,7 @@ class Cleaner:
         self._at_work = set()        # keys of logs that a thread cleans
         self._failed = set()         # keys of logs that are left alone
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)   # A log is at work no more.
         self._stopping = threading.Event()
         self._threads = []
         self._began_ms = now_ms()
@@ -103,7 +104,18 @@ class Cleaner:
         finally:
             with self._lock:
                 self._at_work.discard(key)
+                self._idle.notify_all()
         return True
+
+    def catch_up(self) -> None:
+        """Cleans all that is due, and waits for the logs that the threads are at."""
+        while True:
+            while self.clean_one():
+                pass
+            with self._lock:
+                if not self._at_work:
+                    return
+                self._idle.wait()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -8,7 +8,6 @@ Invariants: (1) every call runs on the broker's event loop; (2) arguments and re
 """
 
 import asyncio
-import time
 
 from pylog._native import batch
 from pylog.broker import Broker
@@ -23,7 +22,6 @@ from pylog.testing.errors import BrokerFailed, Refused
 from pylog.testing.records import Record
 
 DRAIN_MS_MAX = 100
-CLEANER_POLL_S = 0.001
 READ_BYTES_MAX = 4 << 20
 READ_RECORDS_MAX = 1_000_000
 NEW_TOPICS = messages.CreateTopicsRequest
@@ -248,9 +246,7 @@ _OF_TOPICS = {"topics", "topics_by_id", "configs", "features", "brokers", "next_
 def _keep_up(logs, now_ms: int) -> None:
     """Retention, rolls and compaction, as far as they are due; blocks."""
     logs.upkeep(now_ms)
-    # The cleaner's own threads may be at one of the logs.
-    while logs.cleaner.clean_one() or logs.cleaner.stats()["at_work"]:
-        time.sleep(CLEANER_POLL_S)
+    logs.cleaner.catch_up()
 
 
 def _records_of(log, partition: int) -> list:
