@@ -33,7 +33,7 @@ p.note { color: var(--soft); margin: .2rem 0 .6rem }
 .verdict { color: #fff; padding: .8rem 1.1rem; border-radius: 8px; margin: 0 0 1rem }
 .verdict strong { font-size: 1.15rem; margin-right: .5rem } .good { background: var(--good) }
 .bad { background: var(--bad) }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: .7rem }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: .7rem }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 8px;
   padding: .6rem .8rem } .card b { display: block; font-size: 1.25rem; line-height: 1.3 }
 .card span { color: var(--soft); font-size: .86rem }
