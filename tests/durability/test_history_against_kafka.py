@@ -22,7 +22,7 @@ def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
     ran = kafka.run_tool(
         "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files",
         ",".join(map(str, files)))
-    assert ran.returncode == 0
+    assert ran.returncode == 0, (ran.stdout + ran.stderr)[-2000:]
     said = (ran.stdout + ran.stderr).lower()
     assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
     assert said.count("isvalid: true") > 100
@@ -46,5 +46,7 @@ def _left(history, seed: int) -> list:
     history.restart_clean()
     history.log.release()
     folder = history.disk.root / "ab"[history.place] / "t-0"
+    # Of an offset index that a cut took, the first reader makes another; the tool cannot.
     return [path for path in sorted(folder.iterdir())
-            if path.suffix in (".log", ".index", ".timeindex", ".snapshot")]
+            if path.suffix in (".log", ".index", ".snapshot")
+            or path.suffix == ".timeindex" and path.with_suffix(".index").exists()]

@@ -189,7 +189,10 @@ def test_members_that_come_and_go_are_told_of(target):
         first.commit(offsets=[TopicPartition(topic, number, 2) for number in range(4)],
                      asynchronous=False)
         thread.start()
-        view = explained(target, group, "--sample", "-s", 6)
+        for _ in range(4):
+            view = explained(target, group, "--sample", "-s", 6)
+            if view["reasons"][0]["reason"] == "rebalancing":
+                break   # Else too few of them fell into these seconds.
     finally:
         over.set()
         thread.join()
