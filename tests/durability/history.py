@@ -429,6 +429,17 @@ class History:
         if not self.dead:
             self.disk.arm(what, calls, code)
 
+    def step(self, call, *arguments) -> bool:
+        """One thing that happens, and what it left held against the model. False: it was deadly,
+        and another start came after."""
+        call(*arguments)
+        self.settle_down()
+        lives = not self.dead
+        if not lives:
+            self.crash(True, self.chance.randrange(1, 1 << 30))
+        self.check()
+        return lives
+
     def settle_down(self) -> None:
         """Waits until the flusher has nothing to do: what it does belongs to the step before."""
         rolls = sum(one.stats()["rolls"] for one in self.directories)

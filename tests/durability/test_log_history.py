@@ -48,12 +48,8 @@ class LogHistory(RuleBasedStateMachine):
     def _do(self, step, *arguments):
         self.steps.append(f"{step.__name__}{arguments}")
         try:
-            step(*arguments)
-            self.history.settle_down()
-            if self.history.dead:
-                self.steps.append("it is dead")
-                self.history.crash(True, self.history.chance.randrange(1, 1 << 30))
-            self.history.check()
+            if not self.history.step(step, *arguments):
+                self.steps.append("it died of that")
         except Exception as error:
             error.add_note("\n".join(self.steps))
             raise
