@@ -6,8 +6,9 @@
 #include "log_clean.h"
 #include "log_state.h"
 
-struct clean_last { /* a producer's last batch */
+struct clean_last { /* a producer's last batch; offset -1: the marker that began its epoch */
     int64_t producer_id, last_offset;
+    int16_t epoch;
 };
 
 struct clean_window {

@@ -136,7 +136,12 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
 /* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
  * history. */
 static void log_walk_epoch(struct log *log, const struct batch_header *h) {
+    const struct epochs_entry *first = log->epochs.entries;
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
+    /* Below the log's start its file says nothing, and above it what it says stays. */
+    if (log->epochs.count > 0 && h->base_offset < first->start_offset &&
+        h->leader_epoch <= first->epoch)
+        return;
     epochs_truncate_end(&log->epochs, h->base_offset);
     epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
     log_mark(&log->epochs_marks);
@@ -186,7 +191,10 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0)
             break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
-        if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0)
+        if (h.base_offset >= walk->replay_from &&
+            (result = log_account_in(log, s, &h, scan.position,
+                                     walk->aborts && h.base_offset >= walk->aborts_from,
+                                     now_ms)) != 0)
             break;
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
         next = batch_last_offset(&h) + 1;
@@ -273,6 +281,9 @@ static void log_recall_producers(struct log *log, int64_t snapshot) {
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     struct log_listing listing;
     producers_free(&log->producers);
+    pthread_mutex_lock(&log->view_lock);
+    log->completed_count = 0;
+    pthread_mutex_unlock(&log->view_lock);
     if (log->segment_count == 0) return 0;
     int result = log_list(log, false, &listing);
     if (result != 0) return LOG_E_IO;
@@ -300,7 +311,7 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
 /* A full disk must not keep a log from being opened: entries without room stay in memory. */
 static int log_write_index(struct segment *s) {
     int result = segment_index_write(s, true);
-    return result == -ENOSPC || result == -EDQUOT ? 0 : result;
+    return log_is_full(result) ? 0 : result;
 }
 
 /* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
@@ -346,9 +357,15 @@ static int log_recover_segment(struct log *log, struct segment *s,
                                const struct log_checkpoint *checkpoint, int64_t replay_from,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
                                int64_t now_ms) {
-    struct log_walk walk = {
-        .check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
-    int result = log_walk_segment(log, s, &walk, now_ms);
+    /* Where the producers' state begins, or else where the file may be wrong. */
+    int64_t aborts_from = replay_from >= 0 ? replay_from : checkpoint->recovery_point;
+    struct log_walk walk = {.check_from = checkpoint->recovery_point,
+                            .replay_from = replay_from,
+                            .aborts_from = aborts_from,
+                            .aborts = true,
+                            .index = true};
+    int result = log_aborted_cut(s, aborts_from);
+    if (result == 0) result = log_walk_segment(log, s, &walk, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
@@ -362,6 +379,8 @@ static int log_recover_segment(struct log *log, struct segment *s,
     if (gap && result == 0)
         log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
     if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
+    result = log_aborted_write(log, s);
+    if (result != 0 && !log_is_full(result)) return result;
     return log_write_index(s);
 }
 
@@ -438,17 +457,18 @@ static void log_recover_ends(struct log *log, const struct log_checkpoint *check
     log->end_offset = end;
     log->high_watermark = watermark > end ? end : watermark;
     log->flushed = checkpoint->recovery_point < end ? checkpoint->recovery_point : end;
+    producers_end_before(&log->producers, start);
     log->first_open = producers_first_open(&log->producers);
-    int64_t open = log->first_open, high = log->high_watermark;
-    log->last_stable = open >= 0 && open < high ? open : high;
+    log_set_last_stable(log);
 }
 
 /* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
  * nothing tells. Only what is known to be on disk, or gone for long, is taken from one. */
 static int64_t log_snapshot_bound(const struct log_offsets *segments,
                                   const struct log_checkpoint *checkpoint) {
-    int64_t first = segments->at[0];
-    return checkpoint->recovery_point > first ? checkpoint->recovery_point : first;
+    int64_t bound = segments->at[0];
+    if (checkpoint->recovery_point > bound) bound = checkpoint->recovery_point;
+    return checkpoint->log_start_offset > bound ? checkpoint->log_start_offset : bound;
 }
 
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
@@ -486,14 +506,18 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
             log->snapshot_offset = snapshot;
         if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
     }
-    log_list_free(&listing);
     log->epochs_loaded = true;
     log->producers_loaded = result == 0;
-    if (result == 0 &&
-        end < start) { /* All that was left is below the start: the log goes on empty from there. */
+    if (result == 0 && end < start) {
+        /* All that was left is below the start: the log goes on empty from there, as if nobody had
+         * written to it. */
         result = log_drop_rest(log, 0);
+        log_load_snapshot(log, &listing.snapshots, -1);
+        producers_free(&log->producers);
+        log->snapshot_offset = -1;
         end = start;
     }
+    log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
     if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
     log_recover_ends(log, checkpoint, end);

@@ -19,7 +19,7 @@ from pylog.log import checkpoints as files
 from pylog.log import branches, partitions, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
-from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
+from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish, furthest
 from pylog.log.errors import StartError
 
 METADATA_PARTITION = "__cluster_metadata-0"
@@ -180,14 +180,19 @@ class LogManager:
 
     def _complete_moves(self, places: dict) -> None:
         """What a stop in the middle of a move left: the only copy becomes the partition."""
+        copies: dict = {}
         for number, listing in enumerate(self.disks.listings):
             for found in filter(None, map(FUTURE.fullmatch, listing)):
                 path = os.path.join(self.paths[number], found[0])
                 if found[1] in places or not _PARTITION_DIRECTORY.fullmatch(found[1]):
                     self._left_over.append(path)
                 else:
-                    self.disks.rename(number, found[0], found[1])
-                    places[found[1]] = number
+                    copies.setdefault(found[1], {})[path] = number
+        for name, found in copies.items():
+            path = furthest(list(found))
+            self.disks.rename(found[path], os.path.basename(path), name)
+            places[name] = found[path]
+            self._left_over += [other for other in found if other != path]
 
     def _places(self) -> dict:
         """Partition directory -> number of the log directory that it is in."""
@@ -207,7 +212,7 @@ class LogManager:
 
         def open_one(entry):
             _, name, topic_id, index, role, config, place, checkpoint = entry
-            trusted = clean and checkpoint is not None and (
+            trusted = clean and checkpoint is not None and checkpoint.log_end_offset >= 0 and (
                 place is not None or not checkpoint.segments)
             if not trusted:
                 checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
