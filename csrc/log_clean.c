@@ -250,6 +250,7 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
                 result = LOG_E_CORRUPT;
             else
                 result = clean_follow(&c->open, &c->aborted, &h, marker);
+            if (result == 1) c->decided = batch_last_offset(&h) + 1;
             if (result < 0) break;
         }
         segment_scan_skip(&scan, &h);
@@ -427,9 +428,10 @@ static int end_group(struct log_clean *c) {
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
-    /* What supersedes a record that goes now must not be lost in a power cut after it. */
-    if (changed && log_flushed_offset(c->log) < c->figures.end_offset &&
-        (result = log_flush(c->log)) != 0)
+    /* What supersedes a record that goes now, or says that it was aborted, must not be lost in a
+     * power cut after it. */
+    int64_t needed = c->decided > c->figures.end_offset ? c->decided : c->figures.end_offset;
+    if (changed && log_flushed_offset(c->log) < needed && (result = log_flush(c->log)) != 0)
         return result;
     if (changed) {
         result = log_swap(c->log, c->sources + c->group, c->group_end - c->group, o->segment,

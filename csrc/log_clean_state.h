@@ -37,6 +37,7 @@ struct log_clean {
     uint32_t group, group_end;
     int64_t position; /* in it */
     int64_t stable;
+    int64_t decided; /* behind the last marker that tells of a transaction here */
     uint64_t truncations;
     bool pinned, mapped, followed;
     struct clean_last *last;
