@@ -122,7 +122,7 @@ static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base)
     int64_t next = base, position = 0;
     ssize_t n;
     while ((n = in->disk->pread(fd, bytes, sizeof bytes, position)) == (ssize_t)sizeof bytes &&
-           batch_parse(bytes, sizeof bytes, &h) == 0) {
+           batch_parse(bytes, sizeof bytes, &h) == 0 && segment_batch_fits(base, &h, next)) {
         next = batch_last_offset(&h) + 1;
         position += (int64_t)batch_bytes(&h);
     }
