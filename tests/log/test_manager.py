@@ -171,6 +171,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize("topics", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_partitions_start_fast_and_stay_small(tmp_path, topics):
     node = Node(tmp_path)
