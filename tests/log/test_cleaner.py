@@ -104,13 +104,29 @@ def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(t
     node.stop()
 
 
-def test_a_log_that_cannot_be_read_is_left_alone_and_others_go_on(node, tmp_path):
-    node.create("broken", "sound", configs=COMPACT)
-    for topic in ("broken", "sound"):
-        append(node, topic, [1, 2] * 40)
+def test_a_damaged_log_is_compacted_and_told_of(node, tmp_path, caplog):
+    node.create("broken", configs=COMPACT)
+    append(node, "broken", [1, 2] * 40)
     with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
         file.seek(1000)
         file.write(b"\xff" * 100)
+    before = node.logs.get("broken", 0).size_bytes
+    with caplog.at_level("INFO"):
+        while node.logs.cleaner.clean_one():
+            pass
+    stats = node.logs.cleaner.stats()
+    assert (stats["passes"], stats["left_alone"]) == (1, 0)
+    assert node.logs.get("broken", 0).size_bytes < before / 2
+    assert [line.damaged_bytes for line in caplog.records if line.message == "compacted"][0] > 0
+
+
+def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp_path):
+    node.create("broken", "sound", configs=COMPACT)
+    for topic in ("broken", "sound"):
+        append(node, topic, [1, 2] * 40)
+    # A base offset, which no CRC covers.
+    with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
+        file.write(b"\x01")
     while node.logs.cleaner.clean_one():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1
