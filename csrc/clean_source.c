@@ -31,6 +31,7 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
     if (result < 0) return result;
     if (result == 1 && hole.position <= c->position && c->position < hole.end) {
         c->damaged = hole.end - c->position;
+        if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
     } else if (h != NULL) {
         segment_tell_batch(s, h, c->position, LOG_WHY_CRC);
         c->damaged = (int64_t)batch_bytes(h);
@@ -40,9 +41,21 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
     return CLEAN_NEXT_DAMAGE;
 }
 
+/* Offsets fall: a batch before this one lies, and was taken for good. Where it is known now the
+ * next pass knows it from the start. */
+static int look_back(struct segment *s, int64_t position) {
+    struct segment_hole hole;
+    bool known = atomic_load(&s->holes) != NULL;
+    int result = segment_hole_at(s, position, false, &hole);
+    return result < 0 ? result : result == 1 && !known ? LOG_E_WOULD_BLOCK : LOG_E_CORRUPT;
+}
+
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h) {
+    struct segment_hole hole;
     if (c->position >= atomic_load(&s->bytes)) return CLEAN_NEXT_END;
+    if (segment_hole_behind(s, c->position, &hole) && hole.position <= c->position)
+        return measure_damage(c, s, NULL);
     for (size_t wanted = BATCH_HEADER_BYTES;;) {
         int64_t within = c->position - c->window.position;
         if (within < 0 || within + (int64_t)wanted > (int64_t)c->window.len) {
@@ -61,7 +74,9 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
     /* No CRC covers the base offset, and one that is too high would supersede what is newer. */
     if (h->base_offset < s->base_offset || h->last_offset_delta < 0 ||
         batch_last_offset(h) >= c->sources[c->at + 1]->base_offset)
-        return LOG_E_CORRUPT;
+        return measure_damage(c, s, NULL);
+    if (h->base_offset < c->next_offset) return look_back(s, c->position);
+    c->next_offset = batch_last_offset(h) + 1;
     return CLEAN_NEXT_BATCH;
 }
 
@@ -72,6 +87,7 @@ int clean_source_open(struct log_clean *c, struct segment *s) {
     if (result != 0) return log_storage_error(c->log, result, "open");
     c->pinned = true;
     c->position = 0;
+    c->next_offset = s->base_offset;
     c->window.len = 0;
     return 0;
 }

@@ -37,7 +37,8 @@ struct log_clean {
     int64_t position; /* in it */
     int64_t stable;
     uint64_t truncations;
-    int64_t damaged; /* bytes at `position` that are no good batch */
+    int64_t next_offset; /* that of the batch at `position` is no lower */
+    int64_t damaged;     /* bytes at `position` that are no good batch */
     bool pinned, mapped, followed;
     bool beside_damage, beside_before; /* the next batch stays; as the group began */
     bool dropped; /* nothing was left of the batch before, of this header */

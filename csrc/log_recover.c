@@ -61,6 +61,8 @@ const char *log_file_extension(const char *name, int64_t *offset) {
             __builtin_add_overflow(value, name[i] - '0', &value))
             return NULL;
     }
+    /* A segment's offsets reach INT32_MAX above its first, and a log goes on behind them. */
+    if (value > INT64_MAX - 2 * (int64_t)INT32_MAX) return NULL;
     *offset = value;
     return name[20] == '.' ? name + 21 : NULL;
 }
@@ -165,10 +167,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     while ((result = segment_scan_peek(&scan, &h)) != 0) {
         if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
             result = LOG_E_OFFLINE;
-        /* Offsets rise, and stay within what an index entry can say. */
-        if (result == 1 && (h.base_offset < next || h.last_offset_delta < 0 ||
-                            batch_last_offset(&h) - s->base_offset > INT32_MAX))
-            result = LOG_E_CORRUPT;
+        if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
         /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
         if (result == LOG_E_CORRUPT && next < walk->check_from &&
             segment_hole_at(s, scan.position, false, &hole) == 1) {
@@ -201,10 +200,12 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
 }
 
 /* The newest snapshot at or below `end` that is whole. Others above it would be used by a later
- * start and go. */
+ * start and go, also for a power cut. */
 static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots,
                                  int64_t end) {
-    for (uint32_t i = snapshots->count; i > 0; i--) {
+    int64_t found = -1;
+    bool gone = false;
+    for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
         char file[64], path[SEGMENT_PATH_BYTES];
         uint8_t *bytes;
         size_t len;
@@ -217,11 +218,19 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
-            if (result == 0) return snapshots->at[i - 1];
         }
-        log_dir_unlink(log->home->dir, path);
+        if (result == 0)
+            found = snapshots->at[i - 1];
+        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
+            gone = true;
     }
-    return -1;
+    if (gone) {
+        char path[SEGMENT_PATH_BYTES];
+        log_path(log, ".", path);
+        int result = log_dir_sync(log->home->dir, path);
+        if (result != 0) log_dir_fail(log->home->dir, -result, "fsync");
+    }
+    return found;
 }
 
 /* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
@@ -433,6 +442,14 @@ static void log_recover_ends(struct log *log, const struct log_checkpoint *check
     log->last_stable = open >= 0 && open < high ? open : high;
 }
 
+/* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
+ * nothing tells. Only what is known to be on disk, or gone for long, is taken from one. */
+static int64_t log_snapshot_bound(const struct log_offsets *segments,
+                                  const struct log_checkpoint *checkpoint) {
+    int64_t first = segments->at[0];
+    return checkpoint->recovery_point > first ? checkpoint->recovery_point : first;
+}
+
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
     struct log_listing listing;
     int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
@@ -459,7 +476,8 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
         atomic_store(&log->end_offset,
                      INT64_MAX - 1); /* No epoch is above the end while that is not known. */
         result = log_load_epochs(log);
-        int64_t snapshot = log_load_snapshot(log, &listing.snapshots, INT64_MAX);
+        int64_t snapshot = log_load_snapshot(log, &listing.snapshots,
+                                             log_snapshot_bound(&listing.segments, checkpoint));
         if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
         if (result == 0 && snapshot > end)
             result = log_restore_producers(log, end, now_ms);

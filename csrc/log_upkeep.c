@@ -210,6 +210,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     bool dropped = log->segment_count > keep;
     while (log->segment_count > keep) log_drop_segments(log, log->segment_count - 1, 1, 0);
     log->writable = false;
+    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)

@@ -83,9 +83,10 @@ class Directories:
         return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
 
     def least_loaded(self) -> int:
-        """Where the next partition goes; where none is online, the first, which refuses it."""
+        """Where the next partition goes: a full disk comes last; none is online, the first."""
         numbers = [number for number, _ in self.usable()]
-        return min(numbers, key=self.loads.__getitem__) if numbers else 0
+        return min(numbers, key=lambda number: (
+            self.natives[number].short_of_space, self.loads[number])) if numbers else 0
 
     def fail(self, number: int, error: OSError) -> None:
         """A file beside the logs could not be read or written. No room is no fault of the disk."""

@@ -57,6 +57,10 @@ def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     assert disks.newly_failed() == [] and disks.fatal() is None
     disks.loads[0] = 5
     assert disks.least_loaded() == 1
+    disks.natives[1].look_at_space(1 << 62)
+    assert disks.least_loaded() == 0
+    disks.natives[1].look_at_space(0)
+    assert disks.least_loaded() == 1
     disks.fail(1, OSError(errno.EIO, "broken"))
     assert disks.newly_failed() == [1] and disks.least_loaded() == 0
     disks.close()
