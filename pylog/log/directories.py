@@ -16,6 +16,7 @@ import resource
 from pylog._native.log import LogDir
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
+from pylog.log.moves import directory_name
 
 LOCK = ".lock"
 IDENTITY = "meta.properties"
@@ -106,7 +107,8 @@ class Directories:
 
     def set_aside(self, number: int, name: str) -> None:
         """Renames a partition's directory that no topic has; forgotten, not deleted."""
-        if self.rename(number, name, f"{name}.{os.urandom(16).hex()}-stray"):
+        topic, _, index = name.rpartition("-")
+        if self.rename(number, name, directory_name(topic, index, "stray")):
             log.warning("a partition that no topic has was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 

@@ -48,6 +48,18 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     node.stop()
 
 
+def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
+    disks = Directories([str(tmp_path)], {"log.dir.free.bytes.min": 0}, None)
+    disks.open()
+    for name in ("t-0", "t" * 249 + "-0"):
+        (tmp_path / name).mkdir()
+        disks.set_aside(0, name)
+        assert not (tmp_path / name).exists()
+    assert disks.online(0)
+    assert len(list(tmp_path.glob("t*-0.*-stray"))) == 2
+    disks.close()
+
+
 def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     (tmp_path / "c").write_text("no directory")
