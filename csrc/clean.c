@@ -170,8 +170,8 @@ static int open_records(const uint8_t *p, const struct batch_header *h, uint64_t
     while ((rc = inflater_next(w->inflater, &chunk, &n)) == 1)
         if (!add_bytes(&w->plain, chunk, n)) return BATCH_E_MEMORY;
     if (rc < 0) return batch_inflate_error(rc);
-    *begin = w->plain.bytes;
-    *end = w->plain.bytes + w->plain.len;
+    if (w->plain.len > 0) *begin = w->plain.bytes;
+    *end = *begin + w->plain.len;
     return 0;
 }
 
@@ -197,8 +197,8 @@ static bool has_horizon(const struct batch_header *h) {
     return (h->attributes & BATCH_DELETE_HORIZON) != 0;
 }
 
-/* A batch without records that keeps a producer's sequence. */
-static int make_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w) {
+int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w) {
+    free(w->made);
     w->made = malloc(BATCH_HEADER_BYTES);
     if (w->made == NULL) return BATCH_E_MEMORY;
     memcpy(w->made, p, BATCH_HEADER_BYTES);
@@ -292,12 +292,12 @@ static int keep_batch(const struct clean_batch_rules *rules, const uint8_t *p,
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
     bool ages = !has_horizon(h) && (marker ? facts->empty_marker : look.tombstones);
     if (look.kept == 0) {
-        if (!facts->last_of_producer) return 0;
+        if (!facts->stays) return 0;
         if (look.read == 0) {
             *out = (struct clean_kept){p, batch_bytes(h), 0, 0};
             return 0;
         }
-        result = make_empty(p, h, w);
+        result = clean_empty(p, h, w);
     } else if (look.kept == look.read && !ages) {
         out->bytes = p;
         out->len = batch_bytes(h);
@@ -324,8 +324,8 @@ int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
     bool over = has_horizon(h) && rules->now_ms >= h->base_timestamp;
     if (facts->aborted || (marker && facts->empty_marker && over)) {
-        if (!facts->last_of_producer) return 0;
-        int result = make_empty(p, h, w);
+        if (!facts->stays) return 0;
+        int result = clean_empty(p, h, w);
         out->bytes = w->made;
         out->len = w->made_len;
         return result;

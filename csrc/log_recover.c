@@ -61,6 +61,8 @@ const char *log_file_extension(const char *name, int64_t *offset) {
             __builtin_add_overflow(value, name[i] - '0', &value))
             return NULL;
     }
+    /* A segment's offsets reach INT32_MAX above its first, and a log goes on behind them. */
+    if (value > INT64_MAX - 2 * (int64_t)INT32_MAX) return NULL;
     *offset = value;
     return name[20] == '.' ? name + 21 : NULL;
 }
@@ -170,10 +172,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     while ((result = segment_scan_peek(&scan, &h)) != 0) {
         if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
             result = LOG_E_OFFLINE;
-        /* Offsets rise, and stay within what an index entry can say. */
-        if (result == 1 && (h.base_offset < next || h.last_offset_delta < 0 ||
-                            batch_last_offset(&h) - s->base_offset > INT32_MAX))
-            result = LOG_E_CORRUPT;
+        if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
         /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
         if (result == LOG_E_CORRUPT && next < walk->check_from &&
             segment_hole_at(s, scan.position, false, &hole) == 1) {

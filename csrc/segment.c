@@ -376,6 +376,9 @@ static int segment_scan_header(struct segment_scan *scan, struct batch_header *h
     }
     if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
         return LOG_E_CORRUPT;
+    /* The base offset lies outside the checksum: here damage to it shows. */
+    if (!segment_batch_fits(scan->segment->base_offset, h, scan->segment->base_offset))
+        return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
 }
 
@@ -383,6 +386,11 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
         struct segment_hole hole;
         int result = segment_scan_header(scan, h);
+        /* A header within a known hole may look like one. */
+        if (result == 1 && !scan->strict &&
+            segment_hole_behind(scan->segment, scan->position, &hole) &&
+            hole.position <= scan->position)
+            result = LOG_E_CORRUPT;
         if (result != LOG_E_CORRUPT || scan->strict) return result;
         result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
         if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;

@@ -17,6 +17,7 @@
 
 #include "batch.h"
 #include "iopool.h"
+#include "log.h"
 
 struct log_dir;
 
@@ -76,6 +77,8 @@ struct segment {
     struct segment_aborted *aborted; /* log_aborted.c; NULL: the file is all (index_lock) */
     _Atomic bool aborted_due;        /* the file does not have all, or not on disk */
     _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
+    _Atomic bool damaged;                  /* bytes that are no good batches were met */
+    int64_t told_holes, told_batches;      /* damage below was noted (index_lock) */
     pthread_mutex_t index_lock;
     struct iojob job; /* preallocation */
 };
@@ -161,12 +164,17 @@ static inline void segment_scan_skip(struct segment_scan *scan, const struct bat
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len);
 
 /* ---- holes (log_damage.c): the readable rest of a damaged segment stays readable ---- */
+/* Offsets rise, and stay within what an index entry of the segment can say. */
+bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next);
 /* Of a position where no header parses: 1 and the hole that holds it or led there, 0: none does;
  * negative as a scan. The first time the headers
  * of the whole segment are walked, and what is found is reported. Pinned. */
 int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out);
 /* The first known hole that ends behind `position`. Does not block. */
 bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
+/* Of a batch with a right header whose CRC or records are not: noted once. */
+void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                        enum log_damage_why why);
 /* After the file was cut. */
 void segment_holes_forget(struct segment *s);
 

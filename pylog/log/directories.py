@@ -14,7 +14,9 @@ import os
 import resource
 
 from pylog._native.log import LogDir
+from pylog.log import checkpoints
 from pylog.log.errors import StartError
+from pylog.log.moves import directory_name
 
 LOCK = ".lock"
 IDENTITY = "meta.properties"
@@ -82,9 +84,10 @@ class Directories:
         return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
 
     def least_loaded(self) -> int:
-        """Where the next partition goes; where none is online, the first, which refuses it."""
+        """Where the next partition goes: a full disk comes last; none is online, the first."""
         numbers = [number for number, _ in self.usable()]
-        return min(numbers, key=self.loads.__getitem__) if numbers else 0
+        return min(numbers, key=lambda number: (
+            self.natives[number].short_of_space, self.loads[number])) if numbers else 0
 
     def fail(self, number: int, error: OSError) -> None:
         """A file beside the logs could not be read or written. No room is no fault of the disk."""
@@ -104,7 +107,8 @@ class Directories:
 
     def set_aside(self, number: int, name: str) -> None:
         """Renames a partition's directory that no topic has; forgotten, not deleted."""
-        if self.rename(number, name, f"{name}.{os.urandom(16).hex()}-stray"):
+        topic, _, index = name.rpartition("-")
+        if self.rename(number, name, directory_name(topic, index, "stray")):
             log.warning("a partition that no topic has was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 
@@ -126,6 +130,32 @@ class Directories:
         if not self.online(0):
             return f"the log directory that holds the metadata has failed: {self.paths[0]}"
         return None
+
+    def take_clean_marks(self, stored: list) -> frozenset:
+        """Numbers of those whose last stop was clean and ours: the mark in the directory is the one
+        in `stored`, of write_clean_marks. The marks are gone afterwards."""
+        clean = set()
+        for number, path in self.usable():
+            try:
+                found = list(checkpoints.clean_mark(path))
+                checkpoints.remove_clean_mark(path)
+                if found and number < len(stored) and stored[number] == found:
+                    clean.add(number)
+            except OSError as error:
+                self.fail(number, error)
+        return frozenset(clean)
+
+    def write_clean_marks(self, numbers, broker_epoch: int) -> list:
+        """Marks these as cleanly stopped. What it returns must be given to the store."""
+        marks: list = [[] for _ in self.paths]
+        for number in numbers:
+            try:
+                marks[number] = list(checkpoints.write_clean_mark(self.paths[number], broker_epoch))
+            except OSError as error:
+                self.fail(number, error)
+                log.error("a directory could not be marked as cleanly stopped", extra={
+                    "directory": self.paths[number], "reason": error.strerror})
+        return marks
 
     def look_at_space(self) -> None:
         """Refuses produce where less is left than the reserve, and lets it again."""

@@ -10,6 +10,8 @@ from pylog._native import batch
 from pylog.log import checkpoints
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
+from tests.native.test_cleaner import follow, marker, plain, transaction
+from tests.native.test_damage_upkeep import DAMAGES, spoil
 
 MIB = 1 << 20
 SETTINGS = {"log_cleaner_threads": "0", "log_cleaner_backoff_ms": "10"}
@@ -104,13 +106,34 @@ def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(t
     node.stop()
 
 
-def test_a_log_that_cannot_be_read_is_left_alone_and_others_go_on(node, tmp_path):
-    node.create("broken", "sound", configs=COMPACT)
-    for topic in ("broken", "sound"):
-        append(node, topic, [1, 2] * 40)
+def test_a_damaged_log_is_compacted_and_told_of(node, tmp_path, caplog):
+    node.create("broken", configs=COMPACT)
+    append(node, "broken", [1, 2] * 40)
     with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
         file.seek(1000)
         file.write(b"\xff" * 100)
+    before = node.logs.get("broken", 0).size_bytes
+    with caplog.at_level("INFO"):
+        while node.logs.cleaner.clean_one():
+            pass
+    stats = node.logs.cleaner.stats()
+    assert (stats["passes"], stats["left_alone"]) == (1, 0)
+    assert node.logs.get("broken", 0).size_bytes < before / 2
+    assert [line.damaged_bytes for line in caplog.records if line.message == "compacted"][0] > 0
+
+
+def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp_path):
+    node.create("broken", "sound", configs=COMPACT)
+    one = node.logs.get("broken", 0)
+    one.become_follower(0)
+    transaction(one, 5, [(b"1", b"v")], 0)
+    plain(one, [(b"3", b"v" * 100)])
+    follow(one, marker(5, True))
+    one.become_leader(0)
+    for topic in ("broken", "sound"):
+        append(node, topic, [1, 2] * 40)
+    # How the transaction ended may have been told in the hole.
+    spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
     while node.logs.cleaner.clean_one():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1
@@ -132,6 +155,30 @@ def test_threads_follow_the_setting_and_the_limit_slows_them(tmp_path):
     # 12 MB are mapped, then read again, of which little is written.
     assert time.monotonic() - begin_s > 0.8
     assert len(keys_of(node, "compacted")) < 40
+    node.stop()
+
+
+@pytest.mark.parametrize("limit, passes", [("0", False), ("-5", True), ("NaN", True),
+                                           ("Infinity", True)])
+@pytest.mark.parametrize("load_factor", ["0.9", "0", "-1", "2", "NaN"])
+def test_no_value_that_kafka_takes_ends_a_thread(tmp_path, limit, passes, load_factor):
+    node = Node(tmp_path, log_cleaner_threads="1", log_cleaner_backoff_ms="10",
+                log_cleaner_io_max_bytes_per_second=limit,
+                log_cleaner_io_buffer_load_factor=load_factor)
+    node.create("compacted", configs=COMPACT)
+    append(node, "compacted", [1, 2] * 60)
+    end_s = time.monotonic() + (20 if passes else 0.3)
+    node.logs.cleaner.tend()
+    while not node.logs.cleaner.stats()["passes"] and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert bool(node.logs.cleaner.stats()["passes"]) is passes
+    assert node.logs.cleaner._threads[0].is_alive()
+    # What is set while it stands still holds at once.
+    node.settings.set_dynamic({"log.cleaner.io.max.bytes.per.second": "1e9"}, {})
+    end_s = time.monotonic() + 20
+    while not node.logs.cleaner.stats()["passes"]:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
     node.stop()
 
 
