@@ -15,10 +15,13 @@ enum { LOG_NAME_BYTES_MAX = 255 };
 int log_roll_if_due(struct log *log, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
+    int64_t unflushed_ms = now_ms - atomic_load(&log->last_flush_ms);
+    /* A clock that was set back puts nothing off: less than no time has passed. */
     bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed) &&
-               now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
+               (unflushed_ms >= log->config.flush_ms || unflushed_ms < 0);
     if (log->writable && !atomic_load(&log->deleted)) {
         struct segment *s = log->segments[log->segment_count - 1];
+        if (now_ms < s->created_ms) s->created_ms = now_ms;
         /* By the clock since the segment began: record times of a quiet log say nothing. */
         if (atomic_load(&s->bytes) > 0 &&
             now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
