@@ -186,6 +186,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
+    log_witness_unsay(log);
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
     /* From the end, and on disk before anything is appended: a start after a power cut must not
@@ -256,6 +257,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->flush_lock);
     pthread_mutex_lock(&log->append_lock);
     bool before = atomic_exchange(&log->deleted, true);
+    log_witness_unsay(log);
     int64_t delay = log->config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {

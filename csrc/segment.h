@@ -19,6 +19,7 @@
 #include "iopool.h"
 
 struct log_dir;
+struct witness_slot;
 
 /* Where a log's files are; shared by its segments, which may outlive it in a reader's hands. */
 struct segment_home {
@@ -76,6 +77,7 @@ struct segment {
     _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
     pthread_mutex_t index_lock;
     struct iojob job; /* preallocation */
+    _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
 };
 
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
