@@ -179,8 +179,8 @@ static int open_records(const uint8_t *p, const struct batch_header *h, uint64_t
     while ((rc = inflater_next(w->inflater, &chunk, &n)) == 1)
         if (!add_bytes(&w->plain, chunk, n)) return BATCH_E_MEMORY;
     if (rc < 0) return batch_inflate_error(rc);
-    *begin = w->plain.bytes;
-    *end = w->plain.bytes + w->plain.len;
+    if (w->plain.len > 0) *begin = w->plain.bytes;
+    *end = *begin + w->plain.len;
     return 0;
 }
 

@@ -153,7 +153,7 @@ static void flusher_start_writeback(struct log *log) {
  * last segment's bytes. */
 static void flusher_note(struct log *log) {
     bool simple = !log_marked(&log->files_marks) && !log_marked(&log->epochs_marks) &&
-                  !atomic_load(&log->deleted);
+                  !atomic_load(&log->deleted) && atomic_load(&log->held_point) == INT64_MAX;
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);

@@ -84,10 +84,10 @@ struct damage_search {
     struct segment_holes *holes;
 };
 
-static bool damage_fits(const struct segment *s, const struct batch_header *h, int64_t next) {
+bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next) {
     return h->base_offset >= next && h->last_offset_delta >= 0 && h->record_count >= 0 &&
-           h->base_offset - s->base_offset <= INT32_MAX &&
-           batch_last_offset(h) - s->base_offset <= INT32_MAX;
+           h->base_offset - base_offset <= INT32_MAX &&
+           batch_last_offset(h) - base_offset <= INT32_MAX;
 }
 
 /* 1: a whole batch with the right CRC is at `position`. */
@@ -122,7 +122,7 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
             if (magic == NULL) break;
             at = (size_t)(magic - d->window) - DAMAGE_MAGIC_AT;
             if (batch_parse(d->window + at, (size_t)n - at, &h) != 0 ||
-                !damage_fits(d->segment, &h, next))
+                !segment_batch_fits(d->segment->base_offset, &h, next))
                 continue;
             int good = damage_check(d, position + (int64_t)at, &h);
             if (good < 0) return good;
@@ -161,7 +161,7 @@ static int damage_map(struct damage_search *d) {
     for (;;) {
         int result = segment_scan_peek(&scan, &h);
         if (result == 0) return 0;
-        if (result == 1 && damage_fits(s, &h, next)) {
+        if (result == 1 && segment_batch_fits(s->base_offset, &h, next)) {
             before = h;
             before_at = scan.position;
             before_next = next;

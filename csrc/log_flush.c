@@ -95,17 +95,33 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
     bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
     if (moved) atomic_store(&log->flushed, target);
-    if (moved) log_witness_flushed(log, target);
+    if (moved) log_witness_flushed(log);
     pthread_mutex_unlock(&log->view_lock);
     atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
 }
 
+bool log_is_full(int result) { return result == -ENOSPC || result == -EDQUOT; }
+
+void log_hold_point(struct log *log, int64_t offset) {
+    if (offset < atomic_load(&log->held_point)) atomic_store(&log->held_point, offset);
+}
+
+/* Batches carry their epochs, so that the file may wait for room. */
+static int log_flush_epochs(struct log *log, int64_t flushed, bool *held) {
+    uint32_t made;
+    int result = log_marked(&log->epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+    if (!log_is_full(result)) return result;
+    log_hold_point(log, flushed);
+    *held = true;
+    return 0;
+}
+
 int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;
-    uint32_t made;
     int result = 0;
+    bool held = false;
     pthread_mutex_lock(&log->flush_lock);
     do {
         if (log_dir_offline(dir)) result = -EIO;
@@ -119,10 +135,10 @@ int log_flush(struct log *log) {
             if (result == 0) result = log_flush_segment(s);
             segment_release(set.segments[i]);
         }
-        if (result == 0 && log_marked(&log->epochs_marks))
-            result = log_write_epochs(log, true, &made);
+        if (result == 0) result = log_flush_epochs(log, flushed, &held);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
+        if (result == 0 && !held) atomic_store(&log->held_point, INT64_MAX);
         if (result == 0) log_flush_publish(log, set.target, set.truncations);
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);

@@ -43,17 +43,30 @@ int log_add_segment(struct log *log, struct segment *s) {
     return result;
 }
 
+/* A file that keeps its name would be found by the next start: its records are back then. */
+static void log_remove_file(struct log_dir *dir, const char *from, int64_t delay_ms) {
+    char to[SEGMENT_PATH_BYTES + 16];
+    snprintf(to, sizeof to, "%s.deleted", from);
+    int result = log_dir_rename(dir, from, to);
+    if (result == 0) {
+        log_dir_remove_later(dir, to, delay_ms);
+        return;
+    }
+    /* The longer name may want room. */
+    if (result == -ENOSPC || result == -EDQUOT) result = log_dir_unlink(dir, from);
+    if (result != 0 && result != -ENOENT) log_dir_fail(dir, -result, "rename");
+}
+
 void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
     struct log_dir *dir = log->home->dir;
-    char from[SEGMENT_PATH_BYTES], to[SEGMENT_PATH_BYTES + 16];
+    char from[SEGMENT_PATH_BYTES];
     pthread_mutex_lock(&dir->files_lock);
     s->removed = true;
     pthread_mutex_unlock(&dir->files_lock);
     for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
         segment_path(s, extensions[i], from);
-        snprintf(to, sizeof to, "%s.deleted", from);
-        if (log_dir_rename(dir, from, to) == 0) log_dir_remove_later(dir, to, delay_ms);
+        log_remove_file(dir, from, delay_ms);
     }
 }
 
@@ -327,6 +340,7 @@ static void log_defaults(struct log *log, const uint8_t topic_id[16],
     log->leader_epoch = -1;
     log->in_sync_count = 2;
     log->first_open = log->snapshot_offset = -1;
+    log->held_point = INT64_MAX;
     log->last_epoch = -1;
     memcpy(log->topic_id, topic_id, 16);
     log->config = *config;
@@ -445,7 +459,9 @@ int log_close_files(struct log *log) {
 int log_close_clean(struct log *log, int64_t now_ms) {
     (void)now_ms;
     int result = log_close_files(log);
-    return result != 0 ? result : log_flush(log);
+    if (result == 0) result = log_flush(log);
+    /* A clean start would trust the file that there is no room for. */
+    return result == 0 && atomic_load(&log->held_point) != INT64_MAX ? LOG_E_FULL : result;
 }
 
 void log_abandon(struct log *log) {

@@ -92,7 +92,7 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;
         if (past && scan.position > from) {
-            *next = h.base_offset;
+            if (*next < 0) *next = h.base_offset;
             break;
         }
         *next = batch_last_offset(&h) + 1;
@@ -196,7 +196,7 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
     /* A reader at the tail is sent what was just written; one that catches up gets a look. */
-    if (plan->position >= 0 && limit - position > bytes_max &&
+    if (plan->position >= 0 && (plan->more || limit - position > bytes_max) &&
         (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
         return result;
     struct segment_hole hole;
@@ -252,7 +252,8 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
         if (result == 0 && out->length > 0) {
             pthread_mutex_lock(&log->view_lock);
-            if (log->truncations == plan.truncations)
+            /* Damaged offsets may fall, and a hint must not lead its reader back. */
+            if (log->truncations == plan.truncations && out->next_offset > offset)
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
             pthread_mutex_unlock(&log->view_lock);

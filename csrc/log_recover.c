@@ -63,6 +63,8 @@ const char *log_file_extension(const char *name, int64_t *offset) {
             __builtin_add_overflow(value, name[i] - '0', &value))
             return NULL;
     }
+    /* A segment's offsets reach INT32_MAX above its first, and a log goes on behind them. */
+    if (value > INT64_MAX - 2 * (int64_t)INT32_MAX) return NULL;
     *offset = value;
     return name[20] == '.' ? name + 21 : NULL;
 }
@@ -182,10 +184,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     while ((result = segment_scan_peek(&scan, &h)) != 0) {
         if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
             result = LOG_E_OFFLINE;
-        /* Offsets rise, and stay within what an index entry can say. */
-        if (result == 1 && (h.base_offset < next || h.last_offset_delta < 0 ||
-                            batch_last_offset(&h) - s->base_offset > INT32_MAX))
-            result = LOG_E_CORRUPT;
+        if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
         /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
         if (result == LOG_E_CORRUPT && !walk->trusted && next < walk->check_from &&
             segment_hole_at(s, scan.position, false, &hole) == 1) {
@@ -220,10 +219,12 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
 }
 
 /* The newest snapshot at or below `end` that is whole. Others above it would be used by a later
- * start and go. */
+ * start and go, also for a power cut. */
 static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots,
                                  int64_t end) {
-    for (uint32_t i = snapshots->count; i > 0; i--) {
+    int64_t found = -1;
+    bool gone = false;
+    for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
         char file[64], path[SEGMENT_PATH_BYTES];
         uint8_t *bytes;
         size_t len;
@@ -236,11 +237,19 @@ static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snap
         if (result == 0) {
             result = producers_decode(&log->producers, bytes, len);
             free(bytes);
-            if (result == 0) return snapshots->at[i - 1];
         }
-        log_dir_unlink(log->home->dir, path);
+        if (result == 0)
+            found = snapshots->at[i - 1];
+        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
+            gone = true;
     }
-    return -1;
+    if (gone) {
+        char path[SEGMENT_PATH_BYTES];
+        log_path(log, ".", path);
+        int result = log_dir_sync(log->home->dir, path);
+        if (result != 0) log_dir_fail(log->home->dir, -result, "fsync");
+    }
+    return found;
 }
 
 /* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
@@ -494,10 +503,18 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log->high_watermark = watermark > end ? end : watermark;
     log->flushed = flushed < end ? flushed : end;
     struct witness_slot *slot = atomic_load(&log->witness);
-    if (slot != NULL) atomic_store(&slot->flushed, log->flushed);
+    if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
     log->first_open = producers_first_open(&log->producers);
     int64_t open = log->first_open, high = log->high_watermark;
     log->last_stable = open >= 0 && open < high ? open : high;
+}
+
+/* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
+ * nothing tells. Only what is known to be on disk, or gone for long, is taken from one. */
+static int64_t log_snapshot_bound(const struct log_offsets *segments,
+                                  const struct log_checkpoint *checkpoint) {
+    int64_t first = segments->at[0];
+    return checkpoint->recovery_point > first ? checkpoint->recovery_point : first;
 }
 
 /* With what the epochs and the newest snapshot say. */
@@ -515,7 +532,8 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
         pthread_mutex_unlock(&log->view_lock);
         *end = begin;
         if ((result = log_load_epochs(log)) != 0) break;
-        known->snapshot = log_load_snapshot(log, &listing->snapshots, INT64_MAX);
+        known->snapshot = log_load_snapshot(
+            log, &listing->snapshots, log_snapshot_bound(&listing->segments, known->checkpoint));
         result = log_recover_segments(log, known, end, now_ms);
         if (result == 1) known->told = false;
     }

@@ -8,7 +8,10 @@ int64_t log_end_offset(const struct log *log) { return atomic_load(&log->end_off
 int64_t log_high_watermark(const struct log *log) { return atomic_load(&log->high_watermark); }
 int64_t log_last_stable_offset(const struct log *log) { return atomic_load(&log->last_stable); }
 int64_t log_flushed_offset(const struct log *log) { return atomic_load(&log->flushed); }
-int64_t log_recovery_point(const struct log *log) { return atomic_load(&log->flushed); }
+int64_t log_recovery_point(const struct log *log) {
+    int64_t flushed = atomic_load(&log->flushed), held = atomic_load(&log->held_point);
+    return flushed < held ? flushed : held;
+}
 int64_t log_size_bytes(const struct log *log) { return atomic_load(&log->size_bytes); }
 bool log_is_leader(const struct log *log) { return atomic_load(&log->leader); }
 int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->leader_epoch); }

@@ -118,6 +118,7 @@ struct log {
     uint64_t truncations;    /* view_lock */
     int64_t first_open;      /* first offset of the oldest open transaction, -1 (append_lock) */
     int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t held_point;    /* log_hold_point */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
     struct producers producers;    /* append_lock */
     struct epochs epochs;          /* as segments */
@@ -162,6 +163,10 @@ void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
+/* For a small file that a full disk does not take: nothing is lost but time, for a start from this
+ * offset on makes it anew. So the recovery point stays here until the file is written. */
+bool log_is_full(int result); /* -errno: there is no room */
+void log_hold_point(struct log *log, int64_t offset);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
 
@@ -186,7 +191,8 @@ int log_write_epochs(struct log *log, bool sync, uint32_t *made);
 int log_close_files(struct log *log); /* everything of log_close_clean but the flush */
 int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
 int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
-/* Renames a segment's files away; whoever reads it keeps its descriptor. */
+/* Renames a segment's files away; whoever reads it keeps its descriptor. A name that stays takes
+ * the directory offline. */
 void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
@@ -202,8 +208,8 @@ static inline void log_witness_grown(struct log *log, int64_t bytes) {
     struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
     if (slot != NULL) witness_grown(slot, bytes);
 }
-/* view_lock: `flushed` has moved up, and the files of sealed segments may have been trimmed. */
-void log_witness_flushed(struct log *log, int64_t flushed);
+/* The recovery point has moved, and files of sealed segments may have been trimmed before. */
+void log_witness_flushed(struct log *log);
 void log_witness_give_back(struct log *log);
 
 /* log_recover.c */

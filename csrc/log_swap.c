@@ -62,6 +62,7 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     if (result == 0) result = log_dir_sync(log->home->dir, name);
     if (result != 0) return log_storage_error(log, result, "rename");
     for (uint32_t i = 0; i < count; i++) log_remove_files(log, sources[i], delay);
+    if (log_dir_offline(log->home->dir)) return LOG_E_IO; /* A start goes on from the .swap. */
     result = rename_segment(fresh, "log.swap", "log");
     if (result != 0) {
         /* The old files are gone by name: only a start can put the new one in their place. */
@@ -122,7 +123,7 @@ static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base)
     int64_t next = base, position = 0;
     ssize_t n;
     while ((n = in->disk->pread(fd, bytes, sizeof bytes, position)) == (ssize_t)sizeof bytes &&
-           batch_parse(bytes, sizeof bytes, &h) == 0) {
+           batch_parse(bytes, sizeof bytes, &h) == 0 && segment_batch_fits(base, &h, next)) {
         next = batch_last_offset(&h) + 1;
         position += (int64_t)batch_bytes(&h);
     }

@@ -194,6 +194,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     bool dropped = log->segment_count > keep;
     while (log->segment_count > keep) log_drop_segments(log, log->segment_count - 1, 1, 0);
     log->writable = false;
+    if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     if (dropped && (result = log_dir_sync(log->home->dir, name)) != 0)
@@ -237,16 +238,29 @@ int log_truncate(struct log *log, int64_t offset) {
 
 /* ---- deletion ---- */
 
+/* How much of a directory's name is `<topic>-<partition>`: moved logs have a suffix already, and a
+ * second one would keep Kafka from starting. */
+static size_t log_name_bytes(const char *name) {
+    size_t n = strlen(name), suffix = LOG_DELETE_SUFFIX_BYTES;
+    const char *end = name + n - suffix;
+    bool has = n > suffix && *end == '.' && strspn(end + 1, "0123456789abcdef") == 32 &&
+               (strcmp(end + 33, "-delete") == 0 || strcmp(end + 33, "-future") == 0);
+    return has ? n - suffix : n;
+}
+
 static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) {
     uint8_t id[16];
     char hex[33];
     if (getrandom(id, sizeof id, 0) != (ssize_t)sizeof id) return -EIO;
     for (int i = 0; i < 16; i++) snprintf(hex + 2 * i, 3, "%02x", id[i]);
     /* A name that would be too long loses the end of its topic; the id keeps it unique. */
-    const char *partition = strrchr(name, '-');
-    size_t tail = strlen(partition) + LOG_DELETE_SUFFIX_BYTES, topic = (size_t)(partition - name);
+    size_t whole = log_name_bytes(name), topic = whole;
+    while (topic > 0 && name[topic] != '-') topic--;
+    size_t index = whole - topic, tail = index + LOG_DELETE_SUFFIX_BYTES;
+    const char *partition = name + topic;
     if (topic + tail > LOG_NAME_BYTES_MAX) topic = LOG_NAME_BYTES_MAX - tail;
-    snprintf(out, LOG_NAME_BYTES_MAX + 1, "%.*s%s.%s-delete", (int)topic, name, partition, hex);
+    snprintf(out, LOG_NAME_BYTES_MAX + 1, "%.*s%.*s.%s-delete", (int)topic, name, (int)index,
+             partition, hex);
     return 0;
 }
 

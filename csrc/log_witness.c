@@ -13,7 +13,7 @@ void log_witness_say(struct log *log, struct segment *s, const struct stat *st) 
     if (st->st_size != atomic_load(&s->bytes)) return;
     if (slot == NULL) slot = witness_take(w, st);
     if (slot == NULL) return;
-    witness_say(slot, st, s->base_offset, st->st_size, atomic_load(&log->flushed));
+    witness_say(slot, st, s->base_offset, st->st_size, log_recovery_point(log));
     atomic_store(&log->witness, slot);
     atomic_store(&s->witness, slot);
 }
@@ -23,10 +23,10 @@ void log_witness_unsay(struct log *log) {
     if (slot != NULL) witness_unsay(slot);
 }
 
-void log_witness_flushed(struct log *log, int64_t flushed) {
+void log_witness_flushed(struct log *log) {
     struct witness_slot *slot = atomic_load(&log->witness);
     if (slot == NULL) return;
-    atomic_store(&slot->flushed, flushed);
+    atomic_store(&slot->flushed, log_recovery_point(log));
     witness_touched(slot);
 }
 

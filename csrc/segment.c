@@ -377,6 +377,9 @@ static int segment_scan_header(struct segment_scan *scan, struct batch_header *h
     }
     if (batch_parse(scan->window + within, scan->window_bytes - (size_t)within, h) != 0)
         return LOG_E_CORRUPT;
+    /* The base offset lies outside the checksum: here damage to it shows. */
+    if (!segment_batch_fits(scan->segment->base_offset, h, scan->segment->base_offset))
+        return LOG_E_CORRUPT;
     return (int64_t)batch_bytes(h) <= left ? 1 : LOG_E_CORRUPT;
 }
 

@@ -161,6 +161,8 @@ static inline void segment_scan_skip(struct segment_scan *scan, const struct bat
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len);
 
 /* ---- holes (log_damage.c): the readable rest of a damaged segment stays readable ---- */
+/* Offsets rise, and stay within what an index entry of the segment can say. */
+bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64_t next);
 /* Of a position where no header parses: 1 and the hole that holds it or led there, 0: none does;
  * negative as a scan. The first time the headers
  * of the whole segment are walked, and what is found is reported. Pinned. */

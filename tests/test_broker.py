@@ -53,20 +53,23 @@ def test_a_large_compressed_batch_is_checked_and_stored_as_it_came(brokerd):
 def test_a_long_poll_is_answered_by_the_append_it_waits_for(brokerd):
     name = talk.unique("poll")
     talk.create_topic(brokerd.port, name)
-    found = {}
+    found, asking = {}, threading.Event()
 
     def wait():
         with Connection(brokerd.port) as connection:
             begin = time.monotonic()
+            asking.set()
             found["row"] = talk.fetch(connection, name, wait_ms_max=8000, bytes_min=1)
             found["seconds"] = time.monotonic() - begin
 
     reader = threading.Thread(target=wait)
     reader.start()
+    assert asking.wait(30)
     time.sleep(0.3)
     talk.append(brokerd.port, name, raw.batch())
-    reader.join(10)
-    assert found["row"]["records"] and 0.2 < found["seconds"] < 6
+    reader.join(30)
+    # Had it not waited for the append it would have come back empty-handed, or after its wait.
+    assert found["row"]["records"] and found["seconds"] < 7.5
 
 
 def test_a_long_poll_without_an_append_ends_empty_after_its_wait(brokerd):

@@ -81,12 +81,19 @@ cdef class FlushWaits:
         """The slots that were woken since the last call. The caller looks why."""
         cdef c.letter letters[LETTERS]
         cdef uint32_t taken, i
+        cdef Log log
+        cdef int slot
         found = []
         c.mailbox_disarm(self.box)
         while True:
             taken = c.mailbox_take(self.box, letters, LETTERS)
             for i in range(taken):
-                found.append(<int>letters[i].token)
-                self.logs[<int>letters[i].token] = None
+                slot = <int>letters[i].token
+                log = self.logs[slot]
+                assert log is not None, slot
+                # Whoever posted may still be about to unlink it: that must not hit the next wait.
+                c.log_unwait(log.ptr, &self.waiters[slot])
+                self.logs[slot] = None
+                found.append(slot)
             if taken == 0 and c.mailbox_arm(self.box):
                 return found

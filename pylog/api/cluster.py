@@ -116,7 +116,6 @@ def _topic(image, topic, first, room):
         state = topic.partitions[index]
         reachable = state.leader != NO_LEADER and state.leader in image.brokers
         entries.append(new.DescribeTopicPartitionsResponsePartition(
-            error_code=ErrorCode.NONE if reachable else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index, leader_id=state.leader if reachable else NO_LEADER,
             leader_epoch=state.leader_epoch, replica_nodes=state.replicas, isr_nodes=state.isr,
             eligible_leader_replicas=state.eligible_leader_replicas,

@@ -33,19 +33,24 @@ async def find_coordinator(broker, context, request):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
     else:
         error = ErrorCode.INVALID_REQUEST
-    node_id, host, port = NOWHERE
-    if error == ErrorCode.NONE:
-        node_id, host, port = next(
-            ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
-             if id_ == broker.node_id), NOWHERE)
-    text = "NONE" if error == ErrorCode.NONE else error.message
+    here = next(
+        ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
+         if id_ == broker.node_id), NOWHERE)
     new = messages.FindCoordinatorResponse
     if version < BATCHED_SINCE:
-        return new(error_code=error, error_message=text, node_id=node_id, host=host, port=port)
+        return new(**_found(broker, request.key, error, here))
     return new(coordinators=[
-        new.Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error,
-                        error_message=text)
+        new.Coordinator(key=key, **_found(broker, key, error, here))
         for key in request.coordinator_keys])
+
+
+def _found(broker, key: str, error, here) -> dict:
+    """What is told of one key; here: this broker's id and address."""
+    if error == ErrorCode.NONE and not broker.groups.has_leader(key):
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    node_id, host, port = here if error == ErrorCode.NONE else NOWHERE
+    return {"error_code": error, "node_id": node_id, "host": host, "port": port,
+            "error_message": "NONE" if error == ErrorCode.NONE else error.message}
 
 
 def join_group(broker, context, request):

@@ -70,6 +70,8 @@ async def _described(loop, broker, name: str, index: int):
                    error_message="this cluster has no such topic")
     if broker.image.partition(name, index) is None:
         return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if broker.logs.is_offline(name, index):
+        return new(partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     log = broker.logs.get(name, index)
     if log is None:
         return new(partition_index=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -260,6 +260,11 @@ class Settings:
         if 0 < queued < longest:
             raise ConfigError(f"queued.max.request.bytes={queued}: expected at least "
                               f"socket.request.max.bytes, {longest}")
+        if self["log.cleaner.dedupe.buffer.size"] // max(1, self["log.cleaner.threads"]) <= 1 << 20:
+            raise ConfigError("Invalid value "
+                              f"{self['log.cleaner.dedupe.buffer.size']} for configuration "
+                              "log.cleaner.dedupe.buffer.size: expected more than 1 MiB for each "
+                              f"of {self['log.cleaner.threads']} log.cleaner.threads")
         if not 0 <= self["offsets.topic.compression.codec"] <= 4:
             raise ConfigError("Invalid value "
                               f"{self['offsets.topic.compression.codec']} for configuration "

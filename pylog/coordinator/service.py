@@ -22,6 +22,7 @@ from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator import groups, offsets, store
 from pylog.coordinator.kept import NO_ID, NOTHING, Kept
+from pylog.metadata.image import NO_LEADER
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
 
@@ -305,6 +306,12 @@ class GroupCoordinator:
         if not shard.ready:
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return shard, ErrorCode.NONE
+
+    def has_leader(self, group_id: str) -> bool:
+        """Whether some broker leads the partition of the offsets topic that has the group's."""
+        topic = self._broker.image.topics.get(TOPIC)
+        return topic is not None and \
+            topic.partitions[partition_of(group_id, len(topic.partitions))].leader != NO_LEADER
 
     def shards(self):
         """(loaded shards, whether there are others that are still loading)."""

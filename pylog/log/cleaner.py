@@ -23,6 +23,8 @@ STEP_BYTES = 4 << 20
 MAP_BYTES_MIN = 64 << 10
 # Behind the limit, a thread sleeps at most so long before it looks again.
 PAUSE_S_MAX = 0.5
+# Instead of a setting that leaves no room for a key, or no free place.
+LOAD_FACTOR = 0.9
 
 log = logging.getLogger("pylog.log.cleaner")
 
@@ -185,21 +187,26 @@ class Cleaner:
     def _map_size(self, choice: Choice) -> tuple[int, float]:
         """No more memory than the dirty records can need, within the setting's share."""
         load_factor = self._settings["log.cleaner.io.buffer.load.factor"]
+        if not 0 < load_factor <= 1:
+            load_factor = LOAD_FACTOR
         share = self._settings["log.cleaner.dedupe.buffer.size"] // max(
             1, self._settings["log.cleaner.threads"])
         needed = int((choice.end - choice.first_dirty + 1) / load_factor + 1) * cleaner.SLOT_BYTES
         return max(MAP_BYTES_MIN, min(share, needed)), load_factor
 
     def _hold_back(self, count: int) -> None:
-        """Sleeps while all threads together are ahead of log.cleaner.io.max.bytes.per.second."""
+        """Sleeps while all threads together are ahead of log.cleaner.io.max.bytes.per.second.
+
+        As in Kafka, 0 lets nothing through and less than that everything."""
         with self._lock:
             self._spent += count
         while not self._stopping.is_set():
             limit = self._settings["log.cleaner.io.max.bytes.per.second"]
             with self._lock:
                 elapsed_s = (self._now_ms() - self._began_ms) / 1000
-                ahead_s = self._spent / limit - elapsed_s
-                if ahead_s <= 0 or elapsed_s < 0:
+                ahead_s = self._spent / limit - elapsed_s if limit else PAUSE_S_MAX
+                # Also when the setting is no number, or the clock was set back.
+                if not ahead_s > 0 or elapsed_s < 0:
                     # Time without work is no credit for later.
                     self._began_ms, self._spent = self._now_ms(), 0
                     return

@@ -16,6 +16,7 @@ import resource
 from pylog._native import witness
 from pylog._native.log import LogDir
 from pylog.log.errors import StartError
+from pylog.log.moves import directory_name
 
 LOCK = ".lock"
 IDENTITY = "meta.properties"
@@ -88,9 +89,10 @@ class Directories:
         return [(number, path) for number, path in enumerate(self.paths) if self.online(number)]
 
     def least_loaded(self) -> int:
-        """Where the next partition goes; where none is online, the first, which refuses it."""
+        """Where the next partition goes: a full disk comes last; none is online, the first."""
         numbers = [number for number, _ in self.usable()]
-        return min(numbers, key=self.loads.__getitem__) if numbers else 0
+        return min(numbers, key=lambda number: (
+            self.natives[number].short_of_space, self.loads[number])) if numbers else 0
 
     def fail(self, number: int, error: OSError) -> None:
         """A file beside the logs could not be read or written. No room is no fault of the disk."""
@@ -110,7 +112,8 @@ class Directories:
 
     def set_aside(self, number: int, name: str) -> None:
         """Renames a partition's directory that no topic has; forgotten, not deleted."""
-        if self.rename(number, name, f"{name}.{os.urandom(16).hex()}-stray"):
+        topic, _, index = name.rpartition("-")
+        if self.rename(number, name, directory_name(topic, index, "stray")):
             log.warning("a partition that no topic has was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 

@@ -11,23 +11,19 @@ Source: Kafka's log directory layout; KIP-858 (several directories).
 
 import logging
 import os
-import re
 import threading
+from itertools import chain
 
 from pylog._native.log import Log, LogDeleted, LogError
 from pylog.log import checkpoints as files
-from pylog.log import branches, partitions, recovery
+from pylog.log import branches, partitions, places, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
-from pylog.log.moves import FUTURE, Move, Moves, directory_name, finish
-from pylog.log.errors import StartError
+from pylog.log.moves import Move, Moves, directory_name, finish
 
-METADATA_PARTITION = "__cluster_metadata-0"
 CHECKPOINT_MS = 60_000
 
 log = logging.getLogger("pylog.log")
-
-_PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 
 
 class LogManager:
@@ -83,8 +79,7 @@ class LogManager:
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
-        return any(_PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION
-                   for listing in self.disks.listings for name in listing)
+        return any(map(places.is_partition, chain.from_iterable(self.disks.listings)))
 
     def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
@@ -95,9 +90,9 @@ class LogManager:
         self._store = store
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
-        places = self._places()
+        where, self._left_over = places.find(self.disks, {name: id_ for name, id_, _, _ in topics})
         self._left_over += branches.take_left_over(
-            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, places)
+            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, where)
         hints = {} if clean else partitions.hints([path for _, path in self.disks.usable()])
         plan = []
         for name, topic_id, roles, overrides in topics:
@@ -106,7 +101,7 @@ class LogManager:
             config = self._config(overrides)
             for index, role in enumerate(roles):
                 if role is not None:
-                    place = places.pop(f"{name}-{index}", None)
+                    place = where.pop(f"{name}-{index}", None)
                     checkpoint = checkpoints.pop((topic_id, index), None)
                     if place is None and len(self.disks.usable()) < len(self.paths):
                         # Keeps (1).
@@ -114,7 +109,7 @@ class LogManager:
                         continue
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
         self._gone += checkpoints
-        self._set_aside(places)
+        self._set_aside(where)
         self.disks.listings.clear()
         self.disks.look_at_space()
         self._open_all(plan, clean, hints)
@@ -177,30 +172,6 @@ class LogManager:
         """Nobody is sent to logs of before any more: whoever waits there asks anew."""
         for one in self._moved:
             one.become_follower(one.leader_epoch)
-
-    def _complete_moves(self, places: dict) -> None:
-        """What a stop in the middle of a move left: the only copy becomes the partition."""
-        for number, listing in enumerate(self.disks.listings):
-            for found in filter(None, map(FUTURE.fullmatch, listing)):
-                path = os.path.join(self.paths[number], found[0])
-                if found[1] in places or not _PARTITION_DIRECTORY.fullmatch(found[1]):
-                    self._left_over.append(path)
-                else:
-                    self.disks.rename(number, found[0], found[1])
-                    places[found[1]] = number
-
-    def _places(self) -> dict:
-        """Partition directory -> number of the log directory that it is in."""
-        places = {}
-        for number, listing in enumerate(self.disks.listings):
-            for name in listing:
-                if _PARTITION_DIRECTORY.fullmatch(name) and name != METADATA_PARTITION:
-                    if name in places:
-                        raise StartError(f"{name} is in both {self.paths[places[name]]} "
-                                         f"and {self.paths[number]}")
-                    places[name] = number
-        self._complete_moves(places)
-        return places
 
     def _open_all(self, plan, clean: bool, hints: dict) -> None:
         begin_ms = self._now_ms()
@@ -318,6 +289,11 @@ class LogManager:
 
     def any_offline(self, name: str) -> bool:
         return any(topic == name for topic, _ in list(self._offline))
+
+    @property
+    def offline(self) -> list:
+        """(name, index) of the partitions in directories that failed, as far as was told."""
+        return list(self._offline)
 
     def take_failed(self) -> list:
         """(name, index) of the partitions whose directories failed since the last call."""
@@ -510,9 +486,9 @@ class LogManager:
                     if one is not None:
                         yield Candidate(name, index, self._place_of.get(one, 0), one, config)
 
-    def _set_aside(self, places: dict) -> None:
+    def _set_aside(self, where: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
-        for name, number in places.items():
+        for name, number in where.items():
             self.disks.set_aside(number, name)
         for number, listing in enumerate(self.disks.listings):
             self._left_over += [os.path.join(self.paths[number], name) for name in listing

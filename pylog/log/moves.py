@@ -117,8 +117,8 @@ class Moves:
             log.warning("a copy could not be removed", extra={"reason": str(error)})
 
 
-def directory_name(topic: str, partition: int, kind: str) -> str:
-    """Of a "future" log, or of one to "delete"; a long name loses the end of its topic."""
+def directory_name(topic: str, partition: int | str, kind: str) -> str:
+    """Of a "future" log, of one to "delete", of a "stray"; a long topic loses its end."""
     tail = f"-{partition}.{os.urandom(16).hex()}-{kind}"
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 

@@ -109,11 +109,12 @@ def _bad_assignment(message: str) -> Refusal:
 # ---- elections --------------------------------------------------------------------------------
 
 
-def elect_leaders(image: Image, election: int, topics):
+def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
     """Decides an election of leaders: PREFERRED or UNCLEAN.
 
-    topics: [(name, partition indexes)], None for all. Returns (records, [(topic name,
-    [(index, Outcome)])]). Of all partitions, those that need no election are not told of.
+    topics: [(name, partition indexes)], None for all. lost: (broker id, topic name, index) of
+    replicas whose disk failed. Returns (records, [(topic name, [(index, Outcome)])]). Of all
+    partitions, those that need no election are not told of.
     """
     asked = topics
     if topics is None:
@@ -123,7 +124,7 @@ def elect_leaders(image: Image, election: int, topics):
         told = []
         for index in indexes:
             try:
-                record = _elected(image, name, index, election)
+                record = _elected(image, name, index, election, lost)
             except Refusal as refusal:
                 if topics is not None or refusal.error != ErrorCode.ELECTION_NOT_NEEDED:
                     told.append((index, Outcome(refusal.error, refusal.message)))
@@ -134,7 +135,10 @@ def elect_leaders(image: Image, election: int, topics):
     return records, results
 
 
-def _elected(image, name, index, election):
+def _elected(image, name, index, election, lost):
+    def may_lead(broker_id: int) -> bool:
+        return image.broker_is_active(broker_id) and (broker_id, name, index) not in lost
+
     topic = image.topics.get(name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
@@ -147,15 +151,16 @@ def _elected(image, name, index, election):
                       "Leader election not needed for topic partition.")
     if election == PREFERRED:
         # Keeps (2).
-        if preferred not in state.isr or not image.broker_is_active(preferred):
+        if preferred not in state.isr or not may_lead(preferred):
             raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-                          "the preferred replica is not in sync or not active")
+                          "the preferred replica is not in sync, not active or without its disk")
         return messages.PartitionChangeRecord(
             partition_id=index, topic_id=topic.id, leader=preferred)
     leader = next((broker_id for among in (state.isr, state.replicas) for broker_id in among
-                   if image.broker_is_active(broker_id)), None)
+                   if may_lead(broker_id)), None)
     if leader is None:
-        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica is active")
+        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                      "no replica is active and has its disk")
     return messages.PartitionChangeRecord(
         partition_id=index, topic_id=topic.id, leader=leader,
         isr=None if leader in state.isr else [leader])

@@ -192,7 +192,8 @@ class Controller:
     async def elect_leaders(self, election: int, topics) -> list:
         """Elects leaders; arguments and results as partitions.elect_leaders."""
         async with self._deciding:
-            records, results = partitions.elect_leaders(self.image, election, topics)
+            lost = {(self._node_id, *partition) for partition in self._logs.offline}
+            records, results = partitions.elect_leaders(self.image, election, topics, lost)
             return await self._moved(records, results)
 
     async def leave_offline(self, offline) -> None:

@@ -71,6 +71,16 @@ def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
     with_broker(scenario)
 
 
+def test_a_replica_without_its_disk_is_elected_by_nobody():
+    async def scenario(broker):
+        await make(broker)
+        image, lost = change(broker.image, "t", leader=-1), {(1, "t", 0)}
+        for election, error in ((partitions.PREFERRED, 80), (partitions.UNCLEAN, 83)):
+            records, results = partitions.elect_leaders(image, election, [("t", [0])], lost)
+            assert not records and results[0][1][0][1].error == error
+    with_broker(scenario)
+
+
 def test_a_reassignment_names_what_comes_and_goes_and_can_be_cancelled():
     async def scenario(broker):
         await make(broker)

@@ -193,6 +193,16 @@ def test_explain_knows_the_settings_of_groups_and_what_needs_a_restart():
     assert "start only" not in settings.explain("num.io.threads")
 
 
+def test_a_cleaner_thread_has_more_than_a_mebibyte_for_its_map():
+    for texts in ({"log.cleaner.dedupe.buffer.size": "1048576"},
+                  {"log.cleaner.dedupe.buffer.size": "2097153", "log.cleaner.threads": "2"}):
+        with pytest.raises(ConfigError, match="more than 1 MiB for each"):
+            Settings(texts)
+    settings = Settings({"log.cleaner.dedupe.buffer.size": "1048577"})
+    with pytest.raises(ConfigError, match="more than 1 MiB for each"):
+        settings.check_dynamic({"log.cleaner.threads": "2"}, False)
+
+
 def test_room_for_requests_must_hold_the_longest_request():
     with pytest.raises(ConfigError, match=r"queued\.max\.request\.bytes=1000.*104857600"):
         Settings({"queued.max.request.bytes": "1000"})

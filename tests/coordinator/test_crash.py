@@ -55,15 +55,25 @@ class Committer(threading.Thread):
             time.sleep(0.005)
 
 
+def _committed(committers, count: int) -> None:
+    """Returns when each has `count` more commits acknowledged, however slow the machine is."""
+    goals = [(committer, committer.acknowledged + count) for committer in committers]
+    end_s = time.monotonic() + 60
+    while any(committer.acknowledged < goal for committer, goal in goals):
+        assert time.monotonic() < end_s, [committer.acknowledged for committer in committers]
+        time.sleep(0.01)
+
+
 def test_no_acknowledged_commit_is_lost_by_kill_9(broker):
     create_topic(broker.port, "t")
     _ready(broker.port, "g0")
     committers = [Committer(broker, f"g{number}") for number in range(GROUPS)]
     for _ in range(KILLS):
-        time.sleep(0.7)
+        time.sleep(0.5)
+        _committed(committers, 3)
         broker.kill()
         broker.start()
-    time.sleep(0.5)
+    _committed(committers, 11)
     broker.kill()
     for committer in committers:
         committer.stopping = True

@@ -58,6 +58,7 @@ class Consumer:
         self.generation = -1
         self.owned = None         # Partitions, while the client believes in its generation.
         self.waiting = None       # Number of the request whose answer counts.
+        self.arrives_ms = 0       # When the last of its requests is with the broker.
 
     def forget(self) -> None:
         self.member, self.generation, self.owned, self.waiting = "", -1, None, None
@@ -143,12 +144,19 @@ class World:
             then(consumer, message)
 
     def request(self, consumer, call, then, timeout_ms: int = 400) -> None:
-        """Sends a request, perhaps twice, perhaps never; gives up after a while."""
+        """Sends a request, perhaps twice, perhaps never; gives up after a while.
+
+        In order, as on a connection: a second copy that overtook the next commit would undo it,
+        as it would in Kafka.
+        """
         number = consumer.waiting = next(self.numbers)
         token = consumer, number, then
+        least_ms = max(0, consumer.arrives_ms - self.clock.ms)
         for _ in range(2 if self.random.random() < self.twice else 1):
             if self.random.random() >= self.loss:
-                self.at(self.random.randrange(8), self.deliver, call, token)
+                delay_ms = max(least_ms, self.random.randrange(8))
+                consumer.arrives_ms = max(consumer.arrives_ms, self.clock.ms + delay_ms)
+                self.at(delay_ms, self.deliver, call, token)
         self.at(timeout_ms, self.give_up, consumer, number)
 
     def deliver(self, call, token) -> None:

@@ -15,6 +15,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.native.plain import ENVIRONMENT
+
 EVENT = struct.Struct("<QQQqqIIII")
 WRITE, TRUNCATE, ALLOCATE, SYNC_BEGIN, SYNC_END, CREATE, RENAME, UNLINK, MKDIR, MAP = range(1, 11)
 DSYNC, DIRECTORY, WHOLE = 1, 2, 4
@@ -42,14 +44,17 @@ def shim(folder: Path) -> Path:
     compiler = os.environ.get("CC", "cc").split()
     subprocess.run([*compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra",
                     "-Werror", "-Wl,-Bsymbolic-functions", f"-I{CSRC}", "-o", str(library),
-                    str(Path(__file__).with_name("shim.c")), "-ldl", "-pthread"], check=True)
+                    str(Path(__file__).with_name("shim.c")), "-ldl", "-pthread"], check=True,
+                   env=ENVIRONMENT)
     return library
 
 
 def environment(library: Path, root: Path, record: Path | None = None,
                 faults: Path | None = None) -> dict[str, str]:
     """What a child needs in its environment to be recorded below `root`, and to be failed."""
-    variables = {"LD_PRELOAD": str(library), "SHIM_ROOT": str(root)}
+    # A sanitizer that is preloaded already must stay the first.
+    preload = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+    variables = {"LD_PRELOAD": preload, "SHIM_ROOT": str(root)}
     if record is not None:
         variables["SHIM_RECORD"] = str(record)
     if faults is not None:

@@ -70,6 +70,13 @@ class Writer:
         self.thread.start()
         return self
 
+    def wait_acked(self, count: int, wait_s: float = 60.0) -> None:
+        """Until `count` more records are acknowledged, however slow the machine is."""
+        goal, end_s = self.acked_records + count, time.monotonic() + wait_s
+        while self.acked_records < goal:
+            assert self.thread.is_alive() and time.monotonic() < end_s, self.errors[-5:]
+            time.sleep(0.01)
+
     def stop(self) -> None:
         """End, after what is in flight was answered or lost."""
         self.stopping.set()

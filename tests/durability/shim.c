@@ -49,7 +49,7 @@ static char own_root[PATH_MAX];
 /* What is armed, under the lock: the call at which it happens is counted down to. */
 enum { NOTHING, FAIL_ONCE, FULL, DIE, SHORT };
 static int armed, armed_code;
-static int64_t calls_left, calls_seen;
+static int64_t calls_left;
 static int happened;
 
 /* ---- files by a number of their own: file systems use inodes again ---- */
@@ -181,7 +181,6 @@ static int fault(const char *kind, const char *path) {
 
 /* Caller holds the lock. The errno of a call that changes the disk, or 0; `room`: it takes some. */
 static int due(int room) {
-    calls_seen++;
     if (armed == NOTHING) return 0;
     if (happened) return armed == DIE ? EIO : armed == FULL && room ? ENOSPC : 0;
     if (armed == FULL && !room) return 0;
@@ -498,13 +497,6 @@ void shim_arm(int what, int64_t calls, int code) {
 int shim_happened(void) {
     pthread_mutex_lock(&lock);
     int result = happened;
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-int64_t shim_calls(void) {
-    pthread_mutex_lock(&lock);
-    int64_t result = calls_seen;
     pthread_mutex_unlock(&lock);
     return result;
 }

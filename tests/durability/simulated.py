@@ -8,6 +8,7 @@ Invariants: (1) what a crash leaves comes from the record of calls alone (disk.P
 
 import ctypes
 import itertools
+import os
 import random
 from pathlib import Path
 
@@ -25,7 +26,6 @@ class SimulatedDisk:
         self._lib.shim_table.restype = ctypes.c_size_t
         self._lib.shim_id.restype = ctypes.c_uint64
         self._lib.shim_id.argtypes = [ctypes.c_uint64]
-        self._lib.shim_calls.restype = ctypes.c_int64
         self._lib.shim_arm.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int]
         self._folder = folder
         self._numbers = itertools.count()
@@ -49,12 +49,13 @@ class SimulatedDisk:
     def happened(self) -> bool:
         return bool(self._lib.shim_happened())
 
-    @property
-    def calls(self) -> int:
-        return self._lib.shim_calls()
-
     def rename(self, path: Path, goal: Path) -> None:
         assert self._lib.rename(str(path).encode(), str(goal).encode()) == 0, path
+
+    def sync(self, path: Path) -> None:
+        file = os.open(path, os.O_RDONLY)
+        assert self._lib.fsync(file) == 0, path
+        os.close(file)
 
     def power_cut(self, generator: random.Random | None) -> None:
         """Goes on from what a power cut now leaves: `generator` chooses of what no sync covers."""

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from pylog._native import log
+from pylog._native.batch import build as built
 from tests.brokers import Brokerd, answers
 from tests.durability.disk import environment
 from tests.wire import raw
@@ -123,6 +125,29 @@ def test_a_full_file_system_refuses_serves_reads_and_recovers(small_disk, tmp_pa
             row = produce(connection, topic, batch())
             assert (row["error_code"], row["base_offset"]) == (0, count)
         broker.kill()
+
+
+def test_a_full_file_system_leaves_epochs_for_later_and_a_start_makes_them(small_disk):
+    directory = log.LogDir(small_disk / "data", 1)
+    one = log.Log.open(directory, "t", 0, bytes(16), {"preallocate": False}, now_ms=1)
+    for epoch in (0, 1):
+        one.become_leader(epoch)
+        one.append(built([(b"", bytes(100), 1, [])]), 1)
+        if epoch == 0:
+            one.flush()
+    (small_disk / "rest").write_bytes(b"")
+    with pytest.raises(OSError), open(small_disk / "rest", "ab", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    one.flush()
+    assert (one.flushed_offset, one.recovery_point, directory.offline) == (2, 1, False)
+    one.release()
+    again = log.Log.open(directory, "t", 0, bytes(16), now_ms=1, recovery_point=1)
+    assert [again.epoch_of(offset) for offset in (0, 1)] == [0, 1]
+    (small_disk / "rest").unlink()
+    again.flush()
+    assert again.recovery_point == 2
+    again.release()
 
 
 def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):

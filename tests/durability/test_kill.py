@@ -30,7 +30,8 @@ def _kill_loop(broker: Brokerd, generator, rounds: int, acks: int) -> None:
             row = ask(connection, raw.METADATA, 12, topics=[{"name": topic, "topic_id": None}],
                       allow_auto_topic_creation=False)["topics"][0]
         assert (row["topic_id"], len(row["partitions"])) == (identity, 4), turn
-    time.sleep(0.5)
+    for writer in writers:
+        writer.wait_acked(20)
     for writer in writers:
         writer.stop()
     for writer in writers:
@@ -58,7 +59,7 @@ def test_a_kill_during_recovery_does_no_harm(ram, random_source):
         topic = unique("twice-killed")
         create_topic(broker.port, topic)
         writer = Writer(0, broker.port, topic, 0, idempotent=True).start()
-        time.sleep(0.5)
+        writer.wait_acked(500)
         broker.kill()
         for _ in range(5):
             broker.spawn()
@@ -74,12 +75,12 @@ def test_a_clean_stop_keeps_topics_ids_records_and_producer_state(ram):
         topic = unique("stopped")
         identity = create_topic(broker.port, topic, 3, retention_ms=123456789)
         writer = Writer(0, broker.port, topic, 2, idempotent=True).start()
-        time.sleep(0.4)
+        writer.wait_acked(100)
         with Connection(broker.port) as connection:
             cluster = ask(connection, 60, 0)["cluster_id"]
         assert broker.stop() == 0
         broker.start()
-        time.sleep(0.3)
+        writer.wait_acked(100)
         writer.stop()
         assert not set(writer.errors) & {45, 47}
         assert check(writer, read_all(broker.port, topic, 2)) == writer.acked_records > 0

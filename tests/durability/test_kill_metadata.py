@@ -24,6 +24,13 @@ class _Churn:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
+    def wait_answered(self, wait_s: float = 60.0) -> None:
+        """Until the first topic is there, however slow the machine is."""
+        end_s = time.monotonic() + wait_s
+        while not self.there and not self.gone:
+            assert self.thread.is_alive() and time.monotonic() < end_s
+            time.sleep(0.01)
+
     def stop(self) -> None:
         self.stopping.set()
         self.thread.join(30)
@@ -61,7 +68,8 @@ def test_topics_that_were_answered_for_survive_kill_9_and_deleted_ones_do_not(ra
     with Brokerd(ram) as broker:
         for _ in range(ROUNDS):
             churn = _Churn(broker)
-            time.sleep(random_source.uniform(0.2, 0.6))
+            churn.wait_answered()
+            time.sleep(random_source.uniform(0.1, 0.5))
             broker.kill()
             churn.stop()
             broker.start()

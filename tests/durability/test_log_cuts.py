@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from pylog._native import batch, cleaner, log, moves
-from tests.durability.simulated import FAIL_ONCE, SimulatedDisk
+from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.native.test_log import NOW, TOPIC_ID, make, offsets
 
 CONFIG = {"internal.segment.bytes": 1_000, "index.interval.bytes": 1, "file.delete.delay.ms": 0,
@@ -181,3 +181,80 @@ def test_what_a_start_cut_off_does_not_come_back_after_the_next_power_cut(disk):
     assert again.end_offset < int(second.stem) and not second.exists()
     cut(disk, again)
     assert opened(disk, COMPACTED).end_offset < int(second.stem)
+
+
+def numbered(one, producer, sequence):
+    return one.append(make(1, size=400, producer_id=producer, producer_epoch=0,
+                           base_sequence=sequence), NOW)
+
+
+def test_producers_are_not_said_to_have_written_what_a_power_cut_took(disk):
+    one = opened(disk, COMPACTED)
+    for sequence in range(6):
+        numbered(one, 7, sequence)
+    one.release()
+    folder = disk.root / "a" / "t-0"
+    logs = sorted(folder.glob("*.log"))
+    lost = int(logs[1].stem)
+    logs[1].write_bytes(b"")
+    logs[2].write_bytes(logs[2].read_bytes()[:100])
+    again = opened(disk, COMPACTED, recovery_point=lost, log_start_offset=0)
+    assert again.end_offset == int(logs[2].stem)
+    # It heard nothing of the lost ones and sends them again: they are no duplicates.
+    assert numbered(again, 7, lost) == (again.end_offset - 1,) * 2
+
+
+def test_the_producers_of_a_history_that_was_cut_off_are_not_those_of_the_next(disk):
+    one = opened(disk)
+    numbered(one, 7, 0)
+    numbered(one, 7, 1)
+    one.settle(NOW)
+    folder = disk.root / "a" / "t-0"
+    disk.sync(folder / f"{2:020}.snapshot")
+    disk.sync(folder)
+    one.truncate(1)
+    numbered(one, 8, 0)
+    one.flush()
+    cut(disk, one)
+    again = opened(disk, recovery_point=2)
+    assert again.end_offset == 2 and numbered(again, 7, 1) == (2, 2)
+
+
+def test_a_truncation_whose_files_keep_their_names_takes_the_directory_offline(disk):
+    one = opened(disk)
+    for _ in range(6):
+        one.append(make(1, size=400), NOW)
+    disk.arm(FAIL_ONCE, 0, errno.EIO)
+    with pytest.raises(log.StorageError):
+        one.truncate(3)
+    assert one.log_dir.offline
+
+
+def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
+    one = opened(disk)
+    one.append(make(1, size=50), NOW)
+    one.flush()
+    one.append(make(1, size=50), NOW)
+    one.become_leader(one.last_epoch + 1)
+    epoch = one.last_epoch
+    one.append(make(1, size=50), NOW)
+    disk.arm(FULL, 0, 0)
+    one.flush()
+    assert disk.happened and not one.log_dir.offline and one.flushed_offset == 3
+    # A start makes what is missing from the batches: it must look at them.
+    point = one.recovery_point
+    assert point == 1
+    with pytest.raises(log.StorageError):
+        one.settle(NOW)
+    assert not one.log_dir.offline
+    cut(disk, one)
+    again = opened(disk, recovery_point=point)
+    assert again.end_offset == 3
+    assert [again.epoch_of(offset) for offset in (1, 2)] == [epoch - 1, epoch]
+    again.append(make(1, size=50), NOW)
+    disk.arm(FULL, 0, 0)
+    again.flush()
+    assert again.recovery_point < again.flushed_offset
+    disk.arm(NOTHING)
+    again.flush()
+    assert again.recovery_point == again.flushed_offset

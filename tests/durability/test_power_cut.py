@@ -38,6 +38,8 @@ def _load(ram, preload, load_s: float):
                           codec=[raw.NONE, raw.LZ4, raw.ZSTD][number],
                           pause_s=0.002).start() for number in range(3)]
         time.sleep(load_s)
+        for writer in writers:
+            writer.wait_acked(50)
         broker.kill()
         for writer in writers:
             writer.stop()
@@ -113,7 +115,7 @@ def test_the_same_cut_shows_that_kafka_loses_what_it_acknowledged(ram, preload, 
         topic = unique("cut")
         create_topic(broker.port, topic, 1)
         writer = Writer(0, broker.port, topic, 0, idempotent=False).start()
-        time.sleep(2)
+        writer.wait_acked(200)
         broker.kill()
         writer.stop()
     events = read_record(record)

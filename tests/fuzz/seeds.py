@@ -1,9 +1,12 @@
 """Writes a start corpus for each fuzz target: `python tests/fuzz/seeds.py DIRECTORY`."""
 
+import re
 import sys
+import tempfile
 from pathlib import Path
 
-from pylog._native import batch, compress
+from pylog._native import batch, compress, log, moves
+from tests.native.test_log import NOW, make, opened
 from tests.wire import raw
 
 RECORDS = [
@@ -15,7 +18,7 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "columns", "inflate", "serve", "frames"):
+    for target in ("batch", "columns", "inflate", "serve", "frames", "log"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
@@ -32,6 +35,7 @@ def main(directory: Path) -> None:
     bare = bytes([compress.SNAPPY - 1, 0]) + compress.compress(compress.SNAPPY, plain)[20:]
     (directory / "inflate" / "snappy-bare").write_bytes(bare)
     requests(directory)
+    partitions(directory / "log")
 
 
 def requests(directory: Path) -> None:
@@ -46,6 +50,31 @@ def requests(directory: Path) -> None:
         (directory / "serve" / name).write_bytes(bytes([key | version << 1]) + body)
         frame = raw.frame(raw.header(key, version) + body)
         (directory / "frames" / name).write_bytes(frame[:4] + b"\0" + frame[4:])
+
+
+def partitions(directory: Path) -> None:
+    """Files of small logs as fuzz_log takes them: kind, length, bytes."""
+    source = Path(__file__).with_name("fuzz_log.c").read_text()
+    names = re.findall(r'"([\d\w.-]+)"', source.partition("NAMES[] = {")[2].partition("}")[0])
+    for codec in range(5):
+        with tempfile.TemporaryDirectory() as root:
+            one = opened(log.LogDir(root, 1), config={
+                "internal.segment.bytes": 10**4, "index.interval.bytes": 100})
+            for sequence in range(10):
+                one.append(make(1, codec=codec, producer_id=7, producer_epoch=0,
+                                base_sequence=sequence, attributes=batch.TRANSACTIONAL), NOW)
+            moves.seal(one, NOW)
+            one.append(make(3), NOW)
+            one.close(NOW)
+            # fuzz_log's topic has another id.
+            files = {path.name: path.read_bytes() for path in Path(root, "t-0").iterdir()
+                     if path.name != "partition.metadata"}
+        parts = [bytes([names.index(name) | 0x80]) + len(data).to_bytes(2, "big") + data
+                 for name, data in files.items() if name in names]
+        aborted = bytes(2) + b"".join(n.to_bytes(8, "big") for n in (7, 2, 5, 6))
+        parts.append(bytes([3, 0, 34]) + aborted)
+        for flags in (0, 0x08, 0x10, 0x22, 0x46):
+            (directory / f"{codec}-{flags}").write_bytes(bytes([flags, 0, 3]) + b"".join(parts))
 
 
 if __name__ == "__main__":

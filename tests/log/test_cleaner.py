@@ -135,6 +135,30 @@ def test_threads_follow_the_setting_and_the_limit_slows_them(tmp_path):
     node.stop()
 
 
+@pytest.mark.parametrize("limit, passes", [("0", False), ("-5", True), ("NaN", True),
+                                           ("Infinity", True)])
+@pytest.mark.parametrize("load_factor", ["0.9", "0", "-1", "2", "NaN"])
+def test_no_value_that_kafka_takes_ends_a_thread(tmp_path, limit, passes, load_factor):
+    node = Node(tmp_path, log_cleaner_threads="1", log_cleaner_backoff_ms="10",
+                log_cleaner_io_max_bytes_per_second=limit,
+                log_cleaner_io_buffer_load_factor=load_factor)
+    node.create("compacted", configs=COMPACT)
+    append(node, "compacted", [1, 2] * 60)
+    end_s = time.monotonic() + (20 if passes else 0.3)
+    node.logs.cleaner.tend()
+    while not node.logs.cleaner.stats()["passes"] and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert bool(node.logs.cleaner.stats()["passes"]) is passes
+    assert node.logs.cleaner._threads[0].is_alive()
+    # What is set while it stands still holds at once.
+    node.settings.set_dynamic({"log.cleaner.io.max.bytes.per.second": "1e9"}, {})
+    end_s = time.monotonic() + 20
+    while not node.logs.cleaner.stats()["passes"]:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    node.stop()
+
+
 def test_compact_and_delete_together_also_delete(node):
     node.create("both", configs={**COMPACT, "cleanup.policy": "compact,delete",
                                  "retention.bytes": str(2 * MIB)})

@@ -47,6 +47,18 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     node.stop()
 
 
+def test_a_long_name_is_set_aside_like_a_short_one(tmp_path):
+    disks = Directories([str(tmp_path)], {"log.dir.free.bytes.min": 0}, None)
+    disks.open()
+    for name in ("t-0", "t" * 249 + "-0"):
+        (tmp_path / name).mkdir()
+        disks.set_aside(0, name)
+        assert not (tmp_path / name).exists()
+    assert disks.online(0)
+    assert len(list(tmp_path.glob("t*-0.*-stray"))) == 2
+    disks.close()
+
+
 def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     paths = [str(tmp_path / name) for name in "abc"]
     (tmp_path / "c").write_text("no directory")
@@ -55,6 +67,10 @@ def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     assert [number for number, _ in disks.usable()] == [0, 1]
     assert disks.newly_failed() == [] and disks.fatal() is None
     disks.loads[0] = 5
+    assert disks.least_loaded() == 1
+    disks.natives[1].look_at_space(1 << 62)
+    assert disks.least_loaded() == 0
+    disks.natives[1].look_at_space(0)
     assert disks.least_loaded() == 1
     disks.fail(1, OSError(errno.EIO, "broken"))
     assert disks.newly_failed() == [1] and disks.least_loaded() == 0

@@ -1,5 +1,6 @@
 import os
 import resource
+import shutil
 import time
 
 import pytest
@@ -128,6 +129,32 @@ def test_a_partition_in_two_directories_stops_the_start(tmp_path):
         Node(paths)
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_directory_of_an_earlier_topic_of_the_name_does_not_stop_the_start(tmp_path, first):
+    """A disk was away while its topic was deleted and another of that name was made."""
+    places = [tmp_path / name for name in ("a", "b")]
+    node = Node(f"{places[0]},{places[1]}")
+    node.create("t")
+    append(node, "t")
+    node.stop()
+    now = next(place for place in places if (place / "t-0").exists())
+    other = next(place for place in places if place != now)
+    shutil.copytree(now / "t-0", other / "t-0")
+    metadata = other / "t-0" / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    if first == "b":
+        # Whichever directory is looked at first.
+        os.rename(other / "t-0", tmp_path / "kept")
+        os.rename(now / "t-0", other / "t-0")
+        os.rename(tmp_path / "kept", now / "t-0")
+        now, other = other, now
+    node = Node(f"{places[0]},{places[1]}")
+    assert node.logs.get("t", 0).end_offset == 3
+    assert (now / "t-0").exists()
+    assert [path.name.endswith("-stray") for path in other.glob("t-0*")] == [True]
+    node.stop()
+
+
 def test_damaged_text_checkpoints_are_as_good_as_none(tmp_path):
     path = str(tmp_path / "x")
     assert checkpoints.read_offsets(path) == {}
@@ -144,6 +171,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize("topics", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_partitions_start_fast_and_stay_small(tmp_path, topics):
     node = Node(tmp_path)

@@ -1,6 +1,7 @@
 """Partitions that move between the log directories of a node, with writes going on."""
 
 import os
+import re
 import shutil
 
 import pytest
@@ -116,6 +117,28 @@ def test_where_it_moved_is_found_again_after_a_stop_and_after_a_crash(paths):
         assert node.logs.place("t", 0) == place
         assert len(content(node.logs.get("t", 0))) == count
         node.stop()
+
+
+def names(paths) -> list[str]:
+    return sorted(re.sub("[0-9a-f]{32}", "id", name) for path in paths for name in os.listdir(path)
+                  if name.startswith("t-"))
+
+
+def test_what_a_move_leaves_to_be_deleted_has_a_name_that_kafka_knows(paths):
+    """Kafka does not start beside `t-0.id-delete.id-delete`."""
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.move("t", 0, 1 - node.logs.place("t", 0))
+    moved(node)
+    node.logs.leave_moved()
+    node.logs.finish_moves()
+    assert names(paths) == ["t-0", "t-0.id-delete"]
+    node.logs.move("t", 0, 1 - node.logs.place("t", 0))
+    node.logs.moves.cancel("t", 0)
+    node.delete("t")
+    assert names(paths) == ["t-0.id-delete"] * 3
+    node.stop()
 
 
 def test_a_move_that_is_called_off_leaves_everything_as_it_was(node, paths):

@@ -229,7 +229,7 @@ def test_a_slow_request_is_one_line_of_the_log(brokerd, address):
         connection.send(raw.frame(raw.header(raw.FETCH, 11, 5, client_id=b"lazy one") + body))
         time.sleep(0.5)
         connection.receive()
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 30
     while 'client="lazy one"' not in brokerd.log.read_text():
         assert time.monotonic() < end_s, brokerd.tail()
         time.sleep(0.05)

@@ -311,6 +311,24 @@ def test_a_swap_that_a_crash_left_is_finished_by_the_next_start(directory, tmp_p
         crashed.read(offset, max_bytes=100)
 
 
+def test_a_swap_with_a_damaged_offset_takes_no_segment_that_it_does_not_cover(
+        directory, tmp_path):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % number, b"v" * 60)])
+    fill(one)
+    end = one.end_offset
+    one.release()
+    second, third = sorted(_logs(directory))[1:3]
+    covered = second.read_bytes()
+    # The offset of the last batch lies outside its checksum.
+    last = max(position for position, _ in batch.walk(covered))
+    swap = second.with_suffix(".log.swap")
+    swap.write_bytes(covered[:last] + b"\x7f" + covered[last + 1:])
+    opened(directory, recovery_point=end)
+    assert third.exists() and not swap.exists()
+
+
 def test_a_pass_whose_segments_were_deleted_meanwhile_changes_nothing(directory):
     one = opened(directory)
     for number in range(200):

@@ -50,6 +50,8 @@ def length_over_three(content, position):
 HEADERS = {
     "length": (8, b"\xff" * 4), "magic": (16, b"\x07"), "zeros": (0, bytes(61)),
     "random": (0, bytes(range(7, 107))),
+    # Outside the checksum: the next offset would be a negative one.
+    "base offset": (0, b"\x7f" + 7 * b"\xff"), "negative base offset": (0, b"\x80"),
 }
 
 
@@ -133,6 +135,29 @@ def test_a_damaged_end_below_the_recovery_point_stays_and_the_log_goes_on_behind
     third = opened(directory, recovery_point=end)
     assert third.end_offset == end + 1
     assert offsets(third.read(end)) == [end]
+
+
+def test_a_sealed_segment_that_begins_with_no_batch_is_never_sent(directory, tmp_path):
+    one = filled(directory, SMALL)
+    end = one.end_offset
+    one.release()
+    first, second = files(tmp_path)[:2]
+    spoil(first, 0, 8, b"\xff" * 4)
+    again = opened(directory, config=SMALL, recovery_point=end)
+    with pytest.raises(log.CorruptLog):
+        again.read(0, 1 << 20)
+    assert offsets(again.read(2, 1 << 20))[0] == 2
+    assert offsets(again.read(int(second.stem), 1 << 20))[0] == int(second.stem)
+
+
+def test_a_file_whose_name_is_no_offset_that_a_log_can_have_is_left_alone(directory, tmp_path):
+    filled(directory).release()
+    other = tmp_path / "t-0" / "09223372036854775800.log"
+    other.write_bytes(b"")
+    again = opened(directory)
+    assert again.end_offset == 2 * COUNT
+    assert again.append(make(1), NOW)[0] == 2 * COUNT
+    assert other.exists()
 
 
 CUTS = {

@@ -26,7 +26,7 @@ def server():
         yield running
 
 
-def eventually(holds, wait_s: float = 5.0) -> None:
+def eventually(holds, wait_s: float = 30.0) -> None:
     end_s = time.monotonic() + wait_s
     while not holds():
         assert time.monotonic() < end_s, "it did not come about in time"
@@ -100,10 +100,10 @@ def test_200_pipelined_requests_get_200_answers_in_order(server):
 def test_produces_wait_side_by_side_and_others_one_by_one(server):
     with server.connect() as c:
         begin_s = time.monotonic()
-        c.send(b"".join(request(PRODUCE, i, "W", 200) for i in range(10)))
+        c.send(b"".join(request(PRODUCE, i, "W", 1000) for i in range(10)))
         for i in range(10):
             c.take(i)
-        assert time.monotonic() - begin_s < 1.9
+        assert time.monotonic() - begin_s < 9
         begin_s = time.monotonic()
         c.send(b"".join(request(FETCH, i, "D", 50) for i in range(4)))
         for i in range(4):
@@ -352,10 +352,10 @@ def test_a_client_that_never_reads_is_one_request_at_a_time(server):
 
 
 def test_an_idle_connection_is_closed_and_one_at_work_is_not():
-    with ReactorServer(idle_ms=300) as server:
+    with ReactorServer(idle_ms=1500) as server:
         with server.connect() as idle, server.connect() as waiting, server.connect() as busy:
-            waiting.post(FETCH, 1, "D", 900)
-            for _ in range(9):
+            waiting.post(FETCH, 1, "D", 2500)
+            for _ in range(25):
                 busy.ask(PRODUCE, "A")
                 time.sleep(0.1)
             assert idle.closed(0.05)
@@ -389,12 +389,13 @@ def test_ipv6_clients_are_served_and_named():
 
 
 def test_stop_answers_what_is_in_flight_and_closes():
-    with ReactorServer(drain_ms=2000) as server:
+    with ReactorServer(drain_ms=10_000) as server:
         with server.connect() as fetch, server.connect() as produce, server.connect() as idle:
             fetch.post(FETCH, 1, "D", 60_000)
-            produce.post(PRODUCE, 1, "W", 300)
+            produce.post(PRODUCE, 1, "W", 2000)
             idle.ask(PRODUCE, "A")
-            time.sleep(0.1)  # What the reactor has not read is not in flight.
+            # What the reactor has not read is not in flight; the third is the question itself.
+            eventually(lambda: server.stats()["requests_in_flight"] == 3)
             server.process.stdin.close()
             server.process.stdin = None
             assert fetch.take(1) == b"timeout"
@@ -421,14 +422,14 @@ def test_a_throttled_connection_is_answered_at_once_and_then_left_alone(server):
     for key, letter in ((PRODUCE, "T"), (FETCH, "T"), (METADATA, "t")):
         with server.connect() as c, server.connect() as other:
             start_s = time.monotonic()
-            c.send(request(key, 1, letter, 300) + request(key, 2, "A" if key < 3 else "e", 5))
+            c.send(request(key, 1, letter, 1500) + request(key, 2, "A" if key < 3 else "e", 5))
             c.take(1)
             answered_s = time.monotonic() - start_s
             assert other.ask(PRODUCE, "A", 1) == b"A\0\0\0\1"
             others_s = time.monotonic() - start_s
             c.take(2)
-            assert answered_s < 0.25 and others_s < 0.25, (answered_s, others_s)
-            assert time.monotonic() - start_s >= 0.29
+            assert answered_s < 1.4 and others_s < 1.4, (answered_s, others_s)
+            assert time.monotonic() - start_s >= 1.49
 
 
 def test_a_silent_request_throttles_what_follows(server):
@@ -454,12 +455,12 @@ def test_nothing_is_read_from_a_muted_connection(server):
 
 def test_answers_of_requests_in_flight_leave_while_the_connection_is_muted(server):
     with server.connect() as c:
-        c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "T", 3000)
+        c.send(request(PRODUCE, 1, "W", 50) + request(PRODUCE, 2, "T", 10_000)
                + request(PRODUCE, 3, "A", 1))
         start_s = time.monotonic()
         c.take(1)
         c.take(2)
-        assert time.monotonic() - start_s < 2
+        assert time.monotonic() - start_s < 8
         assert c.quiet(0.2)
 
 
@@ -496,9 +497,9 @@ def raw_request(key: int, correlation_id: int, client_id: bytes, letter: str) ->
 
 
 def test_a_muted_connection_is_not_idle():
-    with ReactorServer(idle_ms=300) as server, server.connect() as c:
-        c.send(request(PRODUCE, 1, "T", 700))
+    with ReactorServer(idle_ms=1500) as server, server.connect() as c:
+        c.send(request(PRODUCE, 1, "T", 2500))
         c.take(1)
-        time.sleep(0.6)
+        time.sleep(2.2)
         assert server.stats()["connections_idle"] == 0
         assert c.ask(PRODUCE, "A", 1)[:1] == b"A"

@@ -59,13 +59,13 @@ def test_a_delay_holds_the_answers_that_it_names(broker):
 
 def test_delayed_answers_of_one_connection_do_not_wait_for_each_other(broker):
     body = raw.produce_body(8, "t", [(0, raw.batch())])
-    with broker.faults.delay(300, "Produce"), Connection(broker.port) as connection:
+    with broker.faults.delay(1000, "Produce"), Connection(broker.port) as connection:
         began_s = time.monotonic()
         for number in range(5):
             connection.send(raw.frame(raw.header(raw.PRODUCE, 8, number) + body))
         for number in range(5):
             connection.answer(raw.PRODUCE, 8, number)
-        assert 0.3 <= time.monotonic() - began_s < 1.2
+        assert 1 <= time.monotonic() - began_s < 4.5
 
 
 def test_refused_connections_are_taken_again_when_it_is_over(broker):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from pylog import cli
@@ -161,7 +162,10 @@ def test_ctrl_c_is_quiet(brokerd):
     words = ["groups", "explain", "--sample", "--seconds", "60", _group(brokerd, topic)]
     with subprocess.Popen([*PYLOG, *words, "-b", brokerd.bootstrap], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
-        time.sleep(1.5)
+        end_s = time.monotonic() + 30
+        while not psutil.Process(process.pid).net_connections() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == app.EXIT_INTERRUPTED and (out, err.strip()) == (b"", b"")

@@ -1,0 +1,64 @@
+"""Which log directory holds which partition, at a start.
+
+Owns: nothing; renames what is not the partition's.
+Called by: log.manager, before the partitions are opened.
+Invariants: (1) a partition is in one directory: of two that claim its name one is set aside, or the
+  start ends; (2) nothing is deleted here.
+Source: Kafka's directory names; KIP-113 (moves), KIP-516 (partition.metadata).
+"""
+
+import os
+import re
+
+from pylog.log import partitions
+from pylog.log.errors import StartError
+from pylog.log.moves import FUTURE
+
+METADATA_PARTITION = "__cluster_metadata-0"
+
+_PARTITION_DIRECTORY = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
+
+
+def is_partition(name: str) -> bool:
+    """Whether a directory of that name is of a topic's partition."""
+    return _PARTITION_DIRECTORY.fullmatch(name) is not None and name != METADATA_PARTITION
+
+
+def find(disks, ids: dict) -> tuple[dict, list]:
+    """(partition directory -> number of its log directory, paths that are to be removed).
+
+    disks: Directories, with their listings. ids: topic -> id. Raises StartError.
+    """
+    places = {}
+    for number, listing in enumerate(disks.listings):
+        for name in filter(is_partition, listing):
+            places[name] = number if name not in places else _the_topics(
+                disks, name, (places[name], number), ids)
+    return places, _complete_moves(disks, places)
+
+
+def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
+    """Of two directories of one name the one that is the topic's. Keeps (1).
+
+    While a disk was away its topic was deleted, and another of that name made.
+    """
+    wanted = ids.get(name.rpartition("-")[0])
+    found = [partitions.topic_id_in(os.path.join(disks.paths[number], name)) for number in numbers]
+    for at in (1, 0):
+        if found[at] is not None and found[at] != wanted:
+            disks.set_aside(numbers[at], name)
+            return numbers[1 - at]
+    raise StartError(f"{name} is in both {disks.paths[numbers[0]]} and {disks.paths[numbers[1]]}")
+
+
+def _complete_moves(disks, places: dict) -> list:
+    """What a stop in the middle of a move left: the only copy becomes the partition."""
+    left_over = []
+    for number, listing in enumerate(disks.listings):
+        for found in filter(None, map(FUTURE.fullmatch, listing)):
+            if found[1] in places or not is_partition(found[1]):
+                left_over.append(os.path.join(disks.paths[number], found[0]))
+            else:
+                disks.rename(number, found[0], found[1])
+                places[found[1]] = number
+    return left_over
