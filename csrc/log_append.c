@@ -257,6 +257,34 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     return result;
 }
 
+int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
+                      int64_t now_ms) {
+    pthread_mutex_lock(&log->append_lock);
+    int result = log_append_gate(log);
+    if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
+    int64_t before = atomic_load(&log->end_offset);
+    if (result == 0 && end < before) result = LOG_E_RANGE;
+    struct segment *s = result == 0 ? log->segments[log->segment_count - 1] : NULL;
+    /* Two segments never begin with the same offset. */
+    if (s != NULL && before > s->base_offset &&
+        log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
+        result = log_roll(log, before, now_ms);
+        s = log->segments[log->segment_count - 1];
+    }
+    if (result == 0 && (result = segment_pin(s, false)) != 0)
+        result = log_storage_error(log, result, "open");
+    else if (result == 0) {
+        result = log_append_write(log, s, bytes, len);
+        if (result == 0)
+            log_publish(log, s, atomic_load(&s->bytes) + (int64_t)len, end);
+        segment_unpin(s);
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    log_wake_after_append(log);
+    return result;
+}
+
 /* The end of an empty log, whose files are not made yet. */
 static void log_end_at(struct log *log, int64_t offset) {
     pthread_mutex_lock(&log->view_lock);

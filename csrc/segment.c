@@ -387,6 +387,11 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
         struct segment_hole hole;
         int result = segment_scan_header(scan, h);
+        /* A header within a known hole may look like one. */
+        if (result == 1 && !scan->strict &&
+            segment_hole_behind(scan->segment, scan->position, &hole) &&
+            hole.position <= scan->position)
+            result = LOG_E_CORRUPT;
         if (result != LOG_E_CORRUPT || scan->strict) return result;
         result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
         if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;

@@ -15,7 +15,7 @@ from pylog._native.log cimport LogDir
 KINDS = ("cut", "dropped", "kept")
 REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
            "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
-           "it follows a cut")
+           "it follows a cut", "records that cannot be inflated")
 
 Damage = namedtuple("Damage", (
     "partition", "segment", "offset", "position", "bytes", "kind", "reason"))
