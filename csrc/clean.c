@@ -206,8 +206,8 @@ static bool has_horizon(const struct batch_header *h) {
     return (h->attributes & BATCH_DELETE_HORIZON) != 0;
 }
 
-/* A batch without records that keeps a producer's sequence. */
-static int make_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w) {
+int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w) {
+    free(w->made);
     w->made = malloc(BATCH_HEADER_BYTES);
     if (w->made == NULL) return BATCH_E_MEMORY;
     memcpy(w->made, p, BATCH_HEADER_BYTES);
@@ -301,12 +301,12 @@ static int keep_batch(const struct clean_batch_rules *rules, const uint8_t *p,
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
     bool ages = !has_horizon(h) && (marker ? facts->empty_marker : look.tombstones);
     if (look.kept == 0) {
-        if (!facts->last_of_producer) return 0;
+        if (!facts->stays) return 0;
         if (look.read == 0) {
             *out = (struct clean_kept){p, batch_bytes(h), 0, 0};
             return 0;
         }
-        result = make_empty(p, h, w);
+        result = clean_empty(p, h, w);
     } else if (look.kept == look.read && !ages) {
         out->bytes = p;
         out->len = batch_bytes(h);
@@ -333,8 +333,8 @@ int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
     bool marker = (h->attributes & BATCH_CONTROL) != 0;
     bool over = has_horizon(h) && rules->now_ms >= h->base_timestamp;
     if (facts->aborted || (marker && facts->empty_marker && over)) {
-        if (!facts->last_of_producer) return 0;
-        int result = make_empty(p, h, w);
+        if (!facts->stays) return 0;
+        int result = clean_empty(p, h, w);
         out->bytes = w->made;
         out->len = w->made_len;
         return result;

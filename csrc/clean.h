@@ -58,7 +58,7 @@ void clean_work_free(struct clean_work *w);
 struct clean_batch_facts {
     bool aborted;          /* of an aborted transaction */
     bool empty_marker;     /* a marker of which no data is left */
-    bool last_of_producer; /* its sequence must be remembered */
+    bool stays; /* empty if need be: its producer's last, or beside damage */
 };
 
 struct clean_kept {
@@ -71,6 +71,8 @@ struct clean_kept {
  * Records below `from` are left out. */
 int clean_map(struct keymap *map, const uint8_t *p, const struct batch_header *h, int64_t from,
               uint64_t inflated_bytes_max, struct clean_work *w);
+/* The batch of this header without records, in w->made. 0 or a batch_error. */
+int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_work *w);
 /* 0 and *out, or a batch_error. */
 int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
                 const struct batch_header *h, const struct clean_batch_facts *facts,

@@ -59,6 +59,12 @@ int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
  * may exceed it. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
+/* Before any log is opened: keeps in `where`, a tmpfs, what its logs' last segments look like, and
+ * learns what a process that was killed kept there. Segments that have not changed since are walked
+ * without their contents. Nothing happens where that cannot be had. */
+void log_dir_remember(struct log_dir *dir, const char *where);
+/* Before another process may have the directory, at a stop. */
+void log_dir_forget(struct log_dir *dir);
 /* Below `bytes` of free space clients' appends are refused (log_short_of_space), so that retention,
  * compaction, groups and metadata can go on. 0: never. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
@@ -70,7 +76,8 @@ bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
-    uint64_t recovered_bytes;                      /* walked by recoveries */
+    uint64_t recovered_bytes;                      /* checked by recoveries */
+    uint64_t trusted_bytes; /* of which they read the headers alone: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
@@ -88,7 +95,8 @@ enum log_damage_why {
     LOG_WHY_CRC,
     LOG_WHY_ORDER, /* an offset below that of the batch before */
     LOG_WHY_GAP,   /* the segment behind begins later than this one ends */
-    LOG_WHY_BEHIND /* behind a cut */
+    LOG_WHY_BEHIND, /* behind a cut */
+    LOG_WHY_RECORDS /* a batch with a right CRC whose records cannot be inflated */
 };
 struct log_damage {
     char partition[256]; /* the name of its directory */
@@ -150,11 +158,12 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
 /* Gives the log's directory another name. 0 or a log_error. */
 int log_rename(struct log *log, const char *name);
 /* Appends to `to`, a follower in another log directory, what `from` has beyond its end: about
- * bytes_max. 1: there is more, 0: the ends are equal, negative: a log_error. */
-int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms);
+ * bytes_max. Bytes that are no good batches are copied as they lie, and counted in *damaged. 1:
+ * there is more, 0: the ends are equal, negative: a log_error. */
+int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms, int64_t *damaged);
 /* Ends a move: with no append in between `to` gets the rest and is brought to disk, and `from`
  * leads no more. Waiters of `from` stay, until its flush or its end. */
-int log_hand_over(struct log *from, struct log *to, int64_t now_ms);
+int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *damaged);
 void log_retain(struct log *log);
 void log_release(struct log *log); /* the last one closes the files */
 /* Flushes, writes the producer snapshot and the epoch checkpoint, trims preallocated space. */
@@ -230,6 +239,10 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
  * as they are. */
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms);
 
+/* Bytes that are no good batches, as a copy of another log has them; the log ends at `end` then. */
+int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
+                      int64_t now_ms);
+
 /* ---- read ---- */
 enum log_bound { LOG_BOUND_END = 0, LOG_BOUND_HIGH_WATERMARK = 1, LOG_BOUND_LAST_STABLE = 2 };
 
@@ -252,6 +265,10 @@ int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t byte
  * pages). */
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out);
+/* Where log_read finds no good batch for `offset`: what lies there instead, a hole or a batch that
+ * is broken, whole; next_offset is the first that it did not take. LOG_E_RANGE: there is nothing
+ * wrong. Blocks. */
+int log_read_damage(struct log *log, int64_t offset, struct log_range *out);
 void log_range_release(struct log_range *range);
 /* pread of a range's file, again after a signal; and what a failed read or send of one means for
  * its directory. */

@@ -12,7 +12,7 @@
 #include "clean.h"
 #include "log_clean_state.h"
 
-enum { CLEAN_WINDOW_BYTES = 1 << 20, CLEAN_OUTPUT_BYTES = 1 << 20 };
+enum { CLEAN_OUTPUT_BYTES = 1 << 20 };
 
 /* ---- what may be cleaned ---- */
 
@@ -152,6 +152,7 @@ void log_clean_end(struct log_clean *c) {
     free(c->output.bytes);
     if (c->output.segment != NULL) segment_release(c->output.segment);
     clean_transactions_free(&c->open);
+    clean_transactions_free(&c->open_before);
     clean_transactions_free(&c->aborted);
     if (c->work.inflater != NULL) inflater_free(c->work.inflater);
     clean_work_free(&c->work);
@@ -161,62 +162,6 @@ void log_clean_end(struct log_clean *c) {
 
 void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out) {
     *out = c->figures;
-}
-
-/* ---- reading a source whole, through a window ---- */
-
-static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
-    int64_t left = atomic_load(&s->bytes) - c->position;
-    if ((int64_t)wanted > left) return LOG_E_CORRUPT;
-    if (wanted > c->window.room) {
-        size_t room = wanted > CLEAN_WINDOW_BYTES ? wanted : CLEAN_WINDOW_BYTES;
-        uint8_t *bytes = realloc(c->window.bytes, room);
-        if (bytes == NULL) return LOG_E_MEMORY;
-        c->window.bytes = bytes;
-        c->window.room = room;
-    }
-    size_t take = left < (int64_t)c->window.room ? (size_t)left : c->window.room;
-    int result = segment_read(s, c->position, c->window.bytes, take);
-    c->window.position = c->position;
-    c->window.len = result == 0 ? take : 0;
-    return result;
-}
-
-/* 1 and the batch at `position`, whole and with a right checksum; 0 at the segment's end. */
-static int next_batch(struct log_clean *c, struct segment *s, const uint8_t **p,
-                      struct batch_header *h) {
-    if (c->position >= atomic_load(&s->bytes)) return 0;
-    for (size_t wanted = BATCH_HEADER_BYTES;;) {
-        int64_t within = c->position - c->window.position;
-        if (within < 0 || within + (int64_t)wanted > (int64_t)c->window.len) {
-            int result = read_window(c, s, wanted);
-            if (result != 0) return result;
-            within = 0;
-        }
-        *p = c->window.bytes + within;
-        if (batch_parse(*p, c->window.len - (size_t)within, h) != 0) return LOG_E_CORRUPT;
-        if (wanted >= batch_bytes(h)) break;
-        wanted = batch_bytes(h);
-    }
-    if (batch_check_crc(*p, h) != 0) return LOG_E_CORRUPT;
-    return 1;
-}
-
-static int open_source(struct log_clean *c, struct segment *s) {
-    if (c->pinned) return 0;
-    int result = segment_pin(s, false);
-    if (result == -ENOENT) return LOG_E_WOULD_BLOCK; /* Keeps (3). */
-    if (result != 0) return log_storage_error(c->log, result, "open");
-    c->pinned = true;
-    c->position = 0;
-    c->window.len = 0;
-    return 0;
-}
-
-static void close_source(struct log_clean *c, struct segment *s) {
-    segment_unpin(s);
-    c->pinned = false;
-    c->at++;
 }
 
 /* ---- transactions ---- */
@@ -231,10 +176,16 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
         return result == -ENOENT ? LOG_E_WOULD_BLOCK : log_storage_error(c->log, result, "open");
     segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < c->stable) {
+        /* How an open transaction ended may be told in the hole: nobody knows what may go. */
+        if (scan.hole_end == scan.position && c->open.count > 0) {
+            result = LOG_E_CORRUPT;
+            break;
+        }
         if (h.attributes & BATCH_TRANSACTIONAL) {
             bool control = (h.attributes & BATCH_CONTROL) != 0;
             if (control && (batch_bytes(&h) > sizeof marker ||
-                            segment_read(s, scan.position, marker, batch_bytes(&h)) != 0))
+                            segment_read(s, scan.position, marker, batch_bytes(&h)) != 0 ||
+                            batch_check_crc(marker, &h) != 0))
                 result = LOG_E_CORRUPT;
             else
                 result = clean_follow(&c->open, &c->aborted, &h, marker);
@@ -261,6 +212,14 @@ static int batch_failure(int error) {
     return error == BATCH_E_MEMORY ? LOG_E_MEMORY : LOG_E_CORRUPT;
 }
 
+/* Its records cannot be looked at: it stays as it is, and supersedes nothing. */
+static bool cannot_be_opened(struct log_clean *c, const struct batch_header *h, int error) {
+    if (error != BATCH_E_INFLATE && error != BATCH_E_INFLATE_MAX && error != BATCH_E_CODEC)
+        return false;
+    segment_tell_batch(c->sources[c->at], h, c->position, LOG_WHY_RECORDS);
+    return true;
+}
+
 /* ---- the map ---- */
 
 /* 1: go on, 0: the map is full. */
@@ -274,8 +233,8 @@ static int map_batch(struct log_clean *c, const uint8_t *p, const struct batch_h
         return 1;
     int result = clean_map(c->map, p, h, c->rules.first_dirty,
                            (uint64_t)c->rules.inflated_bytes_max, &c->work);
-    if (result < 0) return batch_failure(result);
-    return result;
+    if (result < 0 && !cannot_be_opened(c, h, result)) return batch_failure(result);
+    return result < 0 ? 1 : result;
 }
 
 static int step_map(struct log_clean *c, int64_t *bytes_left) {
@@ -283,25 +242,27 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
         struct segment *s = c->sources[c->at];
         const uint8_t *p;
         struct batch_header h;
-        int result = open_source(c, s);
+        int result = clean_source_open(c, s);
         if (result != 0) return result;
-        while ((result = next_batch(c, s, &p, &h)) == 1) {
-            result = map_batch(c, p, &h);
+        while ((result = clean_source_next(c, s, &p, &h)) > 0) {
+            int64_t bytes =
+                result == CLEAN_NEXT_BATCH ? (int64_t)batch_bytes(&h) : c->damaged;
+            if (result == CLEAN_NEXT_BATCH) result = map_batch(c, p, &h);
             if (result < 0) return result;
             if (result == 0) {
                 /* The rest is for the next pass; a batch with more keys than the map holds would
                  * stop every pass. */
-                close_source(c, s);
+                clean_source_close(c, s);
                 if (h.base_offset <= c->rules.first_dirty) return LOG_E_MEMORY;
                 c->figures.end_offset = h.base_offset;
                 return 0;
             }
-            c->position += (int64_t)batch_bytes(&h);
-            c->figures.bytes_mapped += (int64_t)batch_bytes(&h);
-            if ((*bytes_left -= (int64_t)batch_bytes(&h)) < 0) return 1;
+            c->position += bytes;
+            c->figures.bytes_mapped += bytes;
+            if ((*bytes_left -= bytes) < 0) return 1;
         }
         if (result < 0) return result;
-        close_source(c, s);
+        clean_source_close(c, s);
     }
     return 0;
 }
@@ -322,27 +283,65 @@ static int flush_output(struct log_clean *c) {
     return 0;
 }
 
-static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
+static int make_room(struct log_clean *c, size_t len) {
     struct clean_output *o = &c->output;
-    struct batch_header h;
-    if (o->len + kept->len > CLEAN_OUTPUT_BYTES) {
+    if (o->len + len > CLEAN_OUTPUT_BYTES) {
         int result = flush_output(c);
         if (result != 0) return result;
     }
-    if (kept->len > o->room) {
-        size_t room = kept->len > CLEAN_OUTPUT_BYTES ? kept->len : CLEAN_OUTPUT_BYTES;
-        uint8_t *bytes = realloc(o->bytes, room);
-        if (bytes == NULL) return LOG_E_MEMORY;
-        o->bytes = bytes;
-        o->room = room;
-    }
+    if (len <= o->room) return 0;
+    size_t room = len > CLEAN_OUTPUT_BYTES ? len : CLEAN_OUTPUT_BYTES;
+    uint8_t *bytes = realloc(o->bytes, room);
+    if (bytes == NULL) return LOG_E_MEMORY;
+    o->bytes = bytes;
+    o->room = room;
+    return 0;
+}
+
+static void took_room(struct log_clean *c, size_t len) {
+    c->output.len += len;
+    atomic_fetch_add(&c->output.segment->bytes, (int64_t)len);
+    c->figures.bytes_written += (int64_t)len;
+}
+
+static int write_batch(struct log_clean *c, const struct clean_kept *kept) {
+    struct clean_output *o = &c->output;
+    struct batch_header h;
+    int result = make_room(c, kept->len);
+    if (result != 0) return result;
     memcpy(o->bytes + o->len, kept->bytes, kept->len);
     batch_parse(kept->bytes, kept->len, &h);
-    int64_t position = atomic_load(&o->segment->bytes);
-    segment_index_batch(o->segment, &h, position);
-    o->len += kept->len;
-    atomic_store(&o->segment->bytes, position + (int64_t)kept->len);
-    c->figures.bytes_written += (int64_t)kept->len;
+    segment_index_batch(o->segment, &h, atomic_load(&o->segment->bytes));
+    took_room(c, kept->len);
+    return 0;
+}
+
+/* Keeps (4). */
+static int write_damage(struct log_clean *c, struct segment *s) {
+    struct clean_output *o = &c->output;
+    struct batch_header h;
+    if (c->dropped) {
+        batch_parse(c->dropped_header, sizeof c->dropped_header, &h);
+        if (clean_empty(c->dropped_header, &h, &c->work) != 0) return LOG_E_MEMORY;
+        struct clean_kept kept = {.bytes = c->work.made, .len = c->work.made_len};
+        int result = write_batch(c, &kept);
+        if (result != 0) return result;
+        c->dropped = false;
+    }
+    for (int64_t at = 0; at < c->damaged;) {
+        int64_t left = c->damaged - at;
+        size_t len = left < CLEAN_OUTPUT_BYTES ? (size_t)left : CLEAN_OUTPUT_BYTES;
+        int result = make_room(c, len);
+        if (result == 0) result = segment_read(s, c->position + at, o->bytes + o->len, len);
+        if (result != 0) return result;
+        took_room(c, len);
+        at += (int64_t)len;
+    }
+    c->figures.bytes_damaged += c->damaged;
+    c->beside_damage = true;
+    /* It was told of where it was. */
+    o->segment->told_holes = o->segment->told_batches = INT64_MAX;
+    atomic_store(&o->segment->damaged, true);
     return 0;
 }
 
@@ -359,9 +358,15 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
     struct clean_batch_facts facts = {.aborted = clean_is_aborted(&c->aborted, h),
                                       .empty_marker =
                                           (h->attributes & BATCH_CONTROL) != 0 && ended == 0,
-                                      .last_of_producer = is_last_of_producer(c, h)};
+                                      .stays = c->beside_damage || is_last_of_producer(c, h)};
     int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
-    if (result < 0) return batch_failure(result);
+    if (result < 0 && cannot_be_opened(c, h, result))
+        kept = (struct clean_kept){p, batch_bytes(h), 0, 0};
+    else if (result < 0)
+        return batch_failure(result);
+    c->beside_damage = false;
+    c->dropped = kept.bytes == NULL;
+    if (c->dropped) memcpy(c->dropped_header, p, sizeof c->dropped_header);
     c->figures.batches_read++;
     c->figures.records_read += kept.read;
     c->figures.records_kept += kept.kept;
@@ -380,9 +385,32 @@ static uint32_t group_end(const struct log_clean *c) {
         if (end > c->at &&
             (bytes > c->rules.segment_bytes || c->sources[end + 1]->base_offset - base > INT32_MAX))
             break;
+        /* Keeps (4): where a swap that a crash cut short ends is told by the file's last batch. */
+        bool damaged = atomic_load(&c->sources[end]->damaged);
+        if (damaged && end > c->at) break;
         end++;
+        if (damaged) break;
     }
     return end;
+}
+
+static int copy_transactions(struct clean_transactions *to, const struct clean_transactions *from) {
+    clean_transactions_free(to);
+    if (from->count == 0) return 0;
+    to->list = malloc(from->count * sizeof *to->list);
+    if (to->list == NULL) return LOG_E_MEMORY;
+    memcpy(to->list, from->list, from->count * sizeof *to->list);
+    to->count = to->capacity = from->count;
+    return 0;
+}
+
+/* Damage was met in a group of several: it is begun anew, and the damaged one is by itself. */
+static int restart_group(struct log_clean *c) {
+    clean_output_discard(c);
+    c->at = c->group;
+    c->figures = c->figures_before;
+    c->beside_damage = c->beside_before;
+    return copy_transactions(&c->open, &c->open_before);
 }
 
 static int begin_group(struct log_clean *c) {
@@ -390,8 +418,12 @@ static int begin_group(struct log_clean *c) {
     char path[SEGMENT_PATH_BYTES];
     c->group = c->at;
     c->group_end = group_end(c);
+    c->figures_before = c->figures;
+    c->beside_before = c->beside_damage;
+    c->dropped = false;
     o->written = 0;
     o->changed = c->group_end > c->at + 1;
+    if (copy_transactions(&c->open_before, &c->open) != 0) return LOG_E_MEMORY;
     o->segment = segment_new(c->log->home, c->sources[c->at]->base_offset, 0, -1);
     if (o->segment == NULL) return LOG_E_MEMORY;
     /* Nobody opens its files before they have their names, and it writes no index until then. */
@@ -403,6 +435,14 @@ static int begin_group(struct log_clean *c) {
     segment_path(o->segment, "log.cleaned", path);
     o->fd = log_dir_open(c->log->home->dir, path, O_WRONLY | O_CREAT | O_TRUNC);
     return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;
+}
+
+/* Readers find the holes of the new file as they found those of the old one. */
+static void map_damage(struct segment *s) {
+    struct segment_hole ignored;
+    if (segment_pin(s, false) != 0) return;
+    segment_hole_at(s, 0, false, &ignored);
+    segment_unpin(s);
 }
 
 static int end_group(struct log_clean *c) {
@@ -419,12 +459,16 @@ static int end_group(struct log_clean *c) {
         (result = log_flush(c->log)) != 0)
         return result;
     if (changed) {
+        struct segment *fresh = o->segment;
+        segment_retain(fresh);
         result = log_swap(c->log, c->sources + c->group, c->group_end - c->group, o->segment,
                           c->truncations);
         if (result == 0 && atomic_load(&o->segment->bytes) > 0) {
             c->figures.segments_after++;
             o->segment = NULL; /* The log has it. */
+            if (atomic_load(&fresh->damaged)) map_damage(fresh);
         }
+        segment_release(fresh);
         if (result != 0) return result;
     } else {
         c->figures.segments_after++;
@@ -454,17 +498,20 @@ static int step_write(struct log_clean *c, int64_t *bytes_left) {
         struct batch_header h;
         int result = c->output.segment == NULL ? begin_group(c) : 0;
         struct segment *s = c->sources[c->at];
-        if (result == 0) result = open_source(c, s);
+        if (result == 0) result = clean_source_open(c, s);
         if (result != 0) return result;
-        while ((result = next_batch(c, s, &p, &h)) == 1) {
-            result = judge_batch(c, p, &h);
-            if (result != 0) return result;
-            c->position += (int64_t)batch_bytes(&h);
-            c->figures.bytes_read += (int64_t)batch_bytes(&h);
-            if ((*bytes_left -= (int64_t)batch_bytes(&h)) < 0) return 1;
+        while ((result = clean_source_next(c, s, &p, &h)) > 0) {
+            bool good = result == CLEAN_NEXT_BATCH;
+            int64_t bytes = good ? (int64_t)batch_bytes(&h) : c->damaged;
+            if (!good && c->group_end > c->group + 1)
+                return (result = restart_group(c)) != 0 ? result : 1;
+            if ((result = good ? judge_batch(c, p, &h) : write_damage(c, s)) != 0) return result;
+            c->position += bytes;
+            c->figures.bytes_read += bytes;
+            if ((*bytes_left -= bytes) < 0) return 1;
         }
         if (result < 0) return result;
-        close_source(c, s);
+        clean_source_close(c, s);
         if (c->at == c->group_end && (result = end_group(c)) != 0) return result;
     }
     return 0;

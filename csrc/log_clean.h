@@ -6,7 +6,9 @@
  * never cleaned; (2) at each moment, and after a crash at each moment, a range of offsets is in the
  * old segments or in the new one, whole: a new file is on disk before the rename to `.log.swap`,
  * and from then on it counts; (3) a pass that meets segments it does not expect (retention,
- * truncation, deletion came in between) changes nothing more. */
+ * truncation, deletion came in between) changes nothing more; (4) damage stays: bytes that are no
+ * good batches are copied as they lie, in a segment of their own, and the batches on both sides of
+ * them stay, empty if need be, so that what a reader finds missing is what was missing before. */
 #ifndef PYLOG_LOG_CLEAN_H
 #define PYLOG_LOG_CLEAN_H
 
@@ -32,7 +34,7 @@ void log_clean_look(struct log *log, const struct log_clean_rules *rules,
 struct log_clean_figures {
     int64_t end_offset; /* clean up to here */
     int64_t bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept, records_read,
-        records_kept;
+        records_kept, bytes_damaged;
     uint32_t segments_before, segments_after;
 };
 

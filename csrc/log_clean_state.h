@@ -37,7 +37,14 @@ struct log_clean {
     int64_t position; /* in it */
     int64_t stable;
     uint64_t truncations;
+    int64_t next_offset; /* that of the batch at `position` is no lower */
+    int64_t damaged;     /* bytes at `position` that are no good batch */
     bool pinned, mapped, followed;
+    bool beside_damage, beside_before; /* the next batch stays; as the group began */
+    bool dropped; /* nothing was left of the batch before, of this header */
+    uint8_t dropped_header[BATCH_HEADER_BYTES];
+    struct log_clean_figures figures_before; /* this and the next: as the group began */
+    struct clean_transactions open_before;
     struct clean_last *last;
     uint32_t last_count;
     struct clean_window window;
@@ -47,6 +54,15 @@ struct log_clean {
 };
 
 void clean_output_discard(struct log_clean *c);
+
+/* clean_source.c: the source at hand. 0 or a log_error. */
+int clean_source_open(struct log_clean *c, struct segment *s);
+void clean_source_close(struct log_clean *c, struct segment *s);
+enum clean_next { CLEAN_NEXT_END, CLEAN_NEXT_BATCH, CLEAN_NEXT_DAMAGE };
+/* The batch at `position`, whole and with a right checksum, or how many bytes are damaged there; a
+ * clean_next, or negative. */
+int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
+                      struct batch_header *h);
 
 /* log_swap.c: puts `fresh` (its file is on disk as `.log.cleaned`) in the place of neighbouring
  * segments; one without bytes only removes them. Takes the reference when it has bytes and the

@@ -172,6 +172,13 @@ static int damage_map(struct damage_search *d) {
         if (result != 1 && result != LOG_E_CORRUPT) return result;
         struct segment_hole hole = {scan.position, d->end, scan.position + 1, next, -1};
         int good = before_at < 0 ? 1 : damage_check(d, before_at, &before);
+        /* No CRC covers a base offset: when this one goes on from the batch before the last, it is
+         * the last that lies. */
+        if (good == 1 && result == 1 && before_at >= 0 &&
+            segment_batch_fits(s->base_offset, &h, before_next)) {
+            good = damage_check(d, scan.position, &h);
+            if (good >= 0) good = !good;
+        }
         if (good < 0) return good;
         if (good == 0) {
             hole.position = before_at;
@@ -219,7 +226,7 @@ static bool damage_known(struct segment *s, int64_t position, struct segment_hol
 int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out) {
     pthread_mutex_lock(&s->index_lock);
     const struct segment_holes *known = atomic_load(&s->holes);
-    int64_t told = known != NULL ? known->mapped : 0;
+    int64_t told = s->told_holes;
     bool mapped = known != NULL && known->mapped > position;
     bool found = mapped && damage_leads_to(s, position, out);
     pthread_mutex_unlock(&s->index_lock);
@@ -240,6 +247,8 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         return result;
     }
     pthread_mutex_lock(&s->index_lock);
+    if (d.holes->count > 0) atomic_store(&s->damaged, true);
+    if (s->told_holes < d.end) s->told_holes = d.end;
     free(atomic_exchange(&s->holes, d.holes));
     found = damage_leads_to(s, position, out);
     pthread_mutex_unlock(&s->index_lock);
@@ -254,8 +263,20 @@ bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hol
     return found;
 }
 
+void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                        enum log_damage_why why) {
+    pthread_mutex_lock(&s->index_lock);
+    bool again = position < s->told_batches;
+    if (!again) s->told_batches = position + 1;
+    pthread_mutex_unlock(&s->index_lock);
+    atomic_store(&s->damaged, true);
+    if (!again)
+        log_damage_note(s, LOG_DAMAGE_KEPT, why, h->base_offset, position, (int64_t)batch_bytes(h));
+}
+
 void segment_holes_forget(struct segment *s) {
     pthread_mutex_lock(&s->index_lock);
+    s->told_holes = s->told_batches = 0;
     free(atomic_exchange(&s->holes, NULL));
     pthread_mutex_unlock(&s->index_lock);
 }

@@ -52,8 +52,10 @@ static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
                                struct inflater *in, int64_t *timestamp_ms) {
     uint8_t head[BATCH_HEADER_BYTES], *whole;
     struct batch_header h;
-    int64_t position, first, ignored;
+    int64_t position = -1, first, ignored;
     int result = log_locate(s, offset, bytes, false, &position, &first);
+    /* Damage took the offset: the next record is the first that is left. */
+    if (result == LOG_E_CORRUPT && position >= 0) result = position < bytes;
     if (result != 1) return result;
     if ((result = segment_read(s, position, head, sizeof head)) != 0) return result;
     if (batch_parse(head, sizeof head, &h) != 0) return LOG_E_CORRUPT;
@@ -69,9 +71,11 @@ static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
     if (result == 0)
         result = batch_find_timestamp(whole, len, INT64_MIN, offset, in, &ignored, timestamp_ms);
     free(whole);
-    /* A batch that compaction thinned out may end below the offset. */
-    if (result == 0) *timestamp_ms = h.max_timestamp;
-    return result < 0 ? result : 1;
+    /* A batch that compaction thinned out may end below the offset; one that is damaged has its
+     * header. */
+    if (result == 0 || (result > LOG_E_IO && result != BATCH_E_MEMORY && result != 1))
+        *timestamp_ms = h.max_timestamp;
+    return result <= LOG_E_IO || result == BATCH_E_MEMORY ? result : 1;
 }
 
 /* The segment `skip` places after the one that holds the offset, referenced; NULL past the last. */

@@ -67,7 +67,10 @@ static int log_lookup_ask(struct segment *s, int64_t position, const struct batc
                           struct inflater *in, struct log_lookup_question *q) {
     struct log_lookup_batch batch = {*h, NULL};
     int result = log_lookup_load(s, position, &batch);
-    if (result == 0 && q->greatest)
+    bool damaged = result == 0 && batch_check_crc(batch.bytes, h) != 0;
+    if (damaged)
+        segment_tell_batch(s, h, position, LOG_WHY_CRC);
+    else if (result == 0 && q->greatest)
         result =
             batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);
     else if (result == 0)
@@ -75,7 +78,8 @@ static int log_lookup_ask(struct segment *s, int64_t position, const struct batc
                                       &q->offset, &q->timestamp_ms);
     free(batch.bytes);
     q->epoch = h->leader_epoch;
-    return result;
+    /* What cannot be read is passed over, as holes are. */
+    return damaged || (result < 0 && result > LOG_E_IO && result != BATCH_E_MEMORY) ? 0 : result;
 }
 
 /* From `offset` on, the first batch whose header says that it reaches the target is opened. */
@@ -105,41 +109,92 @@ static int64_t log_lookup_largest(struct segment *s) {
     return atomic_load(&s->largest_timestamp);
 }
 
+static int log_lookup_pin(struct segment *s) {
+    int result = segment_pin(s, false);
+    return result == 0 || result == -ENOENT ? result : LOG_E_IO;
+}
+
+/* From the first batch of a pinned segment that may reach the target. */
+static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct inflater *in,
+                         struct log_lookup_question *q) {
+    int64_t from;
+    int result = segment_index_floor_time(s, q->target_ms, &from);
+    if (result != 0) return result;
+    return log_lookup_scan(s, from > l->start ? from : l->start, l->end, in, q);
+}
+
+static int log_lookup_first(const struct log_lookup *l, struct inflater *in,
+                            struct log_lookup_question *q) {
+    int result = 0;
+    for (uint32_t i = 0; i < l->count && result == 0; i++) {
+        struct segment *s = l->segments[i];
+        if (atomic_load(&s->bytes) == 0) continue;
+        if ((result = log_lookup_pin(s)) != 0) return result;
+        int64_t largest = log_lookup_largest(s);
+        if (largest >= q->target_ms || (largest < 0 && i + 1 == l->count))
+            result = log_lookup_in(l, s, in, q);
+        segment_unpin(s);
+    }
+    return result;
+}
+
+/* Of the batches that can be read, the largest timestamp below `below`; -1: none. */
+static int log_lookup_next_largest(const struct log_lookup *l, struct segment *s, int64_t below,
+                                   int64_t *largest) {
+    struct segment_scan scan;
+    struct batch_header h;
+    int result;
+    *largest = -1;
+    segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
+    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < l->end) {
+        if (h.max_timestamp > *largest && h.max_timestamp < below &&
+            batch_last_offset(&h) >= l->start)
+            *largest = h.max_timestamp;
+        segment_scan_skip(&scan, &h);
+    }
+    return result < 0 ? result : 0;
+}
+
+static int log_lookup_greatest(const struct log_lookup *l, struct inflater *in,
+                               struct log_lookup_question *q) {
+    int64_t *largest = malloc((l->count + 1) * sizeof *largest);
+    int result = largest == NULL ? LOG_E_MEMORY : 0;
+    for (uint32_t i = 0; i < l->count && result == 0; i++) {
+        largest[i] = -1;
+        if (atomic_load(&l->segments[i]->bytes) == 0) continue;
+        if ((result = log_lookup_pin(l->segments[i])) != 0) break;
+        largest[i] = log_lookup_largest(l->segments[i]);
+        segment_unpin(l->segments[i]);
+    }
+    while (result == 0) {
+        uint32_t best = 0;
+        for (uint32_t i = 1; i < l->count; i++)
+            if (largest[i] > largest[best]) best = i;
+        if (l->count == 0 || largest[best] < 0) break;
+        struct segment *s = l->segments[best];
+        if ((result = log_lookup_pin(s)) != 0) break;
+        q->target_ms = largest[best];
+        result = log_lookup_in(l, s, in, q);
+        /* The record that was the latest is damaged, or below the log's start. */
+        if (result == 0) result = log_lookup_next_largest(l, s, q->target_ms, &largest[best]);
+        segment_unpin(s);
+    }
+    free(largest);
+    return result;
+}
+
 /* -ENOENT: a segment was removed or replaced meanwhile. */
 static int log_lookup_once(struct log *log, struct log_lookup_question *q) {
     struct log_lookup l;
-    int result = log_lookup_begin(log, &l), best = -1;
+    int result = log_lookup_begin(log, &l);
     if (result != 0) return result;
     struct inflater *in = inflater_new();
-    if (in == NULL) result = LOG_E_MEMORY;
     q->start = l.start;
-    for (uint32_t i = 0; i < l.count && result == 0; i++) {
-        struct segment *s = l.segments[i];
-        if (atomic_load(&s->bytes) == 0) continue;
-        if ((result = segment_pin(s, false)) != 0) {
-            if (result != -ENOENT) result = LOG_E_IO;
-            continue;
-        }
-        int64_t largest = log_lookup_largest(s), from;
-        if (q->greatest) {
-            if (largest >= 0 && (best < 0 || largest > log_lookup_largest(l.segments[best])))
-                best = (int32_t)i;
-        } else if (largest >= q->target_ms || (largest < 0 && i + 1 == l.count)) {
-            result = segment_index_floor_time(s, q->target_ms, &from);
-            if (result == 0)
-                result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
-        }
-        segment_unpin(s);
-    }
-    if (result == 0 && best >= 0 && segment_pin(l.segments[best], false) == 0) {
-        struct segment *s = l.segments[best];
-        int64_t from;
-        q->target_ms = log_lookup_largest(s);
-        result = segment_index_floor_time(s, q->target_ms, &from);
-        if (result == 0) result = log_lookup_scan(s, from > l.start ? from : l.start, l.end, in, q);
-        segment_unpin(s);
-    }
-    inflater_free(in);
+    if (in == NULL)
+        result = LOG_E_MEMORY;
+    else
+        result = q->greatest ? log_lookup_greatest(&l, in, q) : log_lookup_first(&l, in, q);
+    if (in != NULL) inflater_free(in);
     log_lookup_end(&l);
     return result;
 }

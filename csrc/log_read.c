@@ -250,6 +250,11 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
             continue;
         }
         result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
+        if (result == LOG_E_CORRUPT && plan.position > 0) {
+            /* A wrong length led the last read past its end: the index knows better. */
+            plan.position = -1;
+            result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
+        }
         if (result == 0 && out->length > 0) {
             pthread_mutex_lock(&log->view_lock);
             /* Damaged offsets may fall, and a hint must not lead its reader back. */
@@ -275,6 +280,51 @@ int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t byte
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out) {
     return log_read_with(log, offset, bound, bytes_max, at_least_one, true, out);
+}
+
+/* The broken bytes that took `offset`, in a pinned segment of readable offsets below `upper`. */
+static int log_read_broken(struct segment *s, int64_t offset, int64_t upper,
+                           struct log_range *out) {
+    struct segment_hole hole;
+    struct segment_scan scan;
+    struct batch_header h;
+    int64_t position = -1, bytes = atomic_load(&s->bytes);
+    int result = log_locate(s, offset, bytes, false, &position, &out->first_offset);
+    if (result < 0 && (result != LOG_E_CORRUPT || position < 0)) return result;
+    /* Behind a hole the scan stops where it ends. */
+    int64_t within = result == 1 ? position : position - 1;
+    if (position < 0 || within < 0) return LOG_E_RANGE;
+    if ((result = segment_hole_at(s, within, false, &hole)) < 0) return result;
+    if (result == 1) {
+        out->position = hole.position;
+        out->first_offset = hole.offset;
+        out->next_offset = hole.next_offset < 0 ? upper : hole.next_offset;
+        out->length = (int32_t)(hole.end - hole.position);
+        return 0;
+    }
+    segment_scan_begin(&scan, s, position, bytes, false);
+    if ((result = segment_scan_peek(&scan, &h)) != 1) return result < 0 ? result : LOG_E_RANGE;
+    out->position = position;
+    out->next_offset = batch_last_offset(&h) < upper ? batch_last_offset(&h) + 1 : upper;
+    out->length = (int32_t)batch_bytes(&h);
+    return 0;
+}
+
+int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
+    struct log_read_plan plan;
+    memset(out, 0, sizeof *out);
+    out->fd = -1;
+    int result = log_read_plan(log, offset, LOG_BOUND_END, 0, &plan, out);
+    if (result != 1) return result < 0 ? result : LOG_E_RANGE;
+    if ((result = segment_pin(plan.segment, false)) != 0) {
+        segment_release(plan.segment);
+        return log_storage_error(log, result, "open");
+    }
+    result = log_read_broken(plan.segment, offset, plan.upper, out);
+    out->segment = plan.segment;
+    out->fd = plan.segment->fd;
+    if (result != 0) log_range_release(out);
+    return result;
 }
 
 void log_range_release(struct log_range *range) {

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "log_clean_state.h"
@@ -116,18 +117,39 @@ struct swap_place {
     const struct disk *disk;
 };
 
-/* The offset behind the file's last whole batch, or -errno. */
+/* Whether the batch at `position` has the CRC that it says. 1, 0, or -errno. */
+static int check_batch(const struct swap_place *in, int fd, int64_t position,
+                       const struct batch_header *h) {
+    size_t len = batch_bytes(h);
+    uint8_t *bytes = malloc(len);
+    if (bytes == NULL) return -ENOMEM;
+    ssize_t n = in->disk->pread(fd, bytes, len, position);
+    int result = n < 0 ? -errno : n == (ssize_t)len && batch_check_crc(bytes, h) == 0;
+    free(bytes);
+    return result;
+}
+
+/* The offset behind the file's last batch, or -errno. A file with damage replaces the one segment
+ * of its name (log_clean.h): its offsets tell nothing. */
 static int64_t next_offset_of(const struct swap_place *in, int fd, int64_t base) {
     uint8_t bytes[BATCH_HEADER_BYTES];
-    struct batch_header h;
-    int64_t next = base, position = 0;
-    ssize_t n;
-    while ((n = in->disk->pread(fd, bytes, sizeof bytes, position)) == (ssize_t)sizeof bytes &&
-           batch_parse(bytes, sizeof bytes, &h) == 0 && segment_batch_fits(base, &h, next)) {
+    struct batch_header h = {0};
+    struct stat st;
+    int64_t next = base, position = 0, last = -1;
+    if (fstat(fd, &st) != 0) return -errno;
+    while (position < st.st_size) {
+        ssize_t n = in->disk->pread(fd, bytes, sizeof bytes, position);
+        if (n < 0) return -errno;
+        if (n < (ssize_t)sizeof bytes || batch_parse(bytes, sizeof bytes, &h) != 0 ||
+            !segment_batch_fits(base, &h, next) ||
+            (int64_t)batch_bytes(&h) > st.st_size - position)
+            return base;
         next = batch_last_offset(&h) + 1;
+        last = position;
         position += (int64_t)batch_bytes(&h);
     }
-    return n < 0 ? -errno : next;
+    int good = last < 0 ? 1 : check_batch(in, fd, last, &h);
+    return good < 0 ? good : good == 1 ? next : base;
 }
 
 /* Calls `act` for each file of a segment; the directory may change meanwhile. */

@@ -48,6 +48,15 @@ static int64_t log_segment_end(const struct log *log, uint32_t i) {
                                       : atomic_load(&log->end_offset);
 }
 
+/* The largest timestamp of a segment; where no record is left that tells, of the next that has one:
+ * it is older. -1: none. */
+static int64_t log_segment_time(const struct log *log, uint32_t i) {
+    int64_t time = -1;
+    for (; i < log->segment_count && time < 0; i++)
+        time = atomic_load(&log->segments[i]->largest_timestamp);
+    return time;
+}
+
 /* How many segments from the front lie before the log's start or, with `by_settings`, are no
  * longer kept by the settings; append_lock held. */
 static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t now_ms) {
@@ -59,7 +68,7 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
     for (; count < log->segment_count; count++) {
         struct segment *s = log->segments[count];
         int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count),
-                time = atomic_load(&s->largest_timestamp);
+                time = log_segment_time(log, count);
         if (bytes == 0 || end > high) break;
         bool before_start = end <= atomic_load(&log->start_offset);
         bool old = deletes && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
@@ -165,6 +174,14 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     int result = segment_pin(s, false);
     if (result != 0) return log_storage_error(log, result, "open");
     result = log_locate(s, offset, bytes, false, &position, &first);
+    struct segment_hole hole;
+    /* As a batch that holds the offset goes, so does a hole that took it. */
+    if (result == LOG_E_CORRUPT && position > 0 &&
+        segment_hole_at(s, position - 1, false, &hole) == 1) {
+        position = hole.position;
+        first = hole.offset;
+        result = 1;
+    }
     if (result == 1) {
         *end = first;
         segment_index_truncate(s, first, position);
@@ -189,6 +206,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
+    log_witness_unsay(log);
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
     /* From the end, and on disk before anything is appended: a start after a power cut must not
@@ -273,6 +291,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->flush_lock);
     pthread_mutex_lock(&log->append_lock);
     bool before = atomic_exchange(&log->deleted, true);
+    log_witness_unsay(log);
     int64_t delay = log->config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {

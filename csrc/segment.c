@@ -200,6 +200,8 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
+        struct witness_slot *slot = atomic_load(&s->witness);
+        if (slot != NULL) witness_touched(slot);
     } else {
         /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
          * themselves. */
@@ -385,6 +387,11 @@ int segment_scan_peek(struct segment_scan *scan, struct batch_header *h) {
     for (;;) {
         struct segment_hole hole;
         int result = segment_scan_header(scan, h);
+        /* A header within a known hole may look like one. */
+        if (result == 1 && !scan->strict &&
+            segment_hole_behind(scan->segment, scan->position, &hole) &&
+            hole.position <= scan->position)
+            result = LOG_E_CORRUPT;
         if (result != LOG_E_CORRUPT || scan->strict) return result;
         result = segment_hole_at(scan->segment, scan->position, scan->nowait, &hole);
         if (result <= 0) return result < 0 ? result : LOG_E_CORRUPT;

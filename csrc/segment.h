@@ -17,8 +17,10 @@
 
 #include "batch.h"
 #include "iopool.h"
+#include "log.h"
 
 struct log_dir;
+struct witness_slot;
 
 /* Where a log's files are; shared by its segments, which may outlive it in a reader's hands. */
 struct segment_home {
@@ -74,8 +76,11 @@ struct segment {
     size_t offset_map_bytes, time_map_bytes;
     struct segment_tail *tail;
     _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
+    _Atomic bool damaged;                  /* bytes that are no good batches were met */
+    int64_t told_holes, told_batches;      /* damage below was noted (index_lock) */
     pthread_mutex_t index_lock;
     struct iojob job; /* preallocation */
+    _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
 };
 
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
@@ -167,6 +172,9 @@ bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64
 int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out);
 /* The first known hole that ends behind `position`. Does not block. */
 bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
+/* Of a batch with a right header whose CRC or records are not: noted once. */
+void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                        enum log_damage_why why);
 /* After the file was cut. */
 void segment_holes_forget(struct segment *s);
 

@@ -300,6 +300,8 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    void log_dir_remember(log_dir *dir, const char *where)
+    void log_dir_forget(log_dir *dir)
     void log_dir_give_up(log_dir *dir, int error)
     struct disk
     enum disk_kind:
@@ -313,7 +315,7 @@ cdef extern from "log.h" nogil:
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
-        uint64_t recovered_bytes, damages_cut, damages_kept, bytes_cut
+        uint64_t recovered_bytes, trusted_bytes, damages_cut, damages_kept, bytes_cut
     struct log_damage:
         char partition[256]
         int64_t segment, offset, position, bytes
@@ -347,8 +349,8 @@ cdef extern from "log.h" nogil:
                     log_t **out)
     int log_rename(log_t *log, const char *name)
     int log_seal(log_t *log, int64_t now_ms)
-    int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms)
-    int log_hand_over(log_t *source, log_t *to, int64_t now_ms)
+    int log_copy(log_t *source, log_t *to, int64_t bytes_max, int64_t now_ms, int64_t *damaged)
+    int log_hand_over(log_t *source, log_t *to, int64_t now_ms, int64_t *damaged)
     int log_close_clean(log_t *log, int64_t now_ms)
     int log_delete(log_t *log, int64_t now_ms)
     void log_abandon(log_t *log)
@@ -592,7 +594,7 @@ cdef extern from "log_clean.h" nogil:
     void log_clean_look(log_t *log, const log_clean_rules *rules, log_clean_look_t *out)
     struct log_clean_figures:
         int64_t end_offset, bytes_mapped, bytes_read, bytes_written, batches_read, batches_kept
-        int64_t records_read, records_kept
+        int64_t records_read, records_kept, bytes_damaged
         uint32_t segments_before, segments_after
     struct log_clean:
         pass

@@ -15,7 +15,7 @@ from pylog._native.log cimport LogDir
 KINDS = ("cut", "dropped", "kept")
 REASONS = ("a batch that is cut short", "zeros", "bytes that are no batch",
            "a batch with a wrong CRC", "offsets that fall", "offsets missing behind it",
-           "it follows a cut")
+           "it follows a cut", "records that cannot be inflated")
 
 Damage = namedtuple("Damage", (
     "partition", "segment", "offset", "position", "bytes", "kind", "reason"))
@@ -38,8 +38,9 @@ def figures(LogDir directory not None) -> dict:
     """Counts since the start."""
     cdef csrc.log_dir_figures told
     csrc.log_dir_stats(directory.dir, &told)
-    return {"recovered_bytes": told.recovered_bytes, "damages_cut": told.damages_cut,
-            "damages_kept": told.damages_kept, "bytes_cut": told.bytes_cut}
+    return {"recovered_bytes": told.recovered_bytes, "trusted_bytes": told.trusted_bytes,
+            "damages_cut": told.damages_cut, "damages_kept": told.damages_kept,
+            "bytes_cut": told.bytes_cut}
 
 
 def stop_recovery(LogDir directory not None) -> None:

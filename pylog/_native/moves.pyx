@@ -35,26 +35,30 @@ def seal(Log log not None, int64_t now_ms):
 
 
 def copy(Log source not None, Log to not None, int64_t bytes_max, int64_t now_ms):
-    """Appends to `to` about bytes_max of what it lacks. True: there is more. Raises LogError."""
+    """Appends to `to` about bytes_max of what it lacks. Returns (whether there is more, how many
+    bytes were no good batches). Raises LogError."""
     cdef int result
+    cdef int64_t damaged
     source.use()
     to.use()
     with nogil:
-        result = csrc.log_copy(source.ptr, to.ptr, bytes_max, now_ms)
+        result = csrc.log_copy(source.ptr, to.ptr, bytes_max, now_ms, &damaged)
     if result < 0:
         to.refuse(result)
-    return result == 1
+    return result == 1, damaged
 
 
 def hand_over(Log source not None, Log to not None, int64_t now_ms):
     """Copies the rest and brings it to disk while `source` takes nothing; it leads no more then.
 
-    Raises LogError: `source` goes on.
+    Returns how many bytes were no good batches. Raises LogError: `source` goes on.
     """
     cdef int error
+    cdef int64_t damaged
     source.use()
     to.use()
     with nogil:
-        error = csrc.log_hand_over(source.ptr, to.ptr, now_ms)
+        error = csrc.log_hand_over(source.ptr, to.ptr, now_ms, &damaged)
     if error != 0:
         to.refuse(error)
+    return damaged

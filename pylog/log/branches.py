@@ -19,7 +19,7 @@ import struct
 from collections import namedtuple
 
 from pylog._native import batch, moves
-from pylog._native.log import Log, LogError
+from pylog._native.log import CorruptLog, Log, LogError
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
 
@@ -218,7 +218,13 @@ def _end_before(one: Log, source: Log, end: int, now_ms: int) -> None:
     if at >= end:
         return
     # The batch may begin below the log's start, where nothing can be asked for.
-    data = source.read(max(at, source.start_offset), 1, at_least_one=True)
+    try:
+        data = source.read(max(at, source.start_offset), 1, at_least_one=True)
+    except CorruptLog:
+        data = b""
+    # Damage took what is left below the end: the branch ends before it.
+    if not data or not batch.crc_ok(data):
+        return
     _, head = next(iter(batch.walk(data)))
     kept = [row for row in batch.records(data) if at <= row[0] < end]
     for run in _runs(kept):

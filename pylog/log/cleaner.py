@@ -224,7 +224,8 @@ class Cleaner:
             "topic": candidate.topic, "partition": candidate.partition, "ms": took_ms,
             **{name: done[name] for name in (
                 "end_offset", "bytes_read", "bytes_written", "records_read", "records_kept",
-                "segments_before", "segments_after")}})
+                "segments_before", "segments_after")},
+            **({"damaged_bytes": done["bytes_damaged"]} if done["bytes_damaged"] else {})})
 
     # ---- the checkpoint -----------------------------------------------------------------------
 

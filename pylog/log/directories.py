@@ -13,7 +13,9 @@ import logging
 import os
 import resource
 
+from pylog._native import witness
 from pylog._native.log import LogDir
+from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.log.moves import directory_name
 
@@ -21,6 +23,8 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
+# Outlives a broker, not a loss of power: see csrc/witness.h.
+MEMORY = "/dev/shm"
 # Descriptors of segments at rest: more make no read faster. Half of all that the process may have
 # are left for connections.
 OPEN_FILES_MAX, OPEN_FILES_LOW = 4096, 512
@@ -55,6 +59,7 @@ class Directories:
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
+                witness.remember(native, MEMORY)
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:
@@ -68,6 +73,8 @@ class Directories:
             self.loads.append(0)
 
     def close(self) -> None:
+        for native in filter(None, self.natives):
+            witness.forget(native)
         self.natives.clear()
         self._io_pool = None
         for descriptor in self._locks:
@@ -129,6 +136,32 @@ class Directories:
         if not self.online(0):
             return f"the log directory that holds the metadata has failed: {self.paths[0]}"
         return None
+
+    def take_clean_marks(self, stored: list) -> frozenset:
+        """Numbers of those whose last stop was clean and ours: the mark in the directory is the one
+        in `stored`, of write_clean_marks. The marks are gone afterwards."""
+        clean = set()
+        for number, path in self.usable():
+            try:
+                found = list(checkpoints.clean_mark(path))
+                checkpoints.remove_clean_mark(path)
+                if found and number < len(stored) and stored[number] == found:
+                    clean.add(number)
+            except OSError as error:
+                self.fail(number, error)
+        return frozenset(clean)
+
+    def write_clean_marks(self, numbers, broker_epoch: int) -> list:
+        """Marks these as cleanly stopped. What it returns must be given to the store."""
+        marks: list = [[] for _ in self.paths]
+        for number in numbers:
+            try:
+                marks[number] = list(checkpoints.write_clean_mark(self.paths[number], broker_epoch))
+            except OSError as error:
+                self.fail(number, error)
+                log.error("a directory could not be marked as cleanly stopped", extra={
+                    "directory": self.paths[number], "reason": error.strerror})
+        return marks
 
     def look_at_space(self) -> None:
         """Refuses produce where less is left than the reserve, and lets it again."""

@@ -4,8 +4,8 @@ Owns: every Log, the checkpoint files; the log directories are log.directories'.
 Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
 Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
   partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
-  trusts only what the last clean stop of ours wrote: the marks in state.lmdb and in the directories
-  must agree, for Kafka may have run in between.
+  trusts only what the last clean stop of ours wrote: a directory's mark and the one in state.lmdb
+  must agree, for Kafka may have run in between; each directory is trusted by itself.
 Source: Kafka's log directory layout; KIP-858 (several directories).
 """
 
@@ -15,7 +15,6 @@ import threading
 from itertools import chain
 
 from pylog._native.log import Log, LogDeleted, LogError
-from pylog.log import checkpoints as files
 from pylog.log import branches, partitions, places, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
@@ -27,12 +26,13 @@ log = logging.getLogger("pylog.log")
 
 
 class LogManager:
-    """The logs of one node. `paths`: its log directories; `failed`: a stop was not clean."""
+    """The logs of one node. `paths`: its log directories; `stopped`: numbers of those that may be
+    marked as cleanly stopped."""
 
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
         self.disks = Directories(self.paths, settings, io_pool)
-        self.failed = False
+        self.stopped = frozenset()
         self._settings = settings
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
@@ -66,26 +66,16 @@ class LogManager:
         """The LogDirs by number; None where the start could not use one."""
         return self.disks.natives
 
-    def take_clean_marks(self, stored: list) -> bool:
-        """Whether the last stop was clean and ours (4). The marks are gone afterwards."""
-        found = [[] for _ in self.paths]
-        for number, path in self.disks.usable():
-            try:
-                found[number] = list(files.clean_mark(path))
-                files.remove_clean_mark(path)
-            except OSError as error:
-                self.disks.fail(number, error)
-        return bool(stored) and stored == found and all(found)
-
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
         return any(map(places.is_partition, chain.from_iterable(self.disks.listings)))
 
-    def open_partitions(self, topics, checkpoints: dict, clean: bool, store) -> None:
+    def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
 
         topics: [(name, id, roles, overrides)], roles as in create(). checkpoints: (id, partition)
-        -> Checkpoint, from `store`. clean: trust them and look at no file. Raises StartError.
+        -> Checkpoint, from `store`. clean: numbers of the directories where they are trusted and no
+        file is looked at. Raises StartError.
         """
         self._store = store
         now_ms = self._now_ms()
@@ -93,7 +83,8 @@ class LogManager:
         where, self._left_over = places.find(self.disks, {name: id_ for name, id_, _, _ in topics})
         self._left_over += branches.take_left_over(
             self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, where)
-        hints = {} if clean else partitions.hints([path for _, path in self.disks.usable()])
+        hints = partitions.hints(
+            [path for number, path in self.disks.usable() if number not in clean])
         plan = []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -144,6 +135,8 @@ class LogManager:
         for move in self.moves.take_ready():
             name, index, one = move.topic, move.partition, move.target
             try:
+                if move.damaged_bytes:
+                    self._keep_damage()
                 finish(move, self._now_ms())
             except LogError as error:
                 log.error("a replica could not be moved", extra={
@@ -162,24 +155,32 @@ class LogManager:
                 logs = self._topics[name][1]
                 self._topics[name] = (
                     topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
-            log.info("a replica was moved", extra={
-                "topic": name, "partition": index, "directory": self.paths[move.place]})
             self._moved.append(move.source)
             changed.append(name)
         return changed
+
+    def _keep_damage(self) -> None:
+        """Has recovery points above all that is on disk: a start after a crash cuts no copy where
+        its damage begins."""
+        with self._upkeep_lock:
+            if not self.recovering:
+                self._checkpoint()
 
     def leave_moved(self) -> None:
         """Nobody is sent to logs of before any more: whoever waits there asks anew."""
         for one in self._moved:
             one.become_follower(one.leader_epoch)
 
-    def _open_all(self, plan, clean: bool, hints: dict) -> None:
-        begin_ms = self._now_ms()
+    def _open_all(self, plan, clean: frozenset, hints: dict) -> None:
+        begin_ms, all_clean = self._now_ms(), len(clean) == len(self.paths)
+
+        def is_clean(entry):
+            return all_clean if entry[6] is None else entry[6] in clean
 
         def open_one(entry):
             _, name, topic_id, index, role, config, place, checkpoint = entry
-            trusted = clean and checkpoint is not None and (
-                place is not None or not checkpoint.segments)
+            trusted = is_clean(entry) and checkpoint is not None and (
+                checkpoint.log_end_offset >= 0) and (place is not None or not checkpoint.segments)
             if not trusted:
                 checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
             if place is None:
@@ -188,20 +189,20 @@ class LogManager:
             if one is not None:
                 self._list(name, index, one, config)
 
-        if clean:
-            for entry in plan:
-                open_one(entry)
-        elif plan:
+        unclean = []
+        for entry in plan:
+            unclean.append(entry) if not is_clean(entry) else open_one(entry)
+        if unclean:
             self._recovery = recovery.Recovery(
-                [(entry[1], entry[6] or 0, entry) for entry in plan],
+                [(entry[1], entry[6] or 0, entry) for entry in unclean],
                 [native for native in self.directories if native is not None],
                 self._settings["num.recovery.threads.per.data.dir"], open_one)
             self._recovery.begin()
             recovery.tell(self.directories, self.paths)
         if plan:
             log.info("partitions opened", extra={
-                "count": len(plan) - self.recovering, "left": self.recovering, "clean": clean,
-                "ms": self._now_ms() - begin_ms})
+                "count": len(plan) - self.recovering, "left": self.recovering,
+                "clean": len(plan) - len(unclean), "ms": self._now_ms() - begin_ms})
 
     def _list(self, name: str, index: int, one, config) -> None:
         """Puts an opened Log where the others find it; its topic's settings may have changed."""
@@ -223,40 +224,43 @@ class LogManager:
         return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
-        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)]."""
+        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)] of what lies in
+        the directories that are `stopped` then."""
         self._closing = True
-        if self._recovery is not None and not self._recovery.stop():
-            # What was not looked at is not known to be whole: no mark of a clean stop.
-            self.failed = True
+        # What was not looked at is not known to be whole: no mark of a clean stop.
+        known = self._recovery is None or self._recovery.stop()
         self.cleaner.stop()
         self.moves.stop()
         with self._upkeep_lock:
-            now_ms = self._now_ms()
-            self.failed |= len(self.disks.usable()) < len(self.paths)
+            failed = set()
             for number, _ in self.disks.usable():
                 try:
                     self.directories[number].settle()
                 except LogError as error:
-                    self.failed = True
+                    failed.add(number)
                     log.error("a log directory could not be flushed", extra={"reason": str(error)})
-            entries = []
-            for name, topic_id, index, one in self._all():
-                if self.is_offline(name, index):
-                    continue
-                try:
-                    one.settle(now_ms)
-                    entries.append(((topic_id, index), partitions.at_rest(one)))
-                except LogError as error:
-                    self.failed = True
-                    log.error("a log could not be closed", extra={"reason": str(error)})
+            entries = self._settle_all(failed)
             recovery.tell(self.directories, self.paths)
-            if not self.failed:
+            if known:
                 self._write_checkpoint_files()
-            return entries
+            self.stopped = frozenset(
+                number for number, _ in self.disks.usable() if known and number not in failed)
+            return [entry for place, entry in entries if place in self.stopped]
 
-    def write_clean_marks(self, broker_epoch: int) -> list:
-        """Marks the directories as cleanly stopped; what it returns must be given to the store."""
-        return [list(files.write_clean_mark(path, broker_epoch)) for path in self.paths]
+    def _settle_all(self, failed: set) -> list:
+        """[(directory's number, (key, Checkpoint))] of all logs at rest; adds to `failed`."""
+        entries, now_ms = [], self._now_ms()
+        for name, topic_id, index, one in self._all():
+            place = self._place_of.get(one, 0)
+            if self.is_offline(name, index) or not self.disks.online(place):
+                continue
+            try:
+                one.settle(now_ms)
+                entries.append((place, ((topic_id, index), partitions.at_rest(one))))
+            except LogError as error:
+                failed.add(place)
+                log.error("a log could not be closed", extra={"reason": str(error)})
+        return entries
 
     def close(self) -> None:
         """Lets go of the logs and the directories."""

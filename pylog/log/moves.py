@@ -30,6 +30,7 @@ class Move:
         self.topic, self.partition, self.place = topic, partition, place
         self.source, self.target = source, target
         self.ready = False
+        self.damaged_bytes = 0    # that were copied as they are: no good batches
 
     @property
     def lag(self) -> int:
@@ -94,7 +95,8 @@ class Moves:
     def _step(self, move: Move) -> int:
         before = move.target.size_bytes
         try:
-            more = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
+            more, damaged = moves.copy(move.source, move.target, STEP_BYTES, self._now_ms())
+            move.damaged_bytes += damaged
             if not more and not move.ready:
                 # What is left for the hand-over, with appends held back, is little then.
                 move.target.flush()
@@ -130,7 +132,7 @@ def finish(move: Move, now_ms: int) -> None:
     new one misses it; whoever starts now finds the new one alone.
     """
     epoch, start = move.source.leader_epoch, move.source.start_offset
-    moves.hand_over(move.source, move.target, now_ms)
+    move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
     try:
         # Whoever waits for the old disk is answered.
         move.source.flush()
@@ -145,3 +147,10 @@ def finish(move: Move, now_ms: int) -> None:
     move.target.become_leader(epoch, True)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)
+    told = {"topic": move.topic, "partition": move.partition,
+            "directory": move.target.log_dir.path}
+    if move.damaged_bytes:
+        log.warning("a damaged replica was moved, its damage as it is",
+                    extra={**told, "damaged_bytes": move.damaged_bytes})
+    else:
+        log.info("a replica was moved", extra=told)

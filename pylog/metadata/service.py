@@ -344,13 +344,15 @@ class MetadataService(Controller):
             self._store = Store(logs.paths[0])
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
-        clean = logs.take_clean_marks(self._store.take_clean_mark())
+        clean = logs.disks.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
         try:
             self._log = LocalLog(
-                logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if clean else None,
+                logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
                 self._now_ms)
-            self.take_office(self._stored_image(), clean)
+            # What lies in a directory that is offline now loses its leader, and so its epoch.
+            self.take_office(
+                self._stored_image(), all(number in clean for number, _ in logs.disks.usable()))
         except (MetadataError, LogError, ValueError) as error:
             # ValueError: records that do not decode, batches that are none.
             raise StartError(
@@ -415,12 +417,15 @@ class MetadataService(Controller):
         clean = False
         try:
             entries.append((LocalLog.KEY, self._log.close()))
-            # What failed is not known to be on disk: without the marks the next start looks.
-            if not self._logs.failed:
+            # What failed is not known to be on disk: without its mark the next start looks. The
+            # first directory has the store.
+            if 0 in self._logs.stopped:
                 broker = self.image.brokers.get(self._node_id)
-                marks = self._logs.write_clean_marks(broker.epoch if broker is not None else -1)
-                self._store.save(self.image, entries, mark=marks)
-                clean = True
+                marks = self._logs.disks.write_clean_marks(
+                    self._logs.stopped, broker.epoch if broker is not None else -1)
+                if marks[0]:
+                    self._store.save(self.image, entries, mark=marks)
+                    clean = True
         except (LogError, StoreError, OSError) as error:
             log.error("the stop is not a clean one", extra={"reason": str(error)})
         try:

@@ -169,25 +169,19 @@ class Store:
         """(topic id, partition) -> Checkpoint."""
         found = {}
         with self._env.begin() as txn:
-            cursor = txn.cursor()
-            if cursor.set_range(_LOG_PREFIX):
-                for key, value in cursor:
-                    if not key.startswith(_LOG_PREFIX):
-                        break
-                    _, topic_id, partition = _LOG_KEY.unpack(key)
-                    value = _checked(value)
-                    # Without a checkpoint the log is walked.
-                    if value is None:
-                        continue
-                    found[(topic_id, partition)] = Checkpoint(
-                        *_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:])
+            for key, value in _under(txn, _LOG_PREFIX):
+                _, topic_id, partition = _LOG_KEY.unpack(key)
+                checkpoint = _checkpoint_in(value)
+                # Without a checkpoint the log is walked.
+                if checkpoint is not None:
+                    found[(topic_id, partition)] = checkpoint
         return found
 
     def save(self, image: Image | None, checkpoints, gone=(), mark: list | None = None) -> None:
         """Writes, in one transaction, the image (None: leave it), checkpoints and the clean mark.
 
         checkpoints: [((topic id, partition), Checkpoint)]. gone: keys of partitions that are no
-        more.
+        more. mark: the stop's; what it did not find at rest is not trusted by a start then.
         """
         with self._lock, self._env.begin(write=True) as txn:
             if image is not None:
@@ -199,7 +193,36 @@ class Store:
                 txn.put(_LOG_KEY.pack(_LOG_PREFIX, *key),
                         _summed(_CHECKPOINT.pack(*entry[:-1]) + entry.segments))
             if mark is not None:
+                written = {_LOG_KEY.pack(_LOG_PREFIX, *key) for key, _ in checkpoints}
+                for key, value in list(_under(txn, _LOG_PREFIX)):
+                    if key not in written:
+                        _put_unrested(txn, key, value)
                 txn.put(b"clean", _summed(json.dumps(mark).encode()))
+
+
+def _under(txn, prefix: bytes):
+    """(key, value) of the keys that begin so."""
+    cursor = txn.cursor()
+    if cursor.set_range(prefix):
+        for key, value in cursor:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+
+def _checkpoint_in(value: bytes) -> Checkpoint | None:
+    value = _checked(value)
+    if value is None:
+        return None
+    return Checkpoint(*_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:])
+
+
+def _put_unrested(txn, key: bytes, value: bytes) -> None:
+    """Leaves of an earlier stop's checkpoint what holds for a log that went on."""
+    checkpoint = _checkpoint_in(value)
+    if checkpoint is not None and checkpoint.log_end_offset >= 0:
+        left = checkpoint._replace(log_end_offset=-1, last_epoch=-1)
+        txn.put(key, _summed(_CHECKPOINT.pack(*left[:-1])))
 
 
 def _sum(path: str) -> str:

@@ -11,6 +11,7 @@ from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 from tests.metadata.node import Node
+from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
 TIME = 1_700_000_000_000
 SMALL = {"internal.segment.bytes": "2000", "index.interval.bytes": "200",
@@ -318,3 +319,26 @@ def test_a_branch_that_cannot_be_linked_is_no_topic(node, tmp_path, monkeypatch)
     assert (result.error, "copy" in node.image.topics) == (ErrorCode.KAFKA_STORAGE_ERROR, False)
     assert not list(tmp_path.glob("copy*"))
     assert branch(node, "copy", "source").error == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("end", [59, 60, 61, 62, 63, 64, 66])
+@pytest.mark.parametrize("how", ["length", "zeros", "payload", "long"])
+def test_a_branch_of_a_damaged_log_ends_before_its_offset_too(node, tmp_path, how, end):
+    node.stop()
+    for file in sorted((tmp_path / "source-0").glob("*.log")):
+        bases = [head.base_offset for _, head in batch.walk(file.read_bytes())]
+        if 60 in bases:
+            spoil(file, bases.index(60), *DAMAGES[how])
+    node.__init__(tmp_path)
+    one = node.logs.get("source", 0)
+    survey(one)
+    gone, rows = survey(one)
+    assert branch(node, "copy", "source", {AT_OFFSET: end}).error == ErrorCode.NONE
+    copy = node.logs.get("copy", 0)
+    survey(copy)
+    found = survey(copy)
+    assert found[0] == ([] if end < 63 else gone)
+    assert copy.end_offset <= end
+    assert {offset: row for offset, row in found[1].items() if offset != 60} == {
+        offset: row for offset, row in rows.items() if offset < end and offset != 60}
+    assert survey(one) == (gone, rows)

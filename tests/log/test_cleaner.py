@@ -10,6 +10,8 @@ from pylog._native import batch
 from pylog.log import checkpoints
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
+from tests.native.test_cleaner import follow, marker, plain, transaction
+from tests.native.test_damage_upkeep import DAMAGES, spoil
 
 MIB = 1 << 20
 SETTINGS = {"log_cleaner_threads": "0", "log_cleaner_backoff_ms": "10"}
@@ -104,13 +106,34 @@ def test_what_is_clean_is_remembered_over_a_start_and_forgotten_with_its_topic(t
     node.stop()
 
 
-def test_a_log_that_cannot_be_read_is_left_alone_and_others_go_on(node, tmp_path):
-    node.create("broken", "sound", configs=COMPACT)
-    for topic in ("broken", "sound"):
-        append(node, topic, [1, 2] * 40)
+def test_a_damaged_log_is_compacted_and_told_of(node, tmp_path, caplog):
+    node.create("broken", configs=COMPACT)
+    append(node, "broken", [1, 2] * 40)
     with open(sorted((tmp_path / "broken-0").glob("*.log"))[0], "r+b") as file:
         file.seek(1000)
         file.write(b"\xff" * 100)
+    before = node.logs.get("broken", 0).size_bytes
+    with caplog.at_level("INFO"):
+        while node.logs.cleaner.clean_one():
+            pass
+    stats = node.logs.cleaner.stats()
+    assert (stats["passes"], stats["left_alone"]) == (1, 0)
+    assert node.logs.get("broken", 0).size_bytes < before / 2
+    assert [line.damaged_bytes for line in caplog.records if line.message == "compacted"][0] > 0
+
+
+def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp_path):
+    node.create("broken", "sound", configs=COMPACT)
+    one = node.logs.get("broken", 0)
+    one.become_follower(0)
+    transaction(one, 5, [(b"1", b"v")], 0)
+    plain(one, [(b"3", b"v" * 100)])
+    follow(one, marker(5, True))
+    one.become_leader(0)
+    for topic in ("broken", "sound"):
+        append(node, topic, [1, 2] * 40)
+    # How the transaction ended may have been told in the hole.
+    spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
     while node.logs.cleaner.clean_one():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM
 from pylog.log import checkpoints
 from pylog.log.directories import Directories
@@ -75,3 +76,67 @@ def test_new_partitions_go_where_the_fewest_are_and_the_disk_is_well(tmp_path):
     disks.fail(1, OSError(errno.EIO, "broken"))
     assert disks.newly_failed() == [1] and disks.least_loaded() == 0
     disks.close()
+
+
+def _filled(paths):
+    """A node whose topics `a` and `b` are on the first and the second disk."""
+    node = Node(",".join(paths), log_initial_task_delay_ms="0")
+    node.create("a")
+    node.create("b")
+    for number in range(30):
+        for name in "ab":
+            rows = [(b"k", b"%d" % number * 50, node.now_ms(), ())]
+            node.logs.get(name, 0).append(batch.build(rows), node.now_ms())
+    return node
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["it-is-back", "it-stays-away"])
+def test_with_one_disk_gone_a_clean_stop_marks_the_others(tmp_path, caplog, back):
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    node = _filled(paths)
+    assert [node.logs.place(name, 0) for name in "ab"] == [0, 1]
+    node.stop()
+    node = Node(",".join(paths))
+    node.logs.directories[1].fail(errno.EIO)
+    assert node.logs.take_failed() == [("b", 0)]
+    node.stop()
+    assert os.path.exists(os.path.join(paths[0], checkpoints.CLEAN_SHUTDOWN))
+    assert not os.path.exists(os.path.join(paths[1], checkpoints.CLEAN_SHUTDOWN))
+    if not back:
+        os.rename(paths[1], paths[1] + ".away")
+        open(paths[1], "w").close()
+    with caplog.at_level("INFO"):
+        node = Node(",".join(paths))
+    one = node.logs.get("a", 0)
+    # What was opened by its checkpoint was not looked at.
+    assert one.recovery_report() == (0, 0) and one.end_offset == 30
+    opened, = [line for line in caplog.records if line.message == "partitions opened"]
+    assert opened.clean == 1
+    other = node.logs.get("b", 0)
+    if back:
+        assert other.end_offset == 30 and other.recovery_report()[1] == 1
+    else:
+        assert other is None
+        node.stop()
+        # Every stop of a node that has lost a disk leaves the others clean.
+        node = Node(",".join(paths))
+        assert node.logs.get("a", 0).recovery_report() == (0, 0)
+    node.stop()
+
+
+def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    _filled(paths).stop()
+    node = Node(",".join(paths))
+    rows = [(b"k", b"later", node.now_ms(), ())]
+    for _ in range(5):
+        node.logs.get("b", 0).append(batch.build(rows), node.now_ms())
+    node.logs.get("b", 0).flush()
+    node.logs.directories[1].fail(errno.EIO)
+    node.logs.take_failed()
+    node.stop()
+    # The operator saves what can be saved.
+    os.rename(os.path.join(paths[1], "b-0"), os.path.join(paths[0], "b-0"))
+    node = Node(",".join(paths))
+    assert node.logs.get("b", 0).end_offset == 35
+    node.stop()

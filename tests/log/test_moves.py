@@ -9,6 +9,7 @@ import pytest
 from pylog._native import batch
 from pylog._native.log import BatchRefused
 from tests.metadata.node import Node
+from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
 
 def append(node, topic, key, size=10_000):
@@ -184,3 +185,60 @@ def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
     log = node.logs.get("t", 0)
     assert (log.start_offset, log.end_offset, content(log)) == (4, 6, before)
     assert log.append(batch.build(rows), node.now_ms()) == (6, 8)
+
+
+MOVED = {"internal.segment.bytes": "4000", "index.interval.bytes": "300"}
+
+
+@pytest.mark.parametrize("place", [(1, 3), (0, 0), (2, -1), (-1, -1)],
+                         ids=["middle", "begin", "end", "last"])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_partition_moves_with_all_that_can_be_read(paths, how, place, caplog):
+    node = Node(",".join(map(str, paths)))
+    node.create("t", configs=MOVED)
+    log = node.logs.get("t", 0)
+    for number in range(60):
+        rows = [(b"k%d" % at, b"%d" % number * 40, node.now_ms(), ()) for at in range(2)]
+        log.append(batch.build(rows), node.now_ms())
+    node.stop()
+    file = sorted((paths[0] / "t-0").glob("*.log"))[place[0]]
+    spoil(file, place[1], *DAMAGES[how])
+    node = Node(",".join(map(str, paths)))
+    log = node.logs.get("t", 0)
+    survey(log)
+    before = survey(log)
+    node.logs.move("t", 0, 1)
+    append(node, "t", 1)
+    with caplog.at_level("WARNING"):
+        moved(node)
+    new = node.logs.get("t", 0)
+    assert new is not log and new.end_offset == 121
+    survey(new)
+    found = survey(new)
+    found[1].pop(120)
+    assert found == before
+    # Not a byte of what is no batch is left behind.
+    if how != "inflate":
+        assert any("damage as it is" in line.message for line in caplog.records)
+    node.crash()
+    node = Node(",".join(map(str, paths)))
+    new = node.logs.get("t", 0)
+    survey(new)
+    found = survey(new)
+    assert found[1].pop(120) and found == before
+    assert append(node, "t", 2)[0] == 121
+    node.stop()
+
+
+def test_what_a_hole_holds_is_copied_byte_for_byte(node, paths):
+    for number in range(60):
+        append(node, "t", number, size=300)
+    log = node.logs.get("t", 0)
+    log.flush()
+    file = sorted((paths[0] / "t-0").glob("*.log"))[-1]
+    spoil(file, 7, 0, bytes(range(1, 90)))
+    log.read(0)
+    content = file.read_bytes()[:log.size_bytes]
+    node.logs.move("t", 0, 1)
+    moved(node)
+    assert (paths[1] / "t-0" / file.name).read_bytes()[:len(content)] == content

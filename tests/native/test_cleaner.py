@@ -345,17 +345,3 @@ def test_a_pass_whose_segments_were_deleted_meanwhile_changes_nothing(directory)
     one_pass.close()
     assert content(one) == expected
     assert not [path for path in (_logs(directory)[0].parent).glob("*.cleaned")]
-
-
-def test_damage_ends_the_pass_and_leaves_the_log(directory):
-    one = opened(directory)
-    for number in range(200):
-        append(one, [(b"k%d" % (number % 3), b"v" * 60)])
-    fill(one)
-    with open(sorted(_logs(directory))[1], "r+b") as file:
-        file.seek(300)
-        file.write(b"\xff" * 8)
-    with pytest.raises(log.CorruptLog):
-        cleaned(one)
-    assert not list(_logs(directory)[0].parent.glob("*.cleaned"))
-    assert len(_logs(directory)) > 2

@@ -1,0 +1,312 @@
+"""A damaged log is compacted, truncated, thinned out by retention and asked for times like any
+other, and nothing more is lost: what could be read before can be read afterwards.
+"""
+
+import os
+import struct
+
+import pytest
+
+from pylog._native import batch, cleaner, damages, log
+from tests.native.test_cleaner import append, cleaned, fill
+from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
+
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": 4000, "index.interval.bytes": 300}
+SMALL = {"internal.segment.bytes": 4_000, "index.interval.bytes": 300}
+
+
+def crc_is_right(content, position):
+    """Bytes that do not inflate under a right CRC: codec gzip, and what is none."""
+    length = struct.unpack_from(">i", content, position + 8)[0]
+    body = bytearray(content[position:position + 12 + length])
+    body[22] |= 1
+    body[17:21] = struct.pack(">I", batch.crc32c(bytes(body[21:])))
+    return bytes(body)
+
+
+DAMAGES = {
+    "length": (8, b"\xff" * 4), "magic": (16, b"\x07"), "zeros": (0, bytes(61)),
+    "random": (0, bytes(range(7, 107))), "payload": (75, b"\xa5\x5a\x01"),
+    "several": (40, bytes(700)), "inflate": (0, crc_is_right),
+    "long": (8, lambda content, position: struct.pack(
+        ">i", 3 * struct.unpack_from(">i", content, position + 8)[0])),
+}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+def files(tmp_path):
+    return sorted((tmp_path / "t-0").glob("*.log"))
+
+
+def spoil(file, number, at, data):
+    """Overwrites the batch `number` of a file from its byte `at` on. Returns its header."""
+    content = bytearray(file.read_bytes())
+    position, header = list(batch.walk(content))[number]
+    data = data(content, position) if callable(data) else data
+    content[position + at:position + at + len(data)] = data
+    file.write_bytes(content)
+    return header
+
+
+def survey(one):
+    """(offsets that a hole took, {offset: record} of what can be read)."""
+    gone, rows, offset = [], {}, one.start_offset
+    while offset < one.end_offset:
+        try:
+            data = one.read(offset, 1)
+        except log.CorruptLog:
+            gone.append(offset)
+            offset += 1
+            continue
+        _, header = next(iter(batch.walk(data)))
+        if batch.crc_ok(data) and header.record_count:
+            try:
+                rows.update({row[0]: row[1:4] for row in batch.records(data)})
+            except batch.BatchError:
+                rows[header.base_offset] = bytes(data)
+        elif header.record_count:
+            rows[header.base_offset] = bytes(data)
+        offset = max(offset, header.base_offset + header.last_offset_delta) + 1
+    return gone, rows
+
+
+def newest(rows):
+    """What compaction leaves of what can be read."""
+    last = {row[1]: offset for offset, row in sorted(rows.items()) if isinstance(row, tuple)}
+    return {offset: row for offset, row in rows.items()
+            if not isinstance(row, tuple) or last[row[1]] == offset}
+
+
+def keyed(directory, count=300):
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, COMPACT, now_ms=NOW)
+    one.become_leader(0)
+    for number in range(count):
+        append(one, [(b"k%d" % ((number * 7 + at) % 41), b"%d" % number * 9) for at in range(2)])
+    return one
+
+
+def closed(one):
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    return saved
+
+
+def again(directory, saved, config=COMPACT):
+    one = log.Log.open(directory, "t", 0, TOPIC_ID, config, now_ms=NOW, **saved)
+    one.become_leader(0)
+    return one
+
+
+@pytest.mark.parametrize("place", [(1, 3), (0, 0), (2, -1)], ids=["middle", "begin", "end"])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_compaction_keeps_what_can_be_read_and_the_damage_where_it_is(
+        directory, tmp_path, how, place):
+    saved = closed(keyed(directory))
+    spoil(files(tmp_path)[place[0]], place[1], *DAMAGES[how])
+    one = again(directory, saved)
+    survey(one)     # Whoever crosses a hole finds it; bytes in front of it may look like a batch.
+    gone, rows = survey(one)
+    active = int(files(tmp_path)[-1].stem)
+    figures = cleaned(one)
+    # The active segment is not cleaned, and what is in it supersedes nothing yet.
+    kept = newest({offset: row for offset, row in rows.items() if offset < active})
+    kept.update({offset: row for offset, row in rows.items() if offset >= active})
+    assert survey(one) == (gone, kept)
+    assert figures["records_kept"] < figures["records_read"] / 3
+    assert (figures["bytes_damaged"] > 0) == (how != "inflate")
+    told, = damages.take(directory)
+    assert told.kind == "kept"
+    # Another pass finds all as it is, and so does a start.
+    append(one, [(b"k1", b"new")])
+    fill(one)
+    cleaned(one)
+    assert survey(one)[0] == gone
+    rows = survey(one)[1]
+    point = one.end_offset
+    one.close(NOW)
+    one = again(directory, {"recovery_point": point})
+    assert survey(one) == (gone, rows)
+
+
+@pytest.mark.parametrize("how", ["zeros", "payload", "length"])
+def test_damage_in_what_is_clean_already_is_kept_by_the_next_pass(directory, tmp_path, how):
+    one = keyed(directory)
+    first = cleaned(one)
+    fill(one)
+    saved = closed(one)
+    assert len(files(tmp_path)) > 3
+    spoil(files(tmp_path)[0], 5, *DAMAGES[how])
+    one = again(directory, saved)
+    gone, rows = survey(one)
+    append(one, [(b"k%d" % number, b"newer") for number in range(41)])
+    fill(one)
+    # A group of several clean segments is begun anew where the damage is met.
+    figures = cleaned(one, first_dirty=first["end_offset"], segment_bytes=20_000)
+    after = survey(one)
+    assert after[0] == gone and figures["bytes_damaged"] > 0
+    assert [row[2] for row in after[1].values() if isinstance(row, tuple)
+            and row[1] != b"filler"] == [b"newer"] * 41
+    assert [row for row in after[1].values() if isinstance(row, bytes)] == [
+        row for row in rows.values() if isinstance(row, bytes)]
+
+
+@pytest.mark.parametrize("how", ["zeros", "payload", "length"])
+def test_a_swap_of_a_damaged_segment_that_a_crash_cut_short_takes_no_other_along(
+        directory, tmp_path, how):
+    saved = closed(keyed(directory))
+    damaged = files(tmp_path)[1]
+    spoil(damaged, -1, *DAMAGES[how])
+    one = again(directory, saved)
+    cleaned(one)
+    expected = survey(one)
+    point = one.end_offset
+    one.close(NOW)
+    os.rename(damaged, damaged.with_suffix(".log.swap"))
+    one = again(directory, {"recovery_point": point})
+    assert survey(one) == expected
+
+
+@pytest.mark.parametrize("by", [1 << 40, 300, 1])
+def test_an_offset_that_lies_supersedes_nothing(directory, tmp_path, by):
+    saved = closed(keyed(directory))
+    base = int(files(tmp_path)[1].stem) + 4
+    header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", base + by))
+    assert header.base_offset == base
+    one = again(directory, saved)
+    rows = {offset: row for offset, row in survey(one)[1].items() if not base <= offset < base + 2}
+    try:
+        cleaned(one)
+    except cleaner.Interrupted:
+        # It was taken for good until the next one belied it: now it is known.
+        cleaned(one)
+    gone, after = survey(one)
+    assert set(gone) <= {base, base + 1}
+    active = int(files(tmp_path)[-1].stem)
+    assert newest({offset: row for offset, row in rows.items() if offset < active}).items() <= \
+        after.items()
+
+
+def numbered(directory, config=SMALL):
+    """60 batches of 2 records, 10 ms apart."""
+    one = opened(directory, config=config)
+    for number in range(60):
+        one.append(make(2, now=NOW + 10 * number), NOW)
+    one.flush()
+    return one
+
+
+@pytest.mark.parametrize("how", ["length", "zeros", "long", "several"])
+def test_a_truncation_into_a_hole_takes_the_hole_along(directory, tmp_path, how):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
+    one = again(directory, saved, SMALL)
+    gone, rows = survey(one)
+    one.truncate(header.base_offset + 1)
+    assert one.end_offset == header.base_offset
+    assert survey(one) == ([], {offset: row for offset, row in rows.items()
+                                if offset < header.base_offset})
+    assert one.append(make(1), NOW)[0] == header.base_offset
+    one.close(NOW)
+    assert again(directory, {}, SMALL).end_offset == header.base_offset + 1
+
+
+def test_a_truncation_behind_a_hole_leaves_it(directory, tmp_path):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
+    one = again(directory, saved, SMALL)
+    one.truncate(header.base_offset + 4)
+    gone, rows = survey(one)
+    assert gone == [header.base_offset, header.base_offset + 1]
+    assert one.end_offset == max(rows) + 1 == header.base_offset + 4
+
+
+@pytest.mark.parametrize("how", ["length", "zeros", "payload", "long", "inflate"])
+def test_times_are_found_behind_damage(directory, tmp_path, how):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
+    one = again(directory, saved, SMALL)
+    number = header.base_offset // 2
+    assert one.offset_for_time(NOW + 10 * (number - 1))[0] == header.base_offset - 2
+    assert one.offset_for_time(NOW + 10 * number)[0] == header.base_offset + 2
+    assert one.offset_of_max_time()[:2] == (119, NOW + 10 * 59 + 1)
+
+
+@pytest.mark.parametrize("start", ["clean", "unclean"])
+@pytest.mark.parametrize("how", ["length", "zeros", "payload", "inflate"])
+def test_the_latest_time_is_that_of_a_record_that_is_left(directory, tmp_path, how, start):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[-1], -1, *DAMAGES[how])
+    if start == "unclean":
+        saved = {"recovery_point": saved["recovery_point"]}
+    one = again(directory, saved, SMALL)
+    assert header.base_offset == 118
+    assert one.offset_of_max_time()[:2] == (117, NOW + 10 * 58 + 1)
+
+
+def test_the_latest_time_is_not_that_of_a_record_below_the_start(directory):
+    one = opened(directory)
+    for time in (NOW + 100, NOW):
+        one.append(make(1, now=time), NOW)
+    one.move_start(1)
+    assert one.offset_of_max_time()[:2] == (1, NOW)
+
+
+def test_retention_goes_by_the_next_segment_where_no_record_tells_the_time(directory, tmp_path):
+    config = {**SMALL, "retention.ms": 1000}
+    saved = closed(numbered(directory, config))
+    count = len(files(tmp_path))
+    files(tmp_path)[0].write_bytes(bytes(files(tmp_path)[0].stat().st_size))
+    for index in (tmp_path / "t-0").glob("*index"):
+        index.unlink()
+    one = again(directory, {"recovery_point": saved["recovery_point"]}, config)
+    assert one.upkeep(NOW + 1000) == 0
+    assert one.upkeep(NOW + 100_000) == count
+    assert one.start_offset == one.end_offset == 120
+
+
+@pytest.mark.parametrize("config", [{"retention.ms": 1}, {"retention.bytes": 9_000}])
+def test_retention_removes_damaged_segments(directory, tmp_path, config):
+    saved = closed(numbered(directory, {**SMALL, **config, "file.delete.delay.ms": 0}))
+    spoil(files(tmp_path)[0], 2, *DAMAGES["zeros"])
+    second = int(files(tmp_path)[1].stem)
+    one = again(directory, saved, {**SMALL, **config})
+    survey(one)
+    assert one.upkeep(NOW + 100_000) > 0
+    assert one.start_offset >= second and survey(one)[0] == []
+
+
+def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
+    one = again(directory, saved, SMALL)
+    one.move_start(header.base_offset + 1)
+    assert one.start_offset == header.base_offset + 1
+    assert survey(one)[0] == [header.base_offset + 1]
+    one.move_start(header.base_offset + 2)
+    assert survey(one)[0] == [] and min(survey(one)[1]) == header.base_offset + 2
+
+
+def test_a_reader_that_a_wrong_length_led_astray_finds_the_way_back(directory, tmp_path):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, *DAMAGES["long"])
+    one = again(directory, saved, SMALL)
+    assert len(one.read(header.base_offset, 1))
+    gone, rows = survey(one)
+    assert set(gone) <= {header.base_offset, header.base_offset + 1}
+    assert set(range(120)) - set(rows) <= {header.base_offset, header.base_offset + 1}
+
+
+def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, tmp_path):
+    saved = closed(numbered(directory))
+    header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", 1_000_000))
+    for index in (tmp_path / "t-0").glob("*index"):
+        index.unlink()
+    one = again(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
+    gone, rows = survey(one)
+    assert gone == [header.base_offset, header.base_offset + 1]
+    assert sorted(rows) == [offset for offset in range(120) if offset not in gone]
