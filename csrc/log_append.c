@@ -51,6 +51,10 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
         return result;
     }
     log_mark(&log->files_marks);
+    if (segment_pin(next, false) == 0) {
+        log_witness_say(log, next, NULL);
+        segment_unpin(next);
+    }
     meter_add_shared(&log->home->dir->rolls, 1);
     flusher_ask_some_time(log);
     return 0;
@@ -82,8 +86,10 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             int error = n < 0 ? errno : ENOSPC;
-            if (at > position && disk->ftruncate(s->fd, position) == 0)
+            if (at > position && disk->ftruncate(s->fd, position) == 0) {
                 atomic_store(&s->allocated, 0);
+                log_witness_grown(log, position);
+            }
             return log_storage_error(log, -error, "pwrite");
         }
         bytes += n;
@@ -168,6 +174,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
@@ -241,6 +248,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);

@@ -16,6 +16,7 @@
 #include "log.h"
 #include "producers.h"
 #include "segment.h"
+#include "witness.h"
 
 enum {
     LOG_DIR_OPEN_MAX = 4096,
@@ -64,7 +65,8 @@ struct log_dir {
     struct log_damage *damages;   /* LOG_DAMAGES_MAX, or NULL */
     uint32_t damage_count;
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
-    _Atomic uint64_t recovered_bytes;
+    _Atomic uint64_t recovered_bytes, trusted_bytes;
+    struct witness *witness; /* NULL: nothing is kept for the next process */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;
@@ -120,6 +122,7 @@ struct log {
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
     struct producers producers;    /* append_lock */
     struct epochs epochs;          /* as segments */
+    _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
     int32_t last_epoch;            /* while epochs are not loaded */
     uint32_t segments_scanned;
     int64_t bytes_cut;
@@ -194,6 +197,21 @@ void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
 
+/* log_witness.c */
+/* append_lock, or before others have the log; pinned: from now on a start may rely on the segment
+ * as it is, its file having been `st` (NULL: it is looked at). */
+void log_witness_say(struct log *log, struct segment *s, const struct stat *st);
+/* append_lock: until it is said again the segment is to be checked. */
+void log_witness_unsay(struct log *log);
+/* append_lock: the last segment has grown to `bytes`. */
+static inline void log_witness_grown(struct log *log, int64_t bytes) {
+    struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
+    if (slot != NULL) witness_grown(slot, bytes);
+}
+/* The recovery point has moved, and files of sealed segments may have been trimmed before. */
+void log_witness_flushed(struct log *log);
+void log_witness_give_back(struct log *log);
+
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
@@ -204,6 +222,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
 struct log_walk {
     int64_t check_from, replay_from, position, good, next;
     bool index, holed; /* holed: its last bytes are a hole */
+    bool trusted;      /* headers alone, and anything wrong is LOG_E_CORRUPT */
 };
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
 int log_restore_producers(struct log *log, int64_t end,

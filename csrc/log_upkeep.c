@@ -15,10 +15,13 @@ enum { LOG_NAME_BYTES_MAX = 255 };
 int log_roll_if_due(struct log *log, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
+    int64_t unflushed_ms = now_ms - atomic_load(&log->last_flush_ms);
+    /* A clock that was set back puts nothing off: less than no time has passed. */
     bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed) &&
-               now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
+               (unflushed_ms >= log->config.flush_ms || unflushed_ms < 0);
     if (log->writable && !atomic_load(&log->deleted)) {
         struct segment *s = log->segments[log->segment_count - 1];
+        if (now_ms < s->created_ms) s->created_ms = now_ms;
         /* By the clock since the segment began: record times of a quiet log say nothing. */
         if (log_may_roll(log) &&
             now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
@@ -205,6 +208,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
+    log_witness_unsay(log);
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
     /* From the end, and on disk before anything is appended: a start after a power cut must not
@@ -289,6 +293,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->flush_lock);
     pthread_mutex_lock(&log->append_lock);
     bool before = atomic_exchange(&log->deleted, true);
+    log_witness_unsay(log);
     int64_t delay = log->config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {

@@ -200,8 +200,8 @@ static bool is_over(struct reactor *r) {
 }
 
 /* Asks the scheduler for short slices, often, instead of long ones, seldom: a reactor that wakes up
- * then goes before threads that compute. It gets no more time in all. Since Linux 6.12; before
- * that, and where it is forbidden, all stays as it is. */
+ * then goes before threads that compute. It gets no more time in all, and stays as nice as the
+ * process. Since Linux 6.12; before that, and where it is forbidden, all stays as it is. */
 static void ask_for_short_slices(void) {
     struct {
         uint32_t size, policy;
@@ -209,7 +209,9 @@ static void ask_for_short_slices(void) {
         int32_t nice;
         uint32_t priority;
         uint64_t runtime_ns, deadline_ns, period_ns;
-    } attributes = {.size = sizeof attributes, .runtime_ns = REACTOR_SLICE_NS};
+    } attributes;
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+    attributes.runtime_ns = REACTOR_SLICE_NS;
     long asked = syscall(SYS_sched_setattr, 0, &attributes, 0);
     (void)asked;
 }

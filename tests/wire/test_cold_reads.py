@@ -86,6 +86,30 @@ def settled(path: Path, begin: int, end: int) -> int:
     return left
 
 
+def calls_that_read(broker) -> int:
+    """How often the broker's io workers called the kernel for bytes of a file so far."""
+    tasks = Path(f"/proc/{broker.process.pid}/task").iterdir()
+    workers = [task for task in tasks if (task / "comm").read_text().startswith("io-worker")]
+    lines = [line for task in workers for line in (task / "io").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("syscr:"))
+
+
+def test_what_is_cold_is_brought_in_range_by_range_and_not_copied_piece_by_piece(broker):
+    topic, _ = filled(broker)
+    before = calls_that_read(broker)
+    read(broker.port, topic, 0, 4 * COLD_MIB)
+    assert calls_that_read(broker) - before <= 4 * COLD_MIB
+
+
+def test_a_reactor_is_as_nice_as_the_process_that_it_is_of(tmp_path):
+    niceness = os.nice(0) + 1
+    with Brokerd(tmp_path, preexec=lambda: os.nice(1)) as started:
+        tasks = list(Path(f"/proc/{started.process.pid}/task").iterdir())
+        reactors = [task for task in tasks if (task / "comm").read_text().startswith("reactor")]
+        found = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in reactors}
+    assert found == {niceness}
+
+
 def test_what_is_read_from_the_disk_is_what_was_written_and_does_not_stay_in_the_page_cache(broker):
     topic, path = filled(broker)
     count = 4 * (COLD_MIB + HOT_MIB)
