@@ -244,10 +244,9 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
                                 f->by_id ? p->id : NULL, GRANT_READ, &topic);
         if (found > 0) p->grant_error = (int16_t)found;
         if (found < 0 && granted) {
+            /* What was granted may be void again by now: the client is to look again. */
             int said = find_verdict(f, r, p);
-            p->grant_error = said > 0   ? (int16_t)said
-                             : f->by_id ? ERROR_UNKNOWN_TOPIC_ID
-                                        : ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+            p->grant_error = said > 0 ? (int16_t)said : ERROR_NOT_LEADER;
         } else if (found < 0) {
             complete = false;
             bool asked =

@@ -59,6 +59,12 @@ int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
  * may exceed it. */
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
+/* Before any log is opened: keeps in `where`, a tmpfs, what its logs' last segments look like, and
+ * learns what a process that was killed kept there. Segments that have not changed since are walked
+ * without their contents. Nothing happens where that cannot be had. */
+void log_dir_remember(struct log_dir *dir, const char *where);
+/* Before another process may have the directory, at a stop. */
+void log_dir_forget(struct log_dir *dir);
 /* Below `bytes` of free space clients' appends are refused (log_short_of_space), so that retention,
  * compaction, groups and metadata can go on. 0: never. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
@@ -70,7 +76,8 @@ bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;
-    uint64_t recovered_bytes;                      /* walked by recoveries */
+    uint64_t recovered_bytes;                      /* checked by recoveries */
+    uint64_t trusted_bytes; /* of which they read the headers alone: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);

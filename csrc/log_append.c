@@ -51,6 +51,10 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
         return result;
     }
     log_mark(&log->files_marks);
+    if (segment_pin(next, false) == 0) {
+        log_witness_say(log, next, NULL);
+        segment_unpin(next);
+    }
     meter_add_shared(&log->home->dir->rolls, 1);
     flusher_ask_some_time(log);
     return 0;
@@ -59,7 +63,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
 static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
                                  int64_t timestamp, int64_t last_offset, int64_t now_ms) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-    if (bytes == 0) return false;
+    if (!log_may_roll(log)) return false;
     if (bytes + (int64_t)len > log->config.segment_bytes) return true;
     if (last_offset - s->base_offset > INT32_MAX) return true;
     int64_t since =
@@ -82,8 +86,10 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             int error = n < 0 ? errno : ENOSPC;
-            if (at > position && disk->ftruncate(s->fd, position) == 0)
+            if (at > position && disk->ftruncate(s->fd, position) == 0) {
                 atomic_store(&s->allocated, 0);
+                log_witness_grown(log, position);
+            }
             return log_storage_error(log, -error, "pwrite");
         }
         bytes += n;
@@ -158,6 +164,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
@@ -231,6 +238,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
@@ -248,9 +256,7 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     int64_t before = atomic_load(&log->end_offset);
     if (result == 0 && end < before) result = LOG_E_RANGE;
     struct segment *s = result == 0 ? log->segments[log->segment_count - 1] : NULL;
-    /* Two segments never begin with the same offset. */
-    if (s != NULL && before > s->base_offset &&
-        log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
+    if (s != NULL && log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
         result = log_roll(log, before, now_ms);
         s = log->segments[log->segment_count - 1];
     }

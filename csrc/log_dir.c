@@ -51,6 +51,7 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
+    witness_void(dir->witness);
     atomic_store(&dir->offline, true);
     /* The flusher wakes every waiter: whoever found the fault may hold a log's locks. */
     flusher_wake(dir);
@@ -67,6 +68,13 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     if (call != NULL) *call = error != 0 ? atomic_load(&dir->failed_call) : NULL;
     return error;
 }
+
+void log_dir_remember(struct log_dir *dir, const char *where) {
+    assert(dir->witness == NULL && dir->logs == NULL);
+    dir->witness = witness_new(dir->fd, where);
+}
+
+void log_dir_forget(struct log_dir *dir) { witness_forget(dir->witness); }
 
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
     atomic_store(&dir->disk, disk);
@@ -285,6 +293,7 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     out->rolls = meter_read(&dir->rolls);
     out->segments_deleted = meter_read(&dir->segments_deleted);
     out->recovered_bytes = meter_read(&dir->recovered_bytes);
+    out->trusted_bytes = meter_read(&dir->trusted_bytes);
     out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +
                        meter_read(&dir->damage_counts[LOG_DAMAGE_DROPPED]);
     out->damages_kept = meter_read(&dir->damage_counts[LOG_DAMAGE_KEPT]);
@@ -308,6 +317,7 @@ void log_dir_free(struct log_dir *dir) {
         pthread_mutex_lock(&dir->flush_lock);
     }
     pthread_mutex_unlock(&dir->flush_lock);
+    witness_free(dir->witness);
     if (dir->fd >= 0) close(dir->fd);
     pthread_cond_destroy(&dir->flush_quiet);
     pthread_mutex_destroy(&dir->logs_lock);

@@ -97,6 +97,7 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
     bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
     if (moved) atomic_store(&log->flushed, target);
+    if (moved) log_witness_flushed(log);
     pthread_mutex_unlock(&log->view_lock);
     atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);

@@ -275,6 +275,11 @@ int log_make_writable(struct log *log, int64_t now_ms) {
         return result;
     log->clean = false;
     log->writable = true;
+    struct segment *last = log->segments[log->segment_count - 1];
+    if (segment_pin(last, false) == 0) {
+        log_witness_say(log, last, NULL);
+        segment_unpin(last);
+    }
     return 0;
 }
 
@@ -422,6 +427,7 @@ void log_release(struct log *log) {
     if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
     pthread_mutex_unlock(&dir->logs_lock);
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) assert(log->waiters[kind] == NULL);
+    log_witness_give_back(log);
     for (uint32_t i = 0; i < log->segment_count; i++) segment_release(log->segments[i]);
     segment_home_release(log->home);
     producers_free(&log->producers);
@@ -447,6 +453,7 @@ int log_close_files(struct log *log) {
             /* Without an entry there is nothing to find: the next open scans these few batches. */
             if (segment_index_entries(s, false) > 0) result = segment_index_write(s, true);
             if (result == 0) result = segment_trim(s);
+            if (result == 0) log_witness_say(log, s, NULL);
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;
@@ -471,6 +478,7 @@ void log_abandon(struct log *log) {
     pthread_mutex_lock(&log->flush_lock);
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
+    log_witness_unsay(log);
     log_unlock_quiet(log);
     pthread_mutex_unlock(&log->flush_lock);
     log_wait_fail(log, LOG_E_DELETED);

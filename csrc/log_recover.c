@@ -19,22 +19,13 @@
 
 enum {
     LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30,
-    LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
     LOG_RECOVER_WINDOW_BYTES = 256 << 10,
-    LOG_RECOVER_TOLD_BYTES = 4 << 20,
-    LOG_RECALL_BYTES = 4 << 20,
-    LOG_RECALL_SEGMENTS = 8
+    LOG_RECOVER_HEADERS_BYTES = 32 << 10,
+    LOG_RECOVER_SPARSE_BYTES = 2 << 10,
+    LOG_RECOVER_TOLD_BYTES = 4 << 20
 };
 
 /* ---- the directory ---- */
-
-struct log_offsets {
-    int64_t *at;
-    uint32_t count, capacity;
-};
-struct log_listing {
-    struct log_offsets segments, snapshots;
-};
 
 static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
     if (o->count == o->capacity) {
@@ -68,7 +59,7 @@ const char *log_file_extension(const char *name, int64_t *offset) {
 }
 
 /* `finish`: at a start, before anybody uses the files. */
-static int log_list(struct log *log, bool finish, struct log_listing *listing) {
+int log_list(struct log *log, bool finish, struct log_listing *listing) {
     struct log_dir *dir = log->home->dir;
     char path[SEGMENT_PATH_BYTES];
     memset(listing, 0, sizeof *listing);
@@ -105,7 +96,7 @@ static int log_list(struct log *log, bool finish, struct log_listing *listing) {
     return result;
 }
 
-static void log_list_free(struct log_listing *listing) {
+void log_list_free(struct log_listing *listing) {
     free(listing->segments.at);
     free(listing->snapshots.at);
 }
@@ -149,8 +140,28 @@ static void log_walk_epoch(struct log *log, const struct batch_header *h) {
     log_mark(&log->epochs_marks);
 }
 
+/* Checked batches are read whole anyway: in large pieces. Without the memory it is slower, nothing
+ * else. */
+static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan,
+                          struct log_walk_buffer *window) {
+    window->room = walk->trusted ? LOG_RECOVER_HEADERS_BYTES : LOG_RECOVER_WINDOW_BYTES;
+    if ((walk->trusted || walk->check_from != INT64_MAX) && scan->end > SEGMENT_WINDOW_BYTES &&
+        (window->bytes = malloc(window->room)) != NULL) {
+        scan->window = window->bytes;
+        scan->window_room = (uint32_t)window->room;
+    }
+}
+
+/* Headers far from each other are read one by one: what lies between is not copied. */
+static void log_walk_stride(struct segment_scan *scan, const struct log_walk_buffer *window,
+                            size_t batch_len) {
+    if (window->bytes != NULL)
+        scan->window_room =
+            batch_len >= LOG_RECOVER_SPARSE_BYTES ? BATCH_HEADER_BYTES : (uint32_t)window->room;
+}
+
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
-    struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, LOG_RECOVER_WINDOW_BYTES};
+    struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, 0};
     struct segment_scan scan;
     struct batch_header h;
     struct segment_hole hole;
@@ -159,14 +170,9 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
-    /* Checked batches are read whole anyway: in large pieces. Without the memory it is slower,
-     * nothing else. */
-    if (walk->check_from != INT64_MAX && scan.end > SEGMENT_WINDOW_BYTES &&
-        (window.bytes = malloc(window.room)) != NULL) {
-        scan.window = window.bytes;
-        scan.window_room = (uint32_t)window.room;
-    }
+    log_walk_lend(walk, &scan, &window);
     scan.strict = true;
+    _Atomic uint64_t *counted = walk->trusted ? &dir->trusted_bytes : &dir->recovered_bytes;
     int64_t told = scan.position;
     walk->holed = false;
     while ((result = segment_scan_peek(&scan, &h)) != 0) {
@@ -174,7 +180,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
             result = LOG_E_OFFLINE;
         if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
         /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
-        if (result == LOG_E_CORRUPT && next < walk->check_from &&
+        if (result == LOG_E_CORRUPT && !walk->trusted && next < walk->check_from &&
             segment_hole_at(s, scan.position, false, &hole) == 1) {
             if (hole.position < walk->position) break;
             scan.position = hole.end;
@@ -184,10 +190,11 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         }
         if (result != 1) break;
         if (scan.position - told >= LOG_RECOVER_TOLD_BYTES) {
-            meter_add_shared(&dir->recovered_bytes, (uint64_t)(scan.position - told));
+            meter_add_shared(counted, (uint64_t)(scan.position - told));
             told = scan.position;
         }
-        if (h.base_offset >= walk->check_from && (result = log_walk_check(&scan, &h, &buffer)) != 0)
+        if (!walk->trusted && h.base_offset >= walk->check_from &&
+            (result = log_walk_check(&scan, &h, &buffer)) != 0)
             break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
         if (h.base_offset >= walk->replay_from &&
@@ -198,111 +205,14 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
+        if (walk->trusted) log_walk_stride(&scan, &window, batch_bytes(&h));
     }
-    meter_add_shared(&dir->recovered_bytes, (uint64_t)(scan.position - told));
+    meter_add_shared(counted, (uint64_t)(scan.position - told));
     free(buffer.bytes);
     free(window.bytes);
     walk->good = scan.position;
     walk->next = next;
     return result < 0 ? result : 0;
-}
-
-/* The newest snapshot at or below `end` that is whole. Others above it would be used by a later
- * start and go, also for a power cut. */
-static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots,
-                                 int64_t end) {
-    int64_t found = -1;
-    bool gone = false;
-    for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
-        char file[64], path[SEGMENT_PATH_BYTES];
-        uint8_t *bytes;
-        size_t len;
-        snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
-        log_path(log, file, path);
-        int result = snapshots->at[i - 1] > end
-                         ? -ESTALE
-                         : log_dir_read_file(log->home->dir, path, LOG_RECOVER_SNAPSHOT_BYTES_MAX,
-                                             &bytes, &len);
-        if (result == 0) {
-            result = producers_decode(&log->producers, bytes, len);
-            free(bytes);
-        }
-        if (result == 0)
-            found = snapshots->at[i - 1];
-        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
-            gone = true;
-    }
-    if (gone) {
-        char path[SEGMENT_PATH_BYTES];
-        log_path(log, ".", path);
-        int result = log_dir_sync(log->home->dir, path);
-        if (result != 0) log_dir_fail(log->home->dir, -result, "fsync");
-    }
-    return found;
-}
-
-/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
-static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
-                               struct producers *older) {
-    struct segment_scan scan;
-    struct batch_header h;
-    int64_t end, first, begin = 0;
-    if (segment_pin(s, false) != 0) return;
-    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
-        (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
-        segment_scan_begin(&scan, s, begin, end, false);
-        while (segment_scan_peek(&scan, &h) == 1) {
-            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) &&
-                producers_update(older, &h, 0) != 0)
-                break;
-            segment_scan_skip(&scan, &h);
-        }
-    }
-    segment_unpin(s);
-}
-
-/* The batches just below the snapshot: what clients may have in flight is among them. */
-static void log_recall_producers(struct log *log, int64_t snapshot) {
-    struct producers older = {NULL, 0, 0};
-    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
-    int64_t bytes = LOG_RECALL_BYTES;
-    if (last < 0 || log->producers.count == 0) return;
-    while (i > 0 && last - i < LOG_RECALL_SEGMENTS && bytes > atomic_load(&log->segments[i]->bytes))
-        bytes -= atomic_load(&log->segments[i--]->bytes);
-    for (; i <= last; i++) {
-        log_recall_segment(log->segments[i], snapshot, bytes, &older);
-        bytes = LOG_RECALL_BYTES;
-    }
-    producers_recall(&log->producers, &older);
-    producers_free(&older);
-}
-
-int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
-    struct log_listing listing;
-    producers_free(&log->producers);
-    pthread_mutex_lock(&log->view_lock);
-    log->completed_count = 0;
-    pthread_mutex_unlock(&log->view_lock);
-    if (log->segment_count == 0) return 0;
-    int result = log_list(log, false, &listing);
-    if (result != 0) return LOG_E_IO;
-    int64_t from = log_load_snapshot(log, &listing.snapshots, end);
-    log_list_free(&listing);
-    log->snapshot_offset = from;
-    for (uint32_t i = 0; i < log->segment_count && result == 0; i++) {
-        int64_t upper = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : end;
-        if (upper <= from) continue;
-        struct segment *s = log->segments[i];
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
-        if (segment_pin(s, false) != 0) return LOG_E_IO;
-        if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
-        result = log_walk_segment(log, s, &walk, now_ms);
-        segment_unpin(s);
-        if (result == LOG_E_CORRUPT)
-            result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
-    }
-    if (result == 0) log_recall_producers(log, from);
-    return result;
 }
 
 /* ---- recovery ---- */
@@ -351,20 +261,60 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
     return 0;
 }
 
+/* What a recovery goes by: the checkpoint, the snapshot that was loaded, and what the process
+ * before told of the log's last segment. */
+struct log_known {
+    const struct log_checkpoint *checkpoint;
+    int64_t snapshot;
+    bool told, kept; /* kept: its last segment is as it was told */
+    struct witness_told last;
+};
+
+/* The file is as the process before left it, and was whole then: the last segment with exactly the
+ * bytes that were appended, one before it flushed and trimmed. */
+static bool log_trusts(const struct log_known *known, const struct segment *s,
+                       const struct stat *st, int64_t upper) {
+    if (!known->told || witness_ctime_ns(st) > known->last.time_ns) return false;
+    if (st->st_size != atomic_load(&s->bytes)) return false;
+    if (st->st_ino == known->last.inode)
+        return s->base_offset == known->last.base_offset && st->st_size == known->last.bytes;
+    return s->base_offset < known->last.base_offset && upper <= known->last.flushed;
+}
+
+/* Walks a segment, and makes anew which transactions were aborted: from where the producers' state
+ * begins, or else from where the file may be wrong. */
+static int log_recover_walk(struct log *log, struct segment *s, struct log_walk *walk,
+                            const struct log_checkpoint *checkpoint, int64_t now_ms) {
+    walk->index = walk->aborts = true;
+    walk->aborts_from = walk->replay_from >= 0 ? walk->replay_from : checkpoint->recovery_point;
+    int result = log_aborted_cut(s, walk->aborts_from);
+    return result != 0 ? result : log_walk_segment(log, s, walk, now_ms);
+}
+
+static int log_recover_write(struct log *log, struct segment *s) {
+    int result = log_aborted_write(log, s);
+    return result != 0 && !log_is_full(result) ? result : log_write_index(s);
+}
+
+/* Walks the headers. 1: they are not what they should be, and the whole log is to be checked. */
+static int log_recover_trusted(struct log *log, struct segment *s, const struct log_known *known,
+                               int64_t upper, int64_t *end, int64_t now_ms) {
+    struct log_walk walk = {
+        .check_from = INT64_MAX, .replay_from = known->snapshot, .trusted = true};
+    int result = log_recover_walk(log, s, &walk, known->checkpoint, now_ms);
+    bool gap = upper != INT64_MAX && walk.next < upper && !log->config.cleanup_compact;
+    if (result == LOG_E_CORRUPT || (result == 0 && gap)) return 1;
+    *end = walk.next;
+    return result != 0 ? result : log_recover_write(log, s);
+}
+
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s,
                                const struct log_checkpoint *checkpoint, int64_t replay_from,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
                                int64_t now_ms) {
-    /* Where the producers' state begins, or else where the file may be wrong. */
-    int64_t aborts_from = replay_from >= 0 ? replay_from : checkpoint->recovery_point;
-    struct log_walk walk = {.check_from = checkpoint->recovery_point,
-                            .replay_from = replay_from,
-                            .aborts_from = aborts_from,
-                            .aborts = true,
-                            .index = true};
-    int result = log_aborted_cut(s, aborts_from);
-    if (result == 0) result = log_walk_segment(log, s, &walk, now_ms);
+    struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from};
+    int result = log_recover_walk(log, s, &walk, checkpoint, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
@@ -378,9 +328,7 @@ static int log_recover_segment(struct log *log, struct segment *s,
     if (gap && result == 0)
         log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
     if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
-    result = log_aborted_write(log, s);
-    if (result != 0 && !log_is_full(result)) return result;
-    return log_write_index(s);
+    return log_recover_write(log, s);
 }
 
 /* The last segment ends in a hole below the recovery point: there were records, and their offsets
@@ -406,8 +354,22 @@ static int log_drop_rest(struct log *log, uint32_t from) {
     return log_dir_sync(log->home->dir, path);
 }
 
-static int log_recover_segments(struct log *log, const struct log_checkpoint *checkpoint,
-                                int64_t snapshot, int64_t *end, int64_t now_ms) {
+/* Drops the segments from `from` on: behind a cut nothing counts. */
+static int log_recover_ended(struct log *log, uint32_t from) {
+    for (uint32_t k = from; k < log->segment_count; k++) {
+        int64_t bytes = atomic_load(&log->segments[k]->bytes);
+        log->bytes_cut += bytes;
+        log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
+                        log->segments[k]->base_offset, 0, bytes);
+    }
+    return log_drop_rest(log, from);
+}
+
+/* 1: what was trusted is not what it should be, and nothing was cut. */
+static int log_recover_segments(struct log *log, struct log_known *known, int64_t *end,
+                                int64_t now_ms) {
+    const struct log_checkpoint *checkpoint = known->checkpoint;
+    int64_t snapshot = known->snapshot;
     bool ended = false, holed = false;
     int64_t walked = 0; /* the offset behind the segment before, when it was walked */
     for (uint32_t i = 0; i < log->segment_count; i++) {
@@ -416,15 +378,7 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         struct stat st;
         /* A truncation that the power cut undid in part: what follows is of the history before. */
         if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point) ended = true;
-        if (ended) { /* Behind a cut nothing counts. */
-            for (uint32_t k = i; k < log->segment_count; k++) {
-                int64_t bytes = atomic_load(&log->segments[k]->bytes);
-                log->bytes_cut += bytes;
-                log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
-                                log->segments[k]->base_offset, 0, bytes);
-            }
-            return log_drop_rest(log, i);
-        }
+        if (ended) return log_recover_ended(log, i);
         int result = segment_pin(s, false);
         if (result != 0) return result;
         if (fstat(s->fd, &st) != 0) result = -errno;
@@ -433,10 +387,16 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
         int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
         if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot)
             result = log_adopt_sealed(log, s);
+        else if (result == 0 && log_trusts(known, s, &st, upper))
+            result = log_recover_trusted(log, s, known, upper, end, now_ms);
         else if (result == 0)
             result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, &holed,
                                          now_ms);
         walked = upper <= checkpoint->recovery_point && upper <= snapshot ? 0 : *end;
+        /* As it was before it was looked at, unless that changed it. */
+        known->kept = result == 0 && last && log_trusts(known, s, &st, upper);
+        if (result == 0 && last)
+            log_witness_say(log, s, st.st_size == atomic_load(&s->bytes) ? &st : NULL);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
@@ -444,8 +404,10 @@ static int log_recover_segments(struct log *log, const struct log_checkpoint *ch
     return holed && !ended ? log_recover_holed(log, checkpoint, end, now_ms) : 0;
 }
 
-static void log_recover_ends(struct log *log, const struct log_checkpoint *checkpoint,
-                             int64_t end) {
+static void log_recover_ends(struct log *log, const struct log_known *known, int64_t end) {
+    const struct log_checkpoint *checkpoint = known->checkpoint;
+    int64_t flushed = checkpoint->recovery_point;
+    if (known->kept && known->last.flushed > flushed) flushed = known->last.flushed;
     int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
     int64_t start = checkpoint->log_start_offset;
     /* Where compaction took a first segment the log begins before what is left of it: who was to
@@ -455,7 +417,9 @@ static void log_recover_ends(struct log *log, const struct log_checkpoint *check
     log->start_offset = start;
     log->end_offset = end;
     log->high_watermark = watermark > end ? end : watermark;
-    log->flushed = checkpoint->recovery_point < end ? checkpoint->recovery_point : end;
+    log->flushed = flushed < end ? flushed : end;
+    struct witness_slot *slot = atomic_load(&log->witness);
+    if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
     producers_end_before(&log->producers, start);
     log->first_open = producers_first_open(&log->producers);
     log_set_last_stable(log);
@@ -470,40 +434,65 @@ static int64_t log_snapshot_bound(const struct log_offsets *segments,
     return checkpoint->log_start_offset > bound ? checkpoint->log_start_offset : bound;
 }
 
+/* With what the epochs and the newest snapshot say. */
+static int log_recover_state(struct log *log, const struct log_listing *listing,
+                             struct log_known *known, int64_t *end, int64_t now_ms) {
+    atomic_store(&log->end_offset,
+                 INT64_MAX - 1); /* No epoch is above the end while that is not known. */
+    int64_t begin = *end;
+    int result = 1;
+    while (result == 1) {
+        producers_free(&log->producers);
+        pthread_mutex_lock(&log->view_lock);
+        epochs_free(&log->epochs);
+        log->epochs_loaded = false;
+        pthread_mutex_unlock(&log->view_lock);
+        *end = begin;
+        if ((result = log_load_epochs(log)) != 0) break;
+        known->snapshot = log_load_snapshot(
+            log, &listing->snapshots, log_snapshot_bound(&listing->segments, known->checkpoint));
+        result = log_recover_segments(log, known, end, now_ms);
+        if (result == 1) known->told = false;
+    }
+    return result;
+}
+
+/* The segments of the listing, by their files' sizes; `known`: what was told of the last of them
+ * of which anything was. */
+static int log_recover_list(struct log *log, const struct log_listing *listing,
+                            struct log_known *known) {
+    for (uint32_t i = 0; i < listing->segments.count; i++) {
+        struct segment *s = segment_new(log->home, listing->segments.at[i], 0, -1);
+        struct stat st;
+        char path[SEGMENT_PATH_BYTES];
+        if (s == NULL) return LOG_E_MEMORY;
+        segment_path(s, "log", path);
+        int result = fstatat(log->home->dir->fd, path, &st, 0) != 0 ? -errno : 0;
+        if (result == 0) {
+            atomic_store(&s->bytes, st.st_size);
+            atomic_fetch_add(&log->size_bytes, st.st_size);
+            known->told = witness_find(log->home->dir->witness, &st, &known->last) || known->told;
+        }
+        int added = log_add_segment(log, s);
+        if (result != 0 || added != 0) return result != 0 ? result : added;
+    }
+    return 0;
+}
+
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
     struct log_listing listing;
+    struct log_known known = {.checkpoint = checkpoint, .snapshot = -1};
     int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
             end = start;
     int result = log_list(log, true, &listing);
-    for (uint32_t i = 0; i < listing.segments.count && result == 0; i++) {
-        struct segment *s = segment_new(log->home, listing.segments.at[i], 0, -1);
-        struct stat st;
-        char path[SEGMENT_PATH_BYTES];
-        if (s == NULL) {
-            result = LOG_E_MEMORY;
-            break;
-        }
-        segment_path(s, "log", path);
-        if (fstatat(log->home->dir->fd, path, &st, 0) != 0)
-            result = -errno;
-        else
-            atomic_store(&s->bytes, st.st_size);
-        atomic_fetch_add(&log->size_bytes, atomic_load(&s->bytes));
-        int added = log_add_segment(log, s);
-        if (result == 0) result = added;
-    }
+    if (result == 0) result = log_recover_list(log, &listing, &known);
     if (result == 0 && log->segment_count > 0) {
-        atomic_store(&log->end_offset,
-                     INT64_MAX - 1); /* No epoch is above the end while that is not known. */
-        result = log_load_epochs(log);
-        int64_t snapshot = log_load_snapshot(log, &listing.snapshots,
-                                             log_snapshot_bound(&listing.segments, checkpoint));
-        if (result == 0) result = log_recover_segments(log, checkpoint, snapshot, &end, now_ms);
-        if (result == 0 && snapshot > end)
+        result = log_recover_state(log, &listing, &known, &end, now_ms);
+        if (result == 0 && known.snapshot > end)
             result = log_restore_producers(log, end, now_ms);
         else
-            log->snapshot_offset = snapshot;
-        if (result == 0 && snapshot <= end) log_recall_producers(log, snapshot);
+            log->snapshot_offset = known.snapshot;
+        if (result == 0 && known.snapshot <= end) log_recall_producers(log, known.snapshot);
     }
     log->epochs_loaded = true;
     log->producers_loaded = result == 0;
@@ -519,7 +508,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
     log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
     if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
-    log_recover_ends(log, checkpoint, end);
+    log_recover_ends(log, &known, end);
     return 0;
 }
 

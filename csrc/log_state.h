@@ -16,6 +16,7 @@
 #include "log.h"
 #include "producers.h"
 #include "segment.h"
+#include "witness.h"
 
 enum {
     LOG_DIR_OPEN_MAX = 4096,
@@ -64,7 +65,8 @@ struct log_dir {
     struct log_damage *damages;   /* LOG_DAMAGES_MAX, or NULL */
     uint32_t damage_count;
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
-    _Atomic uint64_t recovered_bytes;
+    _Atomic uint64_t recovered_bytes, trusted_bytes;
+    struct witness *witness; /* NULL: nothing is kept for the next process */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;
@@ -125,6 +127,7 @@ struct log {
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
     struct producers producers;    /* append_lock */
     struct epochs epochs;          /* as segments */
+    _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
     int32_t last_epoch;            /* while epochs are not loaded */
     uint32_t segments_scanned;
     int64_t bytes_cut;
@@ -199,6 +202,21 @@ bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
 
+/* log_witness.c */
+/* append_lock, or before others have the log; pinned: from now on a start may rely on the segment
+ * as it is, its file having been `st` (NULL: it is looked at). */
+void log_witness_say(struct log *log, struct segment *s, const struct stat *st);
+/* append_lock: until it is said again the segment is to be checked. */
+void log_witness_unsay(struct log *log);
+/* append_lock: the last segment has grown to `bytes`. */
+static inline void log_witness_grown(struct log *log, int64_t bytes) {
+    struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
+    if (slot != NULL) witness_grown(slot, bytes);
+}
+/* The recovery point has moved, and files of sealed segments may have been trimmed before. */
+void log_witness_flushed(struct log *log);
+void log_witness_give_back(struct log *log);
+
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
@@ -210,8 +228,26 @@ struct log_walk {
     int64_t check_from, replay_from, position, good, next;
     int64_t aborts_from;       /* with `aborts`, those of markers at or above it are noted */
     bool index, aborts, holed; /* holed: its last bytes are a hole */
+    bool trusted; /* headers alone, and anything wrong is LOG_E_CORRUPT */
 };
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+struct log_offsets {
+    int64_t *at;
+    uint32_t count, capacity;
+};
+struct log_listing {
+    struct log_offsets segments, snapshots;
+};
+/* A partition's directory. `finish`: at a start, before anybody uses the files. 0 or -errno. */
+int log_list(struct log *log, bool finish, struct log_listing *listing);
+void log_list_free(struct log_listing *listing);
+
+/* log_producers.c */
+/* The newest snapshot at or below `end` that is whole, -1: none. Others above it would be used by a
+ * later start and go, also for a power cut. */
+int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end);
+/* Adds what a snapshot does not say: the batches just below it. */
+void log_recall_producers(struct log *log, int64_t snapshot);
 int log_restore_producers(struct log *log, int64_t end,
                           int64_t now_ms); /* newest valid snapshot, then replay */
 
@@ -254,6 +290,13 @@ int log_complete(struct log *log, int64_t first_offset, int64_t last_offset);
  * another log. */
 void log_lock_quiet(struct log *log);
 void log_unlock_quiet(struct log *log);
+/* append_lock: the last segment holds offsets, so that another may follow it. A hole may have taken
+ * none. */
+static inline bool log_may_roll(const struct log *log) {
+    const struct segment *s = log->segments[log->segment_count - 1];
+    return atomic_load_explicit(&s->bytes, memory_order_relaxed) > 0 &&
+           atomic_load_explicit(&log->end_offset, memory_order_relaxed) > s->base_offset;
+}
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);

@@ -15,12 +15,15 @@ enum { LOG_NAME_BYTES_MAX = 255 };
 int log_roll_if_due(struct log *log, int64_t now_ms) {
     int result = 0;
     pthread_mutex_lock(&log->append_lock);
+    int64_t unflushed_ms = now_ms - atomic_load(&log->last_flush_ms);
+    /* A clock that was set back puts nothing off: less than no time has passed. */
     bool ask = atomic_load(&log->end_offset) > atomic_load(&log->flushed) &&
-               now_ms - atomic_load(&log->last_flush_ms) >= log->config.flush_ms;
+               (unflushed_ms >= log->config.flush_ms || unflushed_ms < 0);
     if (log->writable && !atomic_load(&log->deleted)) {
         struct segment *s = log->segments[log->segment_count - 1];
+        if (now_ms < s->created_ms) s->created_ms = now_ms;
         /* By the clock since the segment began: record times of a quiet log say nothing. */
-        if (atomic_load(&s->bytes) > 0 &&
+        if (log_may_roll(log) &&
             now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
@@ -32,7 +35,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
 int log_seal(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->append_lock);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : log_make_writable(log, now_ms);
-    if (result == 0 && atomic_load(&log->segments[log->segment_count - 1]->bytes) > 0)
+    if (result == 0 && log_may_roll(log))
         result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     pthread_mutex_unlock(&log->append_lock);
     return result;
@@ -66,7 +69,7 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
         struct segment *s = log->segments[count];
         int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count),
                 time = log_segment_time(log, count);
-        if (bytes == 0 || end > high) break;
+        if (bytes == 0 || end > high || end <= s->base_offset) break;
         bool before_start = end <= atomic_load(&log->start_offset);
         bool old = deletes && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
         bool large = deletes && c->retention_bytes >= 0 && excess - bytes >= 0;
@@ -180,6 +183,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         result = 1;
     }
     if (result == 1) {
+        /* A hole in front of all batches goes with them: the segment would hold no offset. */
+        if (first == s->base_offset) position = 0;
         *end = first;
         segment_index_truncate(s, first, position);
         pthread_mutex_lock(&log->view_lock);
@@ -206,6 +211,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
+    log_witness_unsay(log);
     uint32_t keep = log->segment_count;
     while (keep > 0 && log->segments[keep - 1]->base_offset >= offset) keep--;
     /* From the end, and on disk before anything is appended: a start after a power cut must not
@@ -291,6 +297,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->flush_lock);
     pthread_mutex_lock(&log->append_lock);
     bool before = atomic_exchange(&log->deleted, true);
+    log_witness_unsay(log);
     int64_t delay = log->config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {

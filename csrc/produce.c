@@ -167,7 +167,6 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
     bool complete = true;
     struct topic *topic = NULL;
     int16_t error = 0;
-    int16_t unknown = q->by_id ? ERROR_UNKNOWN_TOPIC_ID : ERROR_UNKNOWN_TOPIC_OR_PARTITION;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (i == 0 || p->first_of_topic || !same_key(q, &q->parts[i - 1], p->key, p->key_len)) {
@@ -176,8 +175,9 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
                                     GRANT_WRITE, &topic);
             error = (int16_t)found;
             if (found < 0 && granted) {
+                /* What was granted may be void again by now: the client is to look again. */
                 int said = verdict(q, r, p);
-                error = said > 0 ? (int16_t)said : unknown;
+                error = said > 0 ? (int16_t)said : ERROR_NOT_LEADER;
             } else if (found < 0) {
                 complete = false;
                 error = 0;

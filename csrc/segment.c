@@ -201,6 +201,8 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
+        struct witness_slot *slot = atomic_load(&s->witness);
+        if (slot != NULL) witness_touched(slot);
     } else {
         /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
          * themselves. */

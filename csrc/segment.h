@@ -20,6 +20,7 @@
 #include "log.h"
 
 struct log_dir;
+struct witness_slot;
 
 /* Where a log's files are; shared by its segments, which may outlive it in a reader's hands. */
 struct segment_home {
@@ -81,6 +82,7 @@ struct segment {
     int64_t told_holes, told_batches;      /* damage below was noted (index_lock) */
     pthread_mutex_t index_lock;
     struct iojob job; /* preallocation */
+    _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
 };
 
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,

@@ -126,7 +126,10 @@ METRICS = (
      "(amid good batches, passed over by readers)."),
     ("pylog_log_cut_bytes", "counter", DIRECTORY, "bytes", "Bytes that recoveries cut off."),
     ("pylog_log_recovery_checked_bytes", "counter", DIRECTORY, "bytes",
-     "Bytes that recoveries walked after an unclean stop."),
+     "Bytes that recoveries checked after an unclean stop."),
+    ("pylog_log_recovery_trusted_bytes", "counter", DIRECTORY, "bytes",
+     "Bytes of which recoveries read the headers alone: nothing has changed since the broker that "
+     "was killed wrote them."),
     ("pylog_log_recovery_partitions_left", "gauge", (), "",
      "Partitions that are not ready yet after an unclean stop; they answer "
      "NOT_LEADER_OR_FOLLOWER."),

@@ -164,6 +164,9 @@ class Brokerd:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            # A file that is changed within a tick of the last append may keep the append's ctime,
+            # by which a start tells who wrote it.
+            time.sleep(0.01)
 
     def __enter__(self) -> "Brokerd":
         return self.start()

@@ -300,6 +300,8 @@ cdef extern from "log.h" nogil:
     log_dir *log_dir_new(const char *path, iopool *pool, int *error)
     void log_dir_free(log_dir *dir)
     bint log_dir_offline(const log_dir *dir)
+    void log_dir_remember(log_dir *dir, const char *where)
+    void log_dir_forget(log_dir *dir)
     void log_dir_give_up(log_dir *dir, int error)
     struct disk
     enum disk_kind:
@@ -313,7 +315,7 @@ cdef extern from "log.h" nogil:
     void log_dir_set_open_files(log_dir *dir, uint32_t open_max)
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
-        uint64_t recovered_bytes, damages_cut, damages_kept, bytes_cut
+        uint64_t recovered_bytes, trusted_bytes, damages_cut, damages_kept, bytes_cut
     struct log_damage:
         char partition[256]
         int64_t segment, offset, position, bytes

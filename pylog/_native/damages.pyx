@@ -38,8 +38,9 @@ def figures(LogDir directory not None) -> dict:
     """Counts since the start."""
     cdef csrc.log_dir_figures told
     csrc.log_dir_stats(directory.dir, &told)
-    return {"recovered_bytes": told.recovered_bytes, "damages_cut": told.damages_cut,
-            "damages_kept": told.damages_kept, "bytes_cut": told.bytes_cut}
+    return {"recovered_bytes": told.recovered_bytes, "trusted_bytes": told.trusted_bytes,
+            "damages_cut": told.damages_cut, "damages_kept": told.damages_kept,
+            "bytes_cut": told.bytes_cut}
 
 
 def stop_recovery(LogDir directory not None) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import resource
 
+from pylog._native import witness
 from pylog._native.log import LogDir
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
@@ -22,6 +23,8 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
+# Outlives a broker, not a loss of power: see csrc/witness.h.
+MEMORY = "/dev/shm"
 # Descriptors of segments at rest: more make no read faster. Half of all that the process may have
 # are left for connections.
 OPEN_FILES_MAX, OPEN_FILES_LOW = 4096, 512
@@ -56,6 +59,7 @@ class Directories:
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
+                witness.remember(native, MEMORY)
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:
@@ -69,6 +73,8 @@ class Directories:
             self.loads.append(0)
 
     def close(self) -> None:
+        for native in filter(None, self.natives):
+            witness.forget(native)
         self.natives.clear()
         self._io_pool = None
         for descriptor in self._locks:

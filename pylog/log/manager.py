@@ -514,17 +514,23 @@ class LogManager:
                 return
             while self._left_over and not self._closing:
                 remove_tree(self._left_over.pop())
-            every = now_ms >= self._due[0]
+            interval_ms = self._settings["log.retention.check.interval.ms"]
+            every = self._is_due(0, now_ms, max(
+                interval_ms, self._settings["log.initial.task.delay.ms"]))
             if every:
-                self._due[0] = now_ms + self._settings["log.retention.check.interval.ms"]
+                self._due[0] = now_ms + interval_ms
             self.cleaner.tend()
             self.disks.look_at_space()
             recovery.tell(self.directories, self.paths)
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
             # The files that it writes are of all partitions.
-            if now_ms >= self._due[1] and not self.recovering:
+            if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
+
+    def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
+        # A clock that was set back puts nothing off: what is due later than that is due now.
+        return not self._due[which] - interval_ms <= now_ms < self._due[which]
 
     def _keep(self, now_ms: int, logs) -> None:
         for one in logs:

@@ -118,8 +118,11 @@ class Recovery:
                     return
             log.info("recovering partitions", extra={
                 "ready": self.total - self.left, "of": self.total,
-                "checked_mb": sum(damages.figures(directory)["recovered_bytes"]
-                                  for directory in self._directories) >> 20})
+                "checked_mb": self._megabytes("recovered_bytes"),
+                "trusted_mb": self._megabytes("trusted_bytes")})
+
+    def _megabytes(self, figure: str) -> int:
+        return sum(damages.figures(directory)[figure] for directory in self._directories) >> 20
 
 
 def tell(directories, paths) -> None:

@@ -193,7 +193,8 @@ class Collector:
             ((*values, kind), row[f"damages_{kind}"])
             for values, row in damaged for kind in ("cut", "kept")])
         for family, name in (("pylog_log_cut_bytes", "bytes_cut"),
-                             ("pylog_log_recovery_checked_bytes", "recovered_bytes")):
+                             ("pylog_log_recovery_checked_bytes", "recovered_bytes"),
+                             ("pylog_log_recovery_trusted_bytes", "trusted_bytes")):
             page.family(family, [(values, row[name]) for values, row in damaged])
         page.one("pylog_log_recovery_partitions_left", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [

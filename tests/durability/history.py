@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from pylog._native import batch, cleaner, log, moves
+from pylog._native import batch, cleaner, damages, log, moves, witness
 from pylog.log.moves import FUTURE, Move, directory_name, finish, furthest
 from tests.durability import transactions
 from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
@@ -40,6 +40,9 @@ class History:
     def __init__(self, library, folder, config: dict, compacted: bool, seed: int):
         self.chance = random.Random(seed)
         self.disk = SimulatedDisk(library, folder, "ab")
+        self.memory = folder / "memory"
+        self.memory.mkdir()
+        self.trusted_bytes = 0
         self.compacted = compacted
         self.config = {"file.delete.delay.ms": 0, "retention.ms": -1, "retention.bytes": -1,
                        "cleanup.policy": "compact" if compacted else "delete", **config}
@@ -66,6 +69,7 @@ class History:
         self.directories = []
         for name in "ab":
             one = log.LogDir(self.disk.root / name, 1, open_files_max=4)
+            witness.remember(one, self.memory)
             one.set_disk(self.disk.table)
             self.directories.append(one)
 
@@ -117,7 +121,13 @@ class History:
         failed = self.directories[self.place].offline
         promised = self.log.flushed_offset if power or failed else self.end
         self.disk.arm(DIE)
+        told = {file: file.read_bytes() for file in self.memory.iterdir()}
         self._let_go()
+        for file, data in told.items():
+            # A log that is let go takes back what it told; one that is killed does not.
+            file.unlink(missing_ok=True)
+            file.write_bytes(data)
+            file.chmod(0o600)
         if power or failed:
             promised = min(promised, self.end)
             self.disk.power_cut(random.Random(seed) if seed else None)
@@ -134,6 +144,9 @@ class History:
         if self.chance.random() < 0.2:
             known["recovery_point"] = 0
         self._open(known)
+        trusted = sum(damages.figures(one)["trusted_bytes"] for one in self.directories)
+        assert not (trusted and (power or failed))
+        self.trusted_bytes += trusted
         self._adopt(promised, power or failed)
         if not full:
             self._resend()

@@ -154,7 +154,12 @@ class Writer:
             self.acked.append(Acked(sent.first, sent.count, row["base_offset"], now_ns))
             return
         self.errors.append(row["error_code"])
-        if row["error_code"] not in RETRIABLE or not self.idempotent:
+        if not self.idempotent:
+            # On another connection later numbers could overtake what is in flight on this one.
+            self.waiting.popleft()
+            time.sleep(0.01)
+            return
+        if row["error_code"] not in RETRIABLE:
             self.waiting.popleft()
         raise Closed
 

@@ -153,6 +153,23 @@ def test_any_history_with_any_fault_keeps_what_was_promised(preload):
     _run(preload, 60)
 
 
+def test_a_kill_in_a_history_is_one_after_which_little_is_checked(preload, tmp_path):
+    if not RAM.is_dir():
+        pytest.skip("needs /dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="pylog-test-", dir=RAM))
+    try:
+        history = History(preload, folder, CONFIGS[0], False, 1)
+        history.append_some(9, 2, 50, 0, 0, 1)
+        history.crash(False, 0)
+        trusted = history.trusted_bytes
+        history.append_some(1, 2, 50, 0, 0, 1)
+        history.crash(True, 7)
+        assert trusted > 0 and history.trusted_bytes == trusted
+        history.log.release()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_any_history_with_any_fault_for_long(preload):

@@ -18,7 +18,7 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "columns", "inflate", "serve", "frames", "log"):
+    for target in ("batch", "columns", "inflate", "serve", "frames", "log", "granted"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
@@ -36,6 +36,7 @@ def main(directory: Path) -> None:
     (directory / "inflate" / "snappy-bare").write_bytes(bare)
     requests(directory)
     partitions(directory / "log")
+    talks(directory / "granted")
 
 
 def requests(directory: Path) -> None:
@@ -50,6 +51,30 @@ def requests(directory: Path) -> None:
         (directory / "serve" / name).write_bytes(bytes([key | version << 1]) + body)
         frame = raw.frame(raw.header(key, version) + body)
         (directory / "frames" / name).write_bytes(frame[:4] + b"\0" + frame[4:])
+
+
+def talks(directory: Path) -> None:
+    """Requests one after the other as fuzz_granted takes them: kind, length, body."""
+    def part(key, version, body):
+        return bytes([key | version << 1 | 0x80]) + len(body).to_bytes(2, "big") + body
+
+    def produce(version, topic, records, acks=-1):
+        cells = [(number, records) for number in range(3)]
+        return part(raw.PRODUCE, version, raw.produce_body(version, topic, cells, acks=acks))
+
+    def fetch(version, topic, **more):
+        cells = [(number, 0, 1000, -1) for number in range(3)]
+        return part(raw.FETCH, version, raw.fetch_body(version, [(topic, cells)], **more))
+
+    for codec in range(5):
+        records = [batch.build(RECORDS, codec=codec, producer_id=7, producer_epoch=0,
+                               base_sequence=sequence) for sequence in (0, 4, 4, 9)]
+        bodies = [produce(3, "t", one) for one in records] + [produce(9, "topic", records[0], 1)]
+        bodies.append(produce(13, b"i" * 16, batch.build(RECORDS[:1], codec=codec), 0))
+        bodies += [fetch(12, "t", session_epoch=0, isolation=1), fetch(13, b"j" * 16)]
+        bodies.append(part(raw.FETCH, 12, raw.fetch_body(12, [], session_id=1, session_epoch=1)))
+        for flags in (0, 0x11, 0x28, 0x47):
+            (directory / f"{codec}-{flags}").write_bytes(bytes([flags]) + b"".join(bodies))
 
 
 def partitions(directory: Path) -> None:

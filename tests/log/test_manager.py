@@ -93,6 +93,27 @@ def test_retention_runs_when_it_is_due(tmp_path):
     node.stop()
 
 
+def test_retention_and_checkpoints_go_on_under_a_clock_that_was_set_back(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", configs={"retention.bytes": "0", "segment.bytes": "1048576",
+                              "file.delete.delay.ms": "0"})
+    now_ms, path = node.now_ms(), tmp_path / "recovery-point-offset-checkpoint"
+    node.logs.upkeep(now_ms + 61_000)
+    for day in (10, 20, 365):
+        start = node.logs.get("a", 0).start_offset
+        for _ in range(4):
+            append(node, "a", records=1, size=500_000)
+        path.unlink(missing_ok=True)
+        node.logs.upkeep(now_ms - day * 86_400_000)
+        assert node.logs.get("a", 0).start_offset > start
+        assert path.exists()
+        # Once, not at every look from then on.
+        path.unlink()
+        node.logs.upkeep(now_ms - day * 86_400_000 + 1000)
+        assert not path.exists()
+    node.stop()
+
+
 def test_a_flush_interval_is_kept_by_every_upkeep(tmp_path):
     node = Node(tmp_path)
     node.create("timed", configs={"flush.ms": "10"})

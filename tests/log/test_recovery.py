@@ -45,7 +45,7 @@ def test_progress_is_told_as_long_as_it_lasts(monkeypatch, caplog, tmp_path):
     one = Recovery(entries("slow"), [LogDir(tmp_path)], 1, lambda name: told.wait(30))
     one.begin()
     assert told.wait(30)
-    assert opened[0] == {"ready": 0, "of": 1, "checked_mb": 0}
+    assert opened[0] == {"ready": 0, "of": 1, "checked_mb": 0, "trusted_mb": 0}
     one.wait("slow")
 
 

@@ -528,6 +528,22 @@ def test_upkeep_rolls_by_the_clock_and_asks_for_flushes_by_age(directory):
     assert len(one.segments()) // 24 == 2
 
 
+def test_a_clock_that_was_set_back_puts_neither_flushes_nor_rolls_off(directory):
+    one = opened(directory, config={"segment.ms": 10_000, "flush.ms": 1000, "retention.ms": -1})
+    one.append(make(1), NOW)
+    past = NOW - 10**9
+    one.upkeep(past)
+    for _ in range(500):
+        if one.flushed_offset == 1:
+            break
+        time.sleep(0.01)
+    assert one.flushed_offset == 1
+    one.upkeep(past + 9_000)
+    assert len(one.segments()) // 24 == 1
+    one.upkeep(past + 11_000)
+    assert len(one.segments()) // 24 == 2
+
+
 def test_a_segment_rolls_before_an_offset_that_its_index_cannot_hold(directory):
     one = opened(directory, leader=False)
     one.become_follower(0)

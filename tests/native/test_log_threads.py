@@ -24,6 +24,8 @@ SOURCES = [
     "segment",
     "segment_index",
     "log_dir",
+    "log_witness",
+    "witness",
     "log_open",
     "log_recover",
     "log_role",

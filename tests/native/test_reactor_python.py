@@ -93,6 +93,19 @@ def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connectio
     assert struct.unpack_from(">i", connection.receive()) == (5,)
 
 
+@pytest.mark.parametrize("key, version", [(raw.PRODUCE, 9), (raw.FETCH, 12)])
+def test_a_grant_that_is_void_before_its_request_goes_on_is_a_retriable_error(
+        reactors, connection, key, version):
+    # A partition became ready, or rights changed, between the verdict and the second look.
+    body = (raw.produce_body(version, "t", [(0, raw.batch())]) if key == raw.PRODUCE
+            else raw.fetch_body(version, [("t", [(0, 0, 100, -1)])]))
+    connection.send(raw.frame(raw.header(key, version, 4) + body))
+    [event] = taken(reactors)
+    assert event[-1] == [(b"t", None)]
+    reactors.resume(event[1], [0])
+    assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
+
+
 def test_answers_nobody_waits_for_are_ignored(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
