@@ -441,6 +441,13 @@ class History:
     def clean(self, step: int) -> None:
         if not self.compacted:
             return
+        try:
+            self._clean(step)
+        except cleaner.Interrupted:
+            # It goes on in the next pass.
+            self._clean(step)
+
+    def _clean(self, step: int) -> None:
         # A pass may have reached as far as this even when it fails.
         before = self.clean_until
         try:
