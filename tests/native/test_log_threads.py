@@ -17,6 +17,7 @@ SOURCES = [
     "deflate",
     "crc32c",
     "mailbox",
+    "slices",
     "iopool",
     "index",
     "epochs",
