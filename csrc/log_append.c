@@ -63,7 +63,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
 static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
                                  int64_t timestamp, int64_t last_offset, int64_t now_ms) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-    if (bytes == 0) return false;
+    if (!log_may_roll(log)) return false;
     if (bytes + (int64_t)len > log->config.segment_bytes) return true;
     if (last_offset - s->base_offset > INT32_MAX) return true;
     int64_t since =
@@ -266,9 +266,7 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     int64_t before = atomic_load(&log->end_offset);
     if (result == 0 && end < before) result = LOG_E_RANGE;
     struct segment *s = result == 0 ? log->segments[log->segment_count - 1] : NULL;
-    /* Two segments never begin with the same offset. */
-    if (s != NULL && before > s->base_offset &&
-        log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
+    if (s != NULL && log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
         result = log_roll(log, before, now_ms);
         s = log->segments[log->segment_count - 1];
     }

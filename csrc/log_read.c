@@ -87,7 +87,13 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     int64_t target = from + bytes_max, begin;
     int result = segment_index_border(s, target, nowait, &begin);
     if (result != 0) return log_read_error(result);
-    segment_scan_begin(&scan, s, begin > from ? begin : from, limit, nowait);
+    segment_scan_begin(&scan, s, from, limit, nowait);
+    if ((result = segment_scan_peek(&scan, &h)) != 1)
+        return result < 0 ? log_read_error(result) : LOG_E_CORRUPT;
+    if (scan.position != from) return LOG_E_CORRUPT;
+    /* What begins within the first batch by the index is none, or that one's length is wrong. */
+    if (begin >= from + (int64_t)batch_bytes(&h))
+        segment_scan_begin(&scan, s, begin, limit, nowait);
     *next = -1;
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;
@@ -196,7 +202,7 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
     /* A reader at the tail is sent what was just written; one that catches up gets a look. */
-    if (plan->position >= 0 && (plan->more || limit - position > bytes_max) &&
+    if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
         (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
         return result;
     struct segment_hole hole;

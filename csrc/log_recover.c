@@ -185,10 +185,16 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
             result = LOG_E_OFFLINE;
         if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
+        bool fits = result == 1;
+        if (fits && !walk->trusted && h.base_offset >= walk->check_from) {
+            int checked = log_walk_check(&scan, &h, &buffer);
+            if (checked != 0) result = checked;
+        }
         /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
         if (result == LOG_E_CORRUPT && !walk->trusted && next < walk->check_from &&
             segment_hole_at(s, scan.position, false, &hole) == 1) {
-            if (hole.position < walk->position) break;
+            /* Holes are found by headers: of one that fits only a hole around it tells. */
+            if (hole.position < walk->position || (fits && hole.end <= scan.position)) break;
             scan.position = hole.end;
             walk->holed = hole.next_offset < 0;
             if (hole.next_offset >= 0) next = hole.next_offset;
@@ -199,9 +205,6 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
             meter_add_shared(counted, (uint64_t)(scan.position - told));
             told = scan.position;
         }
-        if (!walk->trusted && h.base_offset >= walk->check_from &&
-            (result = log_walk_check(&scan, &h, &buffer)) != 0)
-            break;
         if (walk->index) segment_index_batch(s, &h, scan.position);
         if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0)
             break;

@@ -238,6 +238,13 @@ void log_set_last_stable(struct log *log); /* view_lock */
  * another log. */
 void log_lock_quiet(struct log *log);
 void log_unlock_quiet(struct log *log);
+/* append_lock: the last segment holds offsets, so that another may follow it. A hole may have taken
+ * none. */
+static inline bool log_may_roll(const struct log *log) {
+    const struct segment *s = log->segments[log->segment_count - 1];
+    return atomic_load_explicit(&s->bytes, memory_order_relaxed) > 0 &&
+           atomic_load_explicit(&log->end_offset, memory_order_relaxed) > s->base_offset;
+}
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);

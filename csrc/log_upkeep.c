@@ -23,7 +23,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
         struct segment *s = log->segments[log->segment_count - 1];
         if (now_ms < s->created_ms) s->created_ms = now_ms;
         /* By the clock since the segment began: record times of a quiet log say nothing. */
-        if (atomic_load(&s->bytes) > 0 &&
+        if (log_may_roll(log) &&
             now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
@@ -35,7 +35,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
 int log_seal(struct log *log, int64_t now_ms) {
     pthread_mutex_lock(&log->append_lock);
     int result = atomic_load(&log->deleted) ? LOG_E_DELETED : log_make_writable(log, now_ms);
-    if (result == 0 && atomic_load(&log->segments[log->segment_count - 1]->bytes) > 0)
+    if (result == 0 && log_may_roll(log))
         result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     pthread_mutex_unlock(&log->append_lock);
     return result;
@@ -69,7 +69,7 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
         struct segment *s = log->segments[count];
         int64_t bytes = atomic_load(&s->bytes), end = log_segment_end(log, count),
                 time = log_segment_time(log, count);
-        if (bytes == 0 || end > high) break;
+        if (bytes == 0 || end > high || end <= s->base_offset) break;
         bool before_start = end <= atomic_load(&log->start_offset);
         bool old = deletes && c->retention_ms >= 0 && time >= 0 && now_ms - time > c->retention_ms;
         bool large = deletes && c->retention_bytes >= 0 && excess - bytes >= 0;
@@ -183,6 +183,8 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         result = 1;
     }
     if (result == 1) {
+        /* A hole in front of all batches goes with them: the segment would hold no offset. */
+        if (first == s->base_offset) position = 0;
         *end = first;
         segment_index_truncate(s, first, position);
         pthread_mutex_lock(&log->view_lock);

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from pylog._native import batch as native
-from pylog.tools.holes import holes_of
+from pylog.tools import holes
 
 FAULTS_MAX = 20  # Of one segment: a broken one may have millions.
 STEP_BYTES = 4 << 20  # Between two moves of the progress bar.
-LENGTH_AT, MAGIC_AT = 8, 16
+CUT_SHORT = "is cut short"
 CODEC_MASK, CONTROL, TRANSACTIONAL, LOG_APPEND = 7, 32, 16, 8
 WHY = {
-    -1: "is cut short", -2: "has a length that cannot be", -3: "has an unknown magic",
+    -1: CUT_SHORT, -2: "has a length that cannot be", -3: "has an unknown magic",
     -4: "has magic 0 or 1, which Kafka 4 does not read", -5: "has another CRC than it says",
     -6: "has another number of records than it says", -7: "has a record of broken structure",
     -10: "has an unknown codec", -11: "has compressed bytes that do not inflate",
@@ -148,23 +148,25 @@ class Segment:
         """Everything that can be checked from this segment. next_base: of the one behind it."""
         found = Verdict(self.path, self.size)
         starts: dict[int, int] = {}
-        position = told = 0
-        try:
-            for position, head in self._walk():
-                self._check_batch(found, position, head, is_deep)
-                starts[position] = head.base_offset + head.last_offset_delta
-                position += 12 + head.batch_length
-                if position - told >= STEP_BYTES:
-                    done(position - told)
-                    told = position
-        except native.BatchError as error:
-            found.fault(f"position {position}: {_why(error)}")
-            for hole in holes_of(self.path, self.base_offset)[1]:
-                if hole.end > position and hole.next_offset is not None:
-                    found.fault(f"position {hole.end}: good batches go on, at offset "
-                                f"{hole.next_offset}")
-        else:
-            self._check_tail(found, position, next_base is not None)
+        position, told, due = 0, 0, self.base_offset
+        while position < self.size:
+            head, why = self._head(position, due)
+            if head is None:
+                end, offset = holes.next_good(self._map, position, due, self.base_offset)
+                if offset is None:
+                    self._check_tail(found, position, due, why, next_base is not None)
+                    break
+                found.fault(f"position {position}, offset {due}: {why}; {end - position} bytes, "
+                            f"then good batches go on, at offset {offset}")
+                position, due = end, offset
+                continue
+            self._check_batch(found, position, head, is_deep)
+            due = head.base_offset + head.last_offset_delta + 1
+            starts[position] = due - 1
+            position += holes.OVERHEAD + head.batch_length
+            if position - told >= STEP_BYTES:
+                done(position - told)
+                told = position
         done(self.size - told)
         if next_base is not None and found.last_offset is not None \
                 and found.last_offset >= next_base:
@@ -205,18 +207,38 @@ class Segment:
                         or offsets[-1] > head.base_offset + head.last_offset_delta):
             found.fault(f"{where}: its records are out of order")
 
-    def _check_tail(self, found: Verdict, position: int, is_sealed: bool) -> None:
-        """Keeps segments' (2)."""
+    def _head(self, position: int, due: int) -> tuple[Any, str]:
+        """(header of the batch at `position`, "") or (None, why there is none)."""
+        bytes_ = self.view[position:position + native.HEADER_BYTES]
+        if not any(bytes_):
+            return None, "zeros"
+        try:
+            head = native.header(bytes_)
+        except native.BatchError as error:
+            return None, _why(error)
+        end = position + holes.OVERHEAD + head.batch_length
+        if end > self.size:
+            return None, CUT_SHORT
+        if head.base_offset < due or head.last_offset_delta < 0:
+            return (head, "") if head.base_offset >= 0 else (None, "has an offset that cannot be")
+        # A wrong length shows in the CRC, and in what it leads to.
+        if not native.crc_ok(self.view[position:end]) and not holes.leads_on(
+                self._map, end, head.base_offset + head.last_offset_delta + 1, self.base_offset):
+            return None, WHY[-5]
+        return head, ""
+
+    def _check_tail(self, found: Verdict, position: int, due: int, why: str,
+                    is_sealed: bool) -> None:
+        """No good batch is behind `position`. Keeps segments' (2)."""
         rest = self.size - position
-        if not rest:
-            return
-        zeros = not any(self.view[position:position + min(rest, native.HEADER_BYTES)])
-        if zeros and not _has_data(self.view, position):
+        if why == "zeros" and not _has_data(self.view, position):
             found.remarks.append(f"{rest} bytes allocated ahead")
-        elif zeros:
-            found.fault(f"position {position}: zeros with data behind them")
+        elif why == "zeros":
+            found.fault(f"position {position}, offset {due}: zeros with data behind them")
+        elif why != CUT_SHORT:
+            found.fault(f"position {position}, offset {due}: {why}")
         elif is_sealed:
-            found.fault(f"position {position}: {rest} bytes that are no whole batch")
+            found.fault(f"position {position}, offset {due}: {rest} bytes that are no whole batch")
         else:
             found.remarks.append(f"{rest} bytes of a batch cut short at the end")
 

@@ -39,6 +39,25 @@ def holes_of(path: Path, base: int) -> tuple[int, list[Hole]]:
             return _walk(data, size, base)
 
 
+def next_good(data: mmap.mmap, position: int, offset: int, base: int) -> tuple[int, int | None]:
+    """(position, base offset) of the first good batch behind `position`, of offsets from `offset`
+    on; (the file's size, None) without one."""
+    return _search(data, len(data), position, offset, base)
+
+
+def leads_on(data: mmap.mmap, position: int, offset: int, base: int) -> bool:
+    """Whether a header that can be lies at `position`, or the file ends there."""
+    if position == len(data):
+        return True
+    try:
+        head = native.header(data[position:position + native.HEADER_BYTES])
+    except native.BatchError:
+        return False
+    return (head.base_offset >= offset and head.last_offset_delta >= 0
+            and head.base_offset + head.last_offset_delta - base <= OFFSETS_MAX
+            and position + OVERHEAD + head.batch_length <= len(data))
+
+
 def _walk(data: mmap.mmap, size: int, base: int) -> tuple[int, list[Hole]]:
     position, offset, holes = 0, base, []
     while position < size:

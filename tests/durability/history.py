@@ -424,7 +424,7 @@ class History:
             target = log.Log.open(
                 self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
                 log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
-            while moves.copy(self.log, target, 2000, self.now):
+            while moves.copy(self.log, target, 2000, self.now)[0]:
                 pass
             target.flush()
             finish(Move("t", 0, goal, self.log, target), self.now)

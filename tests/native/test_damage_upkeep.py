@@ -310,3 +310,21 @@ def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, 
     gone, rows = survey(one)
     assert gone == [header.base_offset, header.base_offset + 1]
     assert sorted(rows) == [offset for offset in range(120) if offset not in gone]
+
+
+def test_a_truncation_to_a_segments_first_batch_behind_a_hole_leaves_no_segment_without_offsets(
+        directory, tmp_path):
+    one = numbered(directory)
+    base = int(files(tmp_path)[1].stem)
+    saved = closed(one)
+    # Bytes that took no offset, in front of a first batch of two records.
+    file = files(tmp_path)[1]
+    file.write_bytes(b"\x05" * 100 + file.read_bytes())
+    for index in (tmp_path / "t-0").glob("*index"):
+        index.unlink()
+    one = again(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
+    one.truncate(base + 1)
+    assert one.end_offset == base
+    for _ in range(40):
+        one.append(make(2), NOW)
+    assert one.end_offset == base + 80 and survey(one)[0] == []

@@ -55,6 +55,52 @@ def test_where_good_batches_go_on_behind_damage_is_told(tmp_path):
     assert "good batches go on, at offset 6" in ended.err
 
 
+def test_every_damage_of_a_segment_is_told(tmp_path):
+    whole = b"".join(batch_at(3 * number) for number in range(9))
+    length = len(batch_at(0))
+    for at in (2, 6):
+        whole = whole[:at * length] + bytes(length) + whole[(at + 1) * length:]
+    ended = run("log", "verify", written(tmp_path / "t-0", whole), "--json", fails=True)
+    row, = ended.json
+    assert (row["batches"], row["records"]) == (7, 21)
+    assert row["faults"] == [
+        f"position {at * length}, offset {3 * at}: zeros; {length} bytes, then good batches go on, "
+        f"at offset {3 * at + 3}" for at in (2, 6)]
+
+
+def test_a_length_that_leads_past_good_batches_hides_none(tmp_path):
+    for number, length in enumerate((3 * len(batch_at(0)), 1 << 20)):
+        broken = bytearray(b"".join(batch_at(3 * at) for at in range(9)))
+        broken[len(batch_at(0)) + 8:len(batch_at(0)) + 12] = length.to_bytes(4, "big")
+        path = written(tmp_path / f"t-{number}", bytes(broken))
+        row, = run("log", "verify", path, "--json", fails=True).json
+        assert (row["batches"], len(row["faults"])) == (8, 1)
+        assert f"position {len(batch_at(0))}, offset 3: " in row["faults"][0]
+        assert "at offset 6" in row["faults"][0]
+
+
+def test_damage_in_a_running_brokers_directory_is_found_with_its_place(brokerd):
+    topic = topic_of(brokerd, 1)
+    for _ in range(5):
+        append(brokerd.port, topic, raw.batch())
+    path = brokerd.data_dir / f"{topic}-0"
+    assert run("log", "verify", path).code == 0
+    with open(path / FIRST, "r+b") as file:
+        length = next(batch.walk(file.read(200)))[1].batch_length + 12
+        file.seek(2 * length + 62)
+        before = file.read(1)
+        file.seek(2 * length + 62)
+        file.write(b"\xff")
+        file.flush()
+        try:
+            ended = run("log", "verify", path, fails=True)
+        finally:
+            # Others look at the whole directory.
+            file.seek(2 * length + 62)
+            file.write(before)
+    assert f"position {2 * length}, offset 2: has another CRC" in ended.err
+
+
 def test_what_a_running_broker_leaves_is_no_damage(tmp_path):
     ahead = written(tmp_path / "a-0", batch_at(0), bytes(5000))
     assert "5000 bytes allocated ahead" in run("log", "verify", ahead).out
