@@ -43,6 +43,7 @@ SOURCES = [
     "log_move",
     "keymap",
     "clean",
+    "clean_source",
     "log_clean",
     "log_damage",
     "log_swap",
