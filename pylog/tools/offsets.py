@@ -25,7 +25,7 @@ AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp
 
 
 @click.command(cls=Tool)
-@click.argument("names", nargs=-1, required=True, type=TOPIC, metavar="TOPIC...")
+@click.argument("names", nargs=-1, type=TOPIC, metavar="[TOPIC]...")
 @click.option("--at", "at", metavar="TIME", help="The first offset at or after a time: "
               "2026-11-01T10:00, -10m, seconds since 1970.")
 @click.option("--latest-time", is_flag=True, help="The record with the greatest timestamp.")
@@ -33,11 +33,14 @@ AT = {"topic": "TOPIC", "partition": "PARTITION", "offset": "OFFSET", "timestamp
 @click.pass_obj
 def offsets(session: Session, names: tuple[str, ...], at: str | None, latest_time: bool,
             committed: bool) -> None:
-    """First and last offsets of topics, or those of a time."""
+    """First and last offsets of topics, or those of a time; without TOPIC of all of them."""
     time_ms = moment(at, session.now_ms()) if at else None
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        parts = inquiry.partitions_of(await inquiry.topics(cluster, names))
+        infos = await inquiry.topics(cluster, names) if names else [
+            row for _, row in sorted((await inquiry.all_topics(cluster)).topics.items())
+            if not row.is_internal]
+        parts = inquiry.partitions_of(infos)
         if time_ms is None and not latest_time:
             first = await inquiry.offsets(cluster, dict.fromkeys(parts, inquiry.EARLIEST))
             last = await inquiry.offsets(cluster, dict.fromkeys(parts, inquiry.LATEST),

@@ -137,6 +137,21 @@ def test_a_damaged_end_below_the_recovery_point_stays_and_the_log_goes_on_behind
     assert offsets(third.read(end)) == [end]
 
 
+def test_an_offset_beyond_the_recovery_point_amid_what_is_below_is_a_hole(directory, tmp_path):
+    one = filled(directory)
+    end = one.end_offset
+    one.release()
+    file = files(tmp_path)[0]
+    # Header and content: the offset alone would be one that compaction may leave.
+    position, header = spoil(file, 20, 0, struct.pack(">q", end + 8))
+    spoil(file, 20, 70, b"\xa5\x5a\xff")
+    again = opened(directory, recovery_point=end)
+    assert again.end_offset == end
+    assert offsets(again.read(header.base_offset + 2))[0] == header.base_offset + 2
+    with pytest.raises(log.CorruptLog):
+        again.read(header.base_offset)
+
+
 def test_a_sealed_segment_that_begins_with_no_batch_is_never_sent(directory, tmp_path):
     one = filled(directory, SMALL)
     end = one.end_offset

@@ -84,6 +84,9 @@ def test_offsets_of_a_time_are_found(target):
                                     (str(NOW_MS // 1000), 0, NOW_MS), ("-1s", 5, None)):
         row = run("offsets", topic, "--at", when, "--json", broker=target).json[0]
         assert (row["offset"], row["timestamp"]) == (offset, timestamp), when
+    rows = run("offsets", "--at", "2026-01-01T00:00:30Z", "--json", broker=target).json
+    assert [row["offset"] for row in rows if row["topic"] == topic] == [3]
+    assert not any(row["topic"].startswith("__") for row in rows)
     row = run("offsets", topic, "--latest-time", "--json", broker=target).json[0]
     assert row["timestamp"] == NOW_MS + 60_000
     assert "2026-01-01T00:01:00.000Z" in run("offsets", topic, "--at", "2026-01-01T00:00:30Z",
