@@ -172,7 +172,7 @@ def main(argv: list[str]) -> int:
     try:
         classpath()
         rdkafka_performance()
-        for client in ("produce", "fetch", "latency", "floor"):
+        for client in ("produce", "fetch", "latency", "floor", "cold"):
             load_client(client)
     except (KafkaMissing, ProgramMissing) as missing:
         print(missing, file=sys.stderr)

@@ -20,7 +20,19 @@ PAUSE_S = 0.02
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 
+_LOG = re.compile(r"\d{20}\.log")
+
 log = logging.getLogger("pylog.log.moves")
+
+
+def furthest(folders: list) -> str:
+    """Of several copies of one partition that have no other: the one that ends last. A power cut
+    may bring back what was left of an earlier move."""
+    def end(folder):
+        names = [name for name in os.listdir(folder) if _LOG.fullmatch(name)]
+        last = max(names, default="")
+        return last, os.path.getsize(os.path.join(folder, last)) if last else 0
+    return max(folders, key=end)
 
 
 class Move:
