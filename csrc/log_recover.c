@@ -131,7 +131,7 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
 static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index) {
     const struct epochs_entry *first = log->epochs.entries;
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
-    /* Below the log's start its file says nothing, and what it says above stays: the segments behind
+    /* Below the log's start its file says nothing, and what it says above stays: what lies behind
      * may not be walked. */
     if (only_index && log->epochs.count > 0 && h->base_offset < first->start_offset) return;
     epochs_truncate_end(&log->epochs, h->base_offset);
@@ -204,7 +204,8 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
                                      walk->aborts && h.base_offset >= walk->aborts_from,
                                      now_ms)) != 0)
             break;
-        if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h, walk->replay_from == INT64_MAX);
+        if (walk->index && log->epochs_loaded)
+            log_walk_epoch(log, &h, walk->replay_from == INT64_MAX);
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
         if (walk->trusted) log_walk_stride(&scan, &window, batch_bytes(&h));

@@ -24,11 +24,12 @@ def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
         ",".join(map(str, files)))
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-2000:]
     said = (ran.stdout + ran.stderr).lower()
-    assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    complaints = [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert complaints == []
     assert said.count("isvalid: true") > 100
     # Every aborted transaction that is in an index, as the dump says it.
     assert said.count("laststableoffset: ") == sum(
-        path.stat().st_size // 34 for path in files if path.suffix == ".txnindex") > 5
+        path.stat().st_size // 34 for path in files if path.suffix == ".txnindex") > 0
 
 
 def _left(history, seed: int) -> list:

@@ -218,3 +218,14 @@ def test_an_index_that_is_made_anew_takes_no_later_epoch_away(disk):
     first.unlink()
     again = opened(disk, recovery_point=8, log_start_offset=1)
     assert [again.epoch_of(offset) for offset in range(1, 8)] == expected
+
+
+def test_a_compacted_log_that_is_cut_in_a_gap_ends_there(disk):
+    one = opened(disk, COMPACTED)
+    keyed(one, b"a")
+    keyed(one, b"b", 20)
+    one.become_follower(1)
+    far = bytearray(batch.build([(b"k", b"v", NOW, [])]))
+    batch.stamp(far, 9, 1)
+    one.append_as_follower(far, NOW)
+    assert one.truncate(5) == 5 and one.end_offset == 5
