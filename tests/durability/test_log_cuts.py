@@ -161,7 +161,7 @@ def test_a_moved_log_goes_on_where_it_ended_although_its_last_batches_are_lost(d
     assert one.end_offset == 5
     goal = log.LogDir(disk.root / "b", 1)
     to = log.Log.open(goal, "t", 0, TOPIC_ID, COMPACTED, now_ms=NOW, log_start_offset=0)
-    while moves.copy(one, to, 1 << 20, NOW):
+    while moves.copy(one, to, 1 << 20, NOW)[0]:
         pass
     moves.hand_over(one, to, NOW)
     to.become_leader(9)
