@@ -61,6 +61,8 @@ class build_ext(_build_ext):
         self.objects = Path(self.build_temp)
         with ThreadPoolExecutor(JOBS_MAX) as pool:
             core = pool.map(lambda path: self._compile(path, CORE_FLAGS), sorted(glob("csrc/*.c")))
+            for extension in self.extensions:
+                _forget_stale(Path(extension.sources[0]))
             # Translated while csrc/ compiles: the two use different processes.
             translated = cythonize(self.extensions, compiler_directives=DIRECTIVES,
                                    nthreads=JOBS_MAX if len(self.extensions) > 1 else 0)
@@ -117,6 +119,18 @@ def _is_newer(made: Path, sources: list[Path] | None) -> bool:
     age = made.stat().st_mtime_ns
     return all(source.exists() and source.stat().st_mtime_ns <= age
                for source in [*sources, Path("setup.py")])
+
+
+def _forget_stale(source: Path) -> None:
+    """Removes a translation that is older than a .pxd it was made with: of those that stand in
+    `from pylog._native cimport csrc` Cython 3.3 does not know."""
+    made = source.with_suffix(".c")
+    words = {word for line in source.read_text().splitlines() if "cimport" in line
+             for word in line.replace(",", " ").split()}
+    declared = [path for path in source.parent.glob("*.pxd") if path.stem in words]
+    if made.exists() and any(path.stat().st_mtime_ns > made.stat().st_mtime_ns
+                             for path in declared):
+        made.unlink()
 
 
 def _run(command: list[str]) -> None:

@@ -28,6 +28,7 @@ GB = 1e9
 CLIENT_WAIT_S = 900.0
 FLOOR_RUNS = 3
 TOPIC_WAIT_S = 60.0
+COLD_LEAD_S = 0.5
 PRODUCED = re.compile(r"^\|\s+(\d+) \|\s+(\d+) \|\s+(\d+)", re.M)
 CONSUMED = re.compile(r"(\d+) messages \((\d+) bytes\) consumed in (\d+)ms")
 JAVA_TOTAL = re.compile(
@@ -169,13 +170,15 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
     """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
-    raw_fetch_cpu_s_per_gb, range_bytes, wire_share (bytes read per byte of record values)."""
+    raw_fetch_cpu_s_per_gb, range_bytes, answer_bytes (mean), wire_share (bytes read per byte of
+    record values)."""
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
         figures["gb"] = size * count / GB
     figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
     figures["range_bytes"] = line["range_bytes"]
+    figures["answer_bytes"] = line["record_bytes"] / max(1, line["requests"])
     figures["wire_share"] = line["record_bytes"] / (size * count)
     return figures
 
@@ -226,18 +229,36 @@ def latency(broker: BrokerProcess, topic: str, rate: int, seconds: float) -> dic
     return {key: line[key] for key in ("p50_us", "p99_us", "p999_us", "max_us")}
 
 
-def drop_from_page_cache(data_dir: Path, topic: str) -> int:
-    """Write back and forget the cached pages of the topic's files; bytes of their segments."""
-    total = 0
+def segments(data_dir: Path, topic: str) -> list[Path]:
+    """The topic's segments, every byte of them on disk."""
     folders = [entry for entry in data_dir.iterdir() if entry.name.startswith(topic)]
-    for path in [path for folder in folders for path in folder.iterdir()]:
-        if path.suffix in (".log", ".index", ".timeindex"):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fdatasync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            total += os.fstat(descriptor).st_size if path.suffix == ".log" else 0
-            os.close(descriptor)
-    return total
+    paths = [path for folder in folders for path in folder.glob("*.log")]
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fdatasync(descriptor)
+        os.close(descriptor)
+    return paths
+
+
+@contextmanager
+def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, figures: dict,
+                files: list[Path]):
+    """csrc/cold.c beside the block, of the broker at port `source` or of the "bare" server for
+    `seconds`: figures["mb_s"] after it."""
+    command = [load_client("cold"), str(source), topic, str(partitions), str(seconds),
+               *(str(path) for path in files)]
+    reader = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        time.sleep(COLD_LEAD_S)
+        yield
+        out, err = reader.communicate(timeout=CLIENT_WAIT_S)
+    finally:
+        reader.kill()
+        reader.wait()
+    if reader.returncode:
+        raise LoadFailed(f"cold reader: {err.strip()}")
+    line = json.loads(out)
+    figures["mb_s"] = line["record_bytes"] / 1e6 / line["seconds"]
 
 
 def open_idle_connections(port: int, count: int) -> list[socket.socket]:

@@ -6,8 +6,6 @@ Invariants: (1) a scenario treats both brokers alike: it sees a Side, never whic
   beyond the settings in SETUPS.
 """
 
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,10 +15,10 @@ from bench import loads
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
 from bench.kafka import KafkaBroker
 from bench.process import BrokerProcess
-from bench.programs import load_client
 
 PARTITIONS = 6
 RATE_PER_S = 500
+COLD_MARGIN_S = 2.5  # around what the latency load takes, its untimed second included
 # Like with like: Kafka's default acknowledges from the page cache, and so does our relaxed setting.
 SETUPS: dict[str, dict[str, dict]] = {
     "cached": {"kafka": {}, "pylog": RELAXED},
@@ -185,45 +183,18 @@ def _cold_topic(side: Side, broker: BrokerProcess) -> str:
 
 
 def _latency_beside_cold(side: Side) -> dict:
-    """The latency load twice: alone, then while another client reads the cold topic in a loop."""
+    """The latency load three times: alone, beside a bare server that reads the cold topic's files
+    and sends them, and beside a client that reads them through the broker."""
     broker = side.shared("cached")
     cold = _cold_topic(side, broker)
-    alone = _latency("cached")(side)
-    done = threading.Event()
-    read: list[tuple[float, float]] = []
-    failures: list[str] = []
-
-    def read_cold() -> None:
-        while not done.is_set():
-            loads.drop_from_page_cache(broker.data_dir, cold)
-            command = [load_client("fetch"), str(broker.port), cold, str(PARTITIONS),
-                       str(1 << 20), "0"]
-            begin_s = time.monotonic()
-            reader = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            while reader.poll() is None and not done.wait(0.02):
-                pass
-            if reader.poll() is None:
-                reader.kill()
-                reader.wait()
-                return
-            if reader.returncode:
-                failures.append(reader.stderr.read().decode(errors="replace").strip())
-                return
-            read.append((side.scale.cold_bytes / 1e6, time.monotonic() - begin_s))
-
-    thread = threading.Thread(target=read_cold)
-    thread.start()
-    try:
-        time.sleep(0.5)
-        beside = _latency("cached")(side)
-    finally:
-        done.set()
-        thread.join()
-    if failures:
-        raise loads.LoadFailed(f"cold reader: {failures[0]}")
-    figures = {f"alone_{key}": value for key, value in alone.items()} | beside
-    if read:
-        figures["cold_mb_s"] = sum(mb for mb, _ in read) / sum(s for _, s in read)
+    files = loads.segments(broker.data_dir, cold)
+    seconds = side.scale.latency_s + COLD_MARGIN_S
+    figures = {f"alone_{key}": value for key, value in _latency("cached")(side).items()}
+    for name, source in (("bare", "bare"), ("cold", broker.port)):
+        read: dict = {}
+        with loads.cold_reader(source, cold, PARTITIONS, seconds, read, files):
+            beside = _latency("cached")(side)
+        figures |= {f"{name}_{key}": value for key, value in (beside | read).items()}
     return figures
 
 
@@ -302,7 +273,7 @@ JAVA_BATCH_BYTES = 16384
 
 def _floors(piece: int) -> tuple[tuple[str, str, str, int], ...]:
     return (("cpu_s_per_gb", "recv", "request_bytes", piece),
-            ("raw_fetch_cpu_s_per_gb", "sendfile", "range_bytes", piece),
+            ("raw_fetch_cpu_s_per_gb", "sendfile", "answer_bytes", piece),
             ("fetch_cpu_s_per_gb", "sendfile", "reply_bytes", piece))
 
 

@@ -7,6 +7,7 @@
 #include "bytes.h"
 #include "crc32c.h"
 #include "records.h"
+#include "varint.h"
 
 enum {
     POSITION_LENGTH = 8,
@@ -268,6 +269,23 @@ bool batch_stamp_max_timestamp(uint8_t *p, size_t len, int64_t max_timestamp) {
     put_i64(p + POSITION_MAX_TIMESTAMP, max_timestamp);
     put_u32(p + POSITION_CRC, batch_crc(p, len));
     return true;
+}
+
+int batch_marker(const uint8_t *p, const struct batch_header *h, int32_t *coordinator_epoch) {
+    const uint8_t *at = p + BATCH_HEADER_BYTES, *end = p + batch_bytes(h);
+    int64_t value, len;
+    if (batch_codec(h) != CODEC_NONE || at >= end) return -1;
+    /* Length, attributes, the deltas of time and offset, and the key's length. */
+    if ((at = varint_get(at, end, VARINT_BYTES_MAX, &value)) == NULL || at >= end ||
+        (at = varint_get(at + 1, end, VARLONG_BYTES_MAX, &value)) == NULL ||
+        (at = varint_get(at, end, VARINT_BYTES_MAX, &value)) == NULL ||
+        (at = varint_get(at, end, VARINT_BYTES_MAX, &len)) == NULL || len < 4 || len > end - at) {
+        return -1;
+    }
+    int type = get_i16(at + 2);
+    at = varint_get(at + len, end, VARINT_BYTES_MAX, &value);
+    if (at != NULL && value >= 6 && value <= end - at) *coordinator_epoch = get_i32(at + 2);
+    return type;
 }
 
 /* A batch from the disk: no rules, but nothing is believed that the bytes do not show. */

@@ -133,6 +133,10 @@ int batch_find_timestamp(const uint8_t *p, size_t len, int64_t target_ms, int64_
 int batch_find_max_timestamp(const uint8_t *p, size_t len, struct inflater *in, int64_t *offset,
                              int64_t *timestamp_ms);
 
+/* Of a control batch: the type of its marker (0 an abort, 1 a commit), and its coordinator's epoch
+ * where it says one. -1: it holds none. */
+int batch_marker(const uint8_t *p, const struct batch_header *h, int32_t *coordinator_epoch);
+
 /* The inflated records of the whole batch at `p`. *out is malloc'd (NULL when there are none) and
  * grows only as output arrives. */
 int batch_inflate(const uint8_t *p, const struct batch_header *h, uint64_t inflated_bytes_max,

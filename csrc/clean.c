@@ -35,9 +35,6 @@ static struct clean_transaction *find_transaction(struct clean_transactions *t, 
     return NULL;
 }
 
-/* The type in a marker's key: int16 version, int16 type. -1 when there is none. */
-static int marker_type(const uint8_t *p, const struct batch_header *h);
-
 int clean_follow(struct clean_transactions *open, struct clean_transactions *aborted,
                  const struct batch_header *h, const uint8_t *p) {
     if (!(h->attributes & BATCH_TRANSACTIONAL)) return 0;
@@ -50,7 +47,8 @@ int clean_follow(struct clean_transactions *open, struct clean_transactions *abo
     if (found == NULL) return 0;
     struct clean_transaction ended = *found;
     *found = open->list[--open->count];
-    if (aborted != NULL && marker_type(p, h) == MARKER_ABORT) {
+    int32_t coordinator_epoch;
+    if (aborted != NULL && batch_marker(p, h, &coordinator_epoch) == MARKER_ABORT) {
         ended.last_offset = batch_last_offset(h);
         if (!add_transaction(aborted, ended)) return BATCH_E_MEMORY;
     }
@@ -128,13 +126,6 @@ static int next_record(const uint8_t **p, const uint8_t *end, struct clean_recor
     r->tombstone = value < 0;
     *p = r->end;
     return 1;
-}
-
-static int marker_type(const uint8_t *p, const struct batch_header *h) {
-    const uint8_t *at = p + BATCH_HEADER_BYTES, *end = p + batch_bytes(h);
-    struct clean_record r;
-    if (batch_codec(h) != CODEC_NONE || next_record(&at, end, &r) != 1 || r.key_len < 4) return -1;
-    return get_i16(r.key + 2);
 }
 
 /* ---- buffers ---- */

@@ -156,7 +156,8 @@ static void flusher_note(struct log *log) {
                   !atomic_load(&log->deleted) && atomic_load(&log->held_point) == INT64_MAX;
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
-    simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed);
+    simple = simple && s != NULL && s->base_offset <= atomic_load(&log->flushed) &&
+             !atomic_load(&s->aborted_due);
     log->sync_target = simple ? atomic_load(&log->end_offset) : -1;
     log->sync_truncations = log->truncations;
     if (simple) atomic_store(&s->dirty, false);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "mailbox.h"
+#include "slices.h"
 
 enum { IOPOOL_STACK_BYTES = 256 * 1024 };
 
@@ -73,9 +74,11 @@ static void *iopool_work(void *argument) {
     void *scratch = pool->scratch_new != NULL ? pool->scratch_new() : NULL;
     struct iojob *job;
     bool patient = false;
+    uint32_t slice_ns = SLICES_USUAL_NS;
     while ((job = iopool_next(worker, patient)) != NULL) {
         /* The job may be freed by run when nobody is told: its fields are read first. */
         patient = job->patient;
+        slices_ask(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
         struct mailbox *mailbox = job->mailbox;
         struct letter letter = {.kind = LETTER_IO_DONE, .token = job->token, .data = job};
         letter.status = job->run(job, scratch);

@@ -17,7 +17,8 @@ struct iojob {
                void *worker_scratch); /* on a worker; the result becomes the letter's status */
     struct mailbox *mailbox;          /* NULL: nobody is told (run frees or releases by itself) */
     uint64_t token;                   /* LETTER_IO_DONE with this token and data = the job */
-    bool patient; /* goes after the others, and with its kind takes at most half the workers */
+    bool patient; /* goes after the others, takes with its kind at most half the workers, and gives
+                     way to every thread that wakes up (slices.h) */
 };
 
 /* `scratch_new/free`: a per-worker context handed to run (an inflater and buffers); may be NULL. */

@@ -204,6 +204,9 @@ int64_t log_end_offset(const struct log *log);
 int64_t log_high_watermark(const struct log *log);
 int64_t log_last_stable_offset(const struct log *log);
 int64_t log_flushed_offset(const struct log *log);
+/* First offset of the oldest open transaction, -1 when none is open. A log that has one is never
+ * opened as clean: its last stable offset would not be known. */
+int64_t log_open_transaction(const struct log *log);
 int64_t log_size_bytes(const struct log *log);
 
 /* ---- figures: where the log is, and what was counted since it was opened ---- */
@@ -336,7 +339,9 @@ int log_seal(struct log *log, int64_t now_ms);
 int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
-int log_truncate(struct log *log, int64_t offset); /* drops what is at and above offset */
+/* Drops what is at and above offset. A checkpoint must not name a recovery point above it any
+ * more. */
+int log_truncate(struct log *log, int64_t offset);
 void log_expire_producers(struct log *log, int64_t now_ms);
 /* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it
  * cannot be had. */

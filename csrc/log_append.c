@@ -101,16 +101,6 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 
 /* ---- bookkeeping ---- */
 
-int log_account(struct log *log, const struct batch_header *h, int64_t now_ms) {
-    if (h->producer_id < 0) return 0;
-    bool control = h->attributes & BATCH_CONTROL,
-         transactional = h->attributes & BATCH_TRANSACTIONAL;
-    int result = control ? producers_end_transaction(&log->producers, h, now_ms)
-                         : producers_update(&log->producers, h, now_ms);
-    if (transactional) log->first_open = producers_first_open(&log->producers);
-    return result;
-}
-
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     pthread_mutex_lock(&log->view_lock);
     atomic_fetch_add_explicit(&log->size_bytes,
@@ -170,7 +160,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     result = log_append_write(log, s, batch, len);
     /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
      * appended. */
-    if (result == 0) result = log_account(log, h, now_ms);
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
@@ -244,7 +234,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
     if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
     result = log_append_write(log, s, batch, len);
-    if (result == 0) result = log_account(log, h, now_ms);
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);

@@ -76,9 +76,9 @@ static int copy_producers(struct log_clean *c) {
         if (c->last == NULL) result = LOG_E_MEMORY;
         for (uint32_t i = 0; result == 0 && i < log->producers.capacity; i++) {
             const struct producers_entry *e = &log->producers.slots[i];
-            if (e->producer_id >= 0 && e->batch_count > 0)
-                c->last[c->last_count++] =
-                    (struct clean_last){e->producer_id, e->batches[e->newest].last_offset};
+            if (e->producer_id < 0) continue; /* Of a free slot nothing else is set. */
+            int64_t last = e->batch_count > 0 ? e->batches[e->newest].last_offset : -1;
+            c->last[c->last_count++] = (struct clean_last){e->producer_id, last, e->epoch};
         }
     }
     pthread_mutex_unlock(&log->append_lock);
@@ -87,11 +87,14 @@ static int copy_producers(struct log_clean *c) {
 }
 
 static bool is_last_of_producer(const struct log_clean *c, const struct batch_header *h) {
-    struct clean_last wanted = {h->producer_id, 0};
+    struct clean_last wanted = {h->producer_id, 0, 0};
     if (h->producer_id < 0 || c->last_count == 0) return false;
     const struct clean_last *found =
         bsearch(&wanted, c->last, c->last_count, sizeof *c->last, by_producer);
-    return found != NULL && found->last_offset == batch_last_offset(h);
+    if (found == NULL) return false;
+    return found->last_offset >= 0
+               ? found->last_offset == batch_last_offset(h)
+               : (h->attributes & BATCH_CONTROL) != 0 && h->producer_epoch == found->epoch;
 }
 
 static int take_sources(struct log_clean *c) {
@@ -166,6 +169,14 @@ void log_clean_figures(const struct log_clean *c, struct log_clean_figures *out)
 
 /* ---- transactions ---- */
 
+/* Whether a transaction that began below what is stable has not ended at this place: its marker may
+ * lie above. */
+static bool is_undecided(const struct log_clean *c) {
+    for (uint32_t i = 0; i < c->open.count; i++)
+        if (c->open.list[i].first_offset < c->stable) return true;
+    return false;
+}
+
 /* Which were aborted: known only at their markers, so headers are walked before data are judged. */
 static int follow_segment(struct log_clean *c, struct segment *s) {
     struct segment_scan scan;
@@ -175,7 +186,8 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
     if (result != 0)
         return result == -ENOENT ? LOG_E_WOULD_BLOCK : log_storage_error(c->log, result, "open");
     segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
-    while ((result = segment_scan_peek(&scan, &h)) == 1 && h.base_offset < c->stable) {
+    while ((result = segment_scan_peek(&scan, &h)) == 1 &&
+           (h.base_offset < c->stable || is_undecided(c))) {
         /* How an open transaction ended may be told in the hole: nobody knows what may go. */
         if (scan.hole_end == scan.position && c->open.count > 0) {
             result = LOG_E_CORRUPT;
@@ -189,6 +201,7 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
                 result = LOG_E_CORRUPT;
             else
                 result = clean_follow(&c->open, &c->aborted, &h, marker);
+            if (result == 1) c->decided = batch_last_offset(&h) + 1;
             if (result < 0) break;
         }
         segment_scan_skip(&scan, &h);
@@ -201,7 +214,8 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
 static int follow_transactions(struct log_clean *c) {
     int result = 0;
     for (uint32_t i = 0; i < c->source_count && result == 0; i++)
-        if (c->sources[i]->base_offset < c->stable) result = follow_segment(c, c->sources[i]);
+        if (c->sources[i]->base_offset < c->stable || is_undecided(c))
+            result = follow_segment(c, c->sources[i]);
     clean_sort(&c->aborted);
     c->open.count = 0;
     c->followed = true;
@@ -454,9 +468,10 @@ static int end_group(struct log_clean *c) {
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
-    /* What supersedes a record that goes now must not be lost in a power cut after it. */
-    if (changed && log_flushed_offset(c->log) < c->figures.end_offset &&
-        (result = log_flush(c->log)) != 0)
+    /* What supersedes a record that goes now, or says that it was aborted, must not be lost in a
+     * power cut after it. */
+    int64_t needed = c->decided > c->figures.end_offset ? c->decided : c->figures.end_offset;
+    if (changed && log_flushed_offset(c->log) < needed && (result = log_flush(c->log)) != 0)
         return result;
     if (changed) {
         struct segment *fresh = o->segment;

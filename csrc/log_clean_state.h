@@ -6,8 +6,9 @@
 #include "log_clean.h"
 #include "log_state.h"
 
-struct clean_last { /* a producer's last batch */
+struct clean_last { /* a producer's last batch; offset -1: the marker that began its epoch */
     int64_t producer_id, last_offset;
+    int16_t epoch;
 };
 
 struct clean_window {
@@ -36,6 +37,7 @@ struct log_clean {
     uint32_t group, group_end;
     int64_t position; /* in it */
     int64_t stable;
+    int64_t decided; /* behind the last marker that tells of a transaction here */
     uint64_t truncations;
     int64_t next_offset; /* that of the batch at `position` is no lower */
     int64_t damaged;     /* bytes at `position` that are no good batch */

@@ -33,7 +33,9 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
         bool last = i + 1 == log->segment_count;
         int64_t end = last ? set->target : log->segments[i + 1]->base_offset;
         /* One that was flushed to its end before it was sealed still wants its trim. */
-        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed) continue;
+        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed &&
+            !atomic_load(&log->segments[i]->aborted_due))
+            continue;
         if (set->count == LOG_FLUSH_SEGMENTS) {
             set->target = log->segments[i]->base_offset;
             break;
@@ -74,7 +76,7 @@ static int log_flush_segment(struct segment *s) {
      * passes. */
     if (result == 0 && sealed) result = log_flush_index(s, "index");
     if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
-    if (result == 0 && sealed) atomic_store(&s->settled, true);
+    if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->settled, true);
     return result;
 }
 
@@ -107,14 +109,22 @@ void log_hold_point(struct log *log, int64_t offset) {
     if (offset < atomic_load(&log->held_point)) atomic_store(&log->held_point, offset);
 }
 
-/* Batches carry their epochs, so that the file may wait for room. */
-static int log_flush_epochs(struct log *log, int64_t flushed, bool *held) {
-    uint32_t made;
-    int result = log_marked(&log->epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
     if (!log_is_full(result)) return result;
     log_hold_point(log, flushed);
     *held = true;
     return 0;
+}
+
+/* Batches tell which transactions were aborted, and carry their epochs: the files may wait for
+ * room. */
+static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held) {
+    return log_flush_held(log, log_aborted_write(log, s), flushed, held);
+}
+static int log_flush_epochs(struct log *log, int64_t flushed, bool *held) {
+    uint32_t made;
+    int result = log_marked(&log->epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+    return log_flush_held(log, result, flushed, held);
 }
 
 int log_flush(struct log *log) {
@@ -132,6 +142,7 @@ int log_flush(struct log *log) {
             struct segment *s = set.segments[i];
             /* The producers' state at its beginning: batches that it came from may be deleted. */
             if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
+            if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
             if (result == 0) result = log_flush_segment(s);
             segment_release(set.segments[i]);
         }

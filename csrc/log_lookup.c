@@ -1,28 +1,18 @@
-/* Look-ups by time and by epoch, and the aborted transactions of a range. */
+/* Look-ups by time and by epoch. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "bytes.h"
 #include "log_state.h"
 
 enum {
-    LOG_ABORTED_BYTES = 34,
-    LOG_ABORTED_FILE_BYTES_MAX = 64 << 20,
     LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30,
     LOG_LOOKUP_ATTEMPTS = 16
 };
 
-/* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
-struct log_lookup {
-    struct segment **segments;
-    uint32_t count;
-    int64_t start, end;
-};
-
-static int log_lookup_begin(struct log *log, struct log_lookup *l) {
+int log_lookup_begin(struct log *log, struct log_lookup *l) {
     pthread_mutex_lock(&log->view_lock);
     l->count = log->segment_count;
     l->start = atomic_load(&log->start_offset);
@@ -38,7 +28,7 @@ static int log_lookup_begin(struct log *log, struct log_lookup *l) {
     return l->segments == NULL ? LOG_E_MEMORY : 0;
 }
 
-static void log_lookup_end(struct log_lookup *l) {
+void log_lookup_end(struct log_lookup *l) {
     for (uint32_t i = 0; i < l->count; i++) segment_release(l->segments[i]);
     free(l->segments);
 }
@@ -266,52 +256,4 @@ int32_t log_last_epoch(struct log *log) {
     int32_t leading = atomic_load(&log->leader) ? atomic_load(&log->leader_epoch) : -1;
     pthread_mutex_unlock(&log->append_lock);
     return epoch > leading ? epoch : leading;
-}
-
-/* ---- aborted transactions: .txnindex, entries of version, producer id, first, last and last
- * stable offset -------------------- */
-
-static uint32_t log_aborted_in(struct segment *s, int64_t offset, int64_t upper,
-                               struct log_aborted *out, uint32_t max, uint32_t count, bool *past) {
-    char path[SEGMENT_PATH_BYTES];
-    uint8_t *bytes;
-    size_t len;
-    segment_path(s, "txnindex", path);
-    if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0)
-        return count;
-    for (size_t at = 0; at + LOG_ABORTED_BYTES <= len; at += LOG_ABORTED_BYTES) {
-        int64_t first = get_i64(bytes + at + 10), last = get_i64(bytes + at + 18),
-                stable = get_i64(bytes + at + 26);
-        if (get_i16(bytes + at) != 0) break;
-        if (last >= offset && first < upper) {
-            if (count < max) out[count] = (struct log_aborted){get_i64(bytes + at + 2), first};
-            count++;
-        }
-        if (stable >= upper)
-            *past = true; /* Whatever was aborted later began at or above the bound. */
-    }
-    free(bytes);
-    return count;
-}
-
-static int log_aborted_compare(const void *a, const void *b) {
-    const struct log_aborted *x = a, *y = b;
-    return x->first_offset < y->first_offset ? -1 : x->first_offset > y->first_offset;
-}
-
-uint32_t log_aborted_between(struct log *log, int64_t offset, int64_t upper,
-                             struct log_aborted *out, uint32_t max) {
-    struct log_lookup l;
-    uint32_t count = 0;
-    bool past = false;
-    if (log_lookup_begin(log, &l) != 0) return 0;
-    for (uint32_t i = 0; i < l.count && !past; i++) {
-        int64_t end = i + 1 < l.count ? l.segments[i + 1]->base_offset : l.end;
-        if (end > offset)
-            count = log_aborted_in(l.segments[i], offset, upper, out, max, count, &past);
-    }
-    log_lookup_end(&l);
-    uint32_t filled = count < max ? count : max;
-    if (filled > 1) qsort(out, filled, sizeof *out, log_aborted_compare);
-    return count;
 }

@@ -44,20 +44,22 @@ int log_add_segment(struct log *log, struct segment *s) {
 }
 
 /* A file that keeps its name would be found by the next start: its records are back then. */
-static void log_remove_file(struct log_dir *dir, const char *from, int64_t delay_ms) {
+static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay_ms) {
     char to[SEGMENT_PATH_BYTES + 16];
     snprintf(to, sizeof to, "%s.deleted", from);
     int result = log_dir_rename(dir, from, to);
     if (result == 0) {
         log_dir_remove_later(dir, to, delay_ms);
-        return;
+        return true;
     }
     /* The longer name may want room. */
     if (result == -ENOSPC || result == -EDQUOT) result = log_dir_unlink(dir, from);
-    if (result != 0 && result != -ENOENT) log_dir_fail(dir, -result, "rename");
+    if (result == 0 || result == -ENOENT) return true;
+    log_dir_fail(dir, -result, "rename");
+    return false;
 }
 
-void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
+bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
     struct log_dir *dir = log->home->dir;
     char from[SEGMENT_PATH_BYTES];
@@ -66,8 +68,9 @@ void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     pthread_mutex_unlock(&dir->files_lock);
     for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
         segment_path(s, extensions[i], from);
-        log_remove_file(dir, from, delay_ms);
+        if (!log_remove_file(dir, from, delay_ms)) return false;
     }
+    return true;
 }
 
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms) {
@@ -85,8 +88,10 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     for (uint32_t i = 0; i < count; i++) bytes += atomic_load(&gone[i]->bytes);
     atomic_fetch_sub(&log->size_bytes, bytes);
     pthread_mutex_unlock(&log->view_lock);
+    /* In order, and none behind one that stays: a start would take the gap for a loss. */
+    bool removed = true;
     for (uint32_t i = 0; i < count; i++) {
-        log_remove_files(log, gone[i], delay_ms);
+        removed = removed && log_remove_files(log, gone[i], delay_ms);
         segment_release(gone[i]);
     }
     free(gone);
@@ -212,7 +217,11 @@ void log_tune_last(struct log *log, struct segment *s) {
 int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out) {
     struct segment *s = segment_new(log->home, base_offset, 0, -1);
     if (s == NULL) return LOG_E_MEMORY;
-    int result = segment_pin(s, true);
+    char path[SEGMENT_PATH_BYTES];
+    /* Aborted transactions of one that had this base before a crash. */
+    segment_path(s, "txnindex", path);
+    int result = log_dir_unlink(log->home->dir, path);
+    if (result == 0 || result == -ENOENT) result = segment_pin(s, true);
     if (result != 0) {
         segment_release(s);
         return log_storage_error(log, result, "open");
@@ -425,6 +434,7 @@ void log_release(struct log *log) {
     epochs_free(&log->epochs);
     free(log->segments);
     free(log->hints);
+    free(log->completed);
     pthread_mutex_destroy(&log->append_lock);
     pthread_mutex_destroy(&log->view_lock);
     pthread_mutex_destroy(&log->waiters_lock);

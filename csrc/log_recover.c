@@ -19,24 +19,13 @@
 
 enum {
     LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30,
-    LOG_RECOVER_SNAPSHOT_BYTES_MAX = 1 << 30,
     LOG_RECOVER_WINDOW_BYTES = 256 << 10,
     LOG_RECOVER_HEADERS_BYTES = 32 << 10,
     LOG_RECOVER_SPARSE_BYTES = 2 << 10,
-    LOG_RECOVER_TOLD_BYTES = 4 << 20,
-    LOG_RECALL_BYTES = 4 << 20,
-    LOG_RECALL_SEGMENTS = 8
+    LOG_RECOVER_TOLD_BYTES = 4 << 20
 };
 
 /* ---- the directory ---- */
-
-struct log_offsets {
-    int64_t *at;
-    uint32_t count, capacity;
-};
-struct log_listing {
-    struct log_offsets segments, snapshots;
-};
 
 static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
     if (o->count == o->capacity) {
@@ -70,7 +59,7 @@ const char *log_file_extension(const char *name, int64_t *offset) {
 }
 
 /* `finish`: at a start, before anybody uses the files. */
-static int log_list(struct log *log, bool finish, struct log_listing *listing) {
+int log_list(struct log *log, bool finish, struct log_listing *listing) {
     struct log_dir *dir = log->home->dir;
     char path[SEGMENT_PATH_BYTES];
     memset(listing, 0, sizeof *listing);
@@ -107,7 +96,7 @@ static int log_list(struct log *log, bool finish, struct log_listing *listing) {
     return result;
 }
 
-static void log_list_free(struct log_listing *listing) {
+void log_list_free(struct log_listing *listing) {
     free(listing->segments.at);
     free(listing->snapshots.at);
 }
@@ -140,7 +129,12 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
 /* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
  * history. */
 static void log_walk_epoch(struct log *log, const struct batch_header *h) {
+    const struct epochs_entry *first = log->epochs.entries;
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
+    /* Below the log's start its file says nothing, and above it what it says stays. */
+    if (log->epochs.count > 0 && h->base_offset < first->start_offset &&
+        h->leader_epoch <= first->epoch)
+        return;
     epochs_truncate_end(&log->epochs, h->base_offset);
     epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
     log_mark(&log->epochs_marks);
@@ -206,7 +200,10 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
             told = scan.position;
         }
         if (walk->index) segment_index_batch(s, &h, scan.position);
-        if (h.base_offset >= walk->replay_from && (result = log_account(log, &h, now_ms)) != 0)
+        if (h.base_offset >= walk->replay_from &&
+            (result = log_account_in(log, s, &h, scan.position,
+                                     walk->aborts && h.base_offset >= walk->aborts_from,
+                                     now_ms)) != 0)
             break;
         if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
         next = batch_last_offset(&h) + 1;
@@ -221,107 +218,12 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     return result < 0 ? result : 0;
 }
 
-/* The newest snapshot at or below `end` that is whole. Others above it would be used by a later
- * start and go, also for a power cut. */
-static int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots,
-                                 int64_t end) {
-    int64_t found = -1;
-    bool gone = false;
-    for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
-        char file[64], path[SEGMENT_PATH_BYTES];
-        uint8_t *bytes;
-        size_t len;
-        snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
-        log_path(log, file, path);
-        int result = snapshots->at[i - 1] > end
-                         ? -ESTALE
-                         : log_dir_read_file(log->home->dir, path, LOG_RECOVER_SNAPSHOT_BYTES_MAX,
-                                             &bytes, &len);
-        if (result == 0) {
-            result = producers_decode(&log->producers, bytes, len);
-            free(bytes);
-        }
-        if (result == 0)
-            found = snapshots->at[i - 1];
-        else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
-            gone = true;
-    }
-    if (gone) {
-        char path[SEGMENT_PATH_BYTES];
-        log_path(log, ".", path);
-        int result = log_dir_sync(log->home->dir, path);
-        if (result != 0) log_dir_fail(log->home->dir, -result, "fsync");
-    }
-    return found;
-}
-
-/* Adds a segment's batches below `snapshot` to `older`, at most the last `bytes` of them. */
-static void log_recall_segment(struct segment *s, int64_t snapshot, int64_t bytes,
-                               struct producers *older) {
-    struct segment_scan scan;
-    struct batch_header h;
-    int64_t end, first, begin = 0;
-    if (segment_pin(s, false) != 0) return;
-    if (log_locate(s, snapshot, atomic_load(&s->bytes), false, &end, &first) >= 0 &&
-        (end <= bytes || segment_index_border(s, end - bytes, false, &begin) == 0)) {
-        segment_scan_begin(&scan, s, begin, end, false);
-        while (segment_scan_peek(&scan, &h) == 1) {
-            if (h.producer_id >= 0 && !(h.attributes & BATCH_CONTROL) &&
-                producers_update(older, &h, 0) != 0)
-                break;
-            segment_scan_skip(&scan, &h);
-        }
-    }
-    segment_unpin(s);
-}
-
-/* The batches just below the snapshot: what clients may have in flight is among them. */
-static void log_recall_producers(struct log *log, int64_t snapshot) {
-    struct producers older = {NULL, 0, 0};
-    int32_t last = snapshot > 0 ? log_find_segment(log, snapshot - 1) : -1, i = last;
-    int64_t bytes = LOG_RECALL_BYTES;
-    if (last < 0 || log->producers.count == 0) return;
-    while (i > 0 && last - i < LOG_RECALL_SEGMENTS && bytes > atomic_load(&log->segments[i]->bytes))
-        bytes -= atomic_load(&log->segments[i--]->bytes);
-    for (; i <= last; i++) {
-        log_recall_segment(log->segments[i], snapshot, bytes, &older);
-        bytes = LOG_RECALL_BYTES;
-    }
-    producers_recall(&log->producers, &older);
-    producers_free(&older);
-}
-
-int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
-    struct log_listing listing;
-    producers_free(&log->producers);
-    if (log->segment_count == 0) return 0;
-    int result = log_list(log, false, &listing);
-    if (result != 0) return LOG_E_IO;
-    int64_t from = log_load_snapshot(log, &listing.snapshots, end);
-    log_list_free(&listing);
-    log->snapshot_offset = from;
-    for (uint32_t i = 0; i < log->segment_count && result == 0; i++) {
-        int64_t upper = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : end;
-        if (upper <= from) continue;
-        struct segment *s = log->segments[i];
-        struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
-        if (segment_pin(s, false) != 0) return LOG_E_IO;
-        if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
-        result = log_walk_segment(log, s, &walk, now_ms);
-        segment_unpin(s);
-        if (result == LOG_E_CORRUPT)
-            result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
-    }
-    if (result == 0) log_recall_producers(log, from);
-    return result;
-}
-
 /* ---- recovery ---- */
 
 /* A full disk must not keep a log from being opened: entries without room stay in memory. */
 static int log_write_index(struct segment *s) {
     int result = segment_index_write(s, true);
-    return result == -ENOSPC || result == -EDQUOT ? 0 : result;
+    return log_is_full(result) ? 0 : result;
 }
 
 /* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
@@ -382,16 +284,31 @@ static bool log_trusts(const struct log_known *known, const struct segment *s,
     return s->base_offset < known->last.base_offset && upper <= known->last.flushed;
 }
 
+/* Walks a segment, and makes anew which transactions were aborted: from where the producers' state
+ * begins, or else from where the file may be wrong. */
+static int log_recover_walk(struct log *log, struct segment *s, struct log_walk *walk,
+                            const struct log_checkpoint *checkpoint, int64_t now_ms) {
+    walk->index = walk->aborts = true;
+    walk->aborts_from = walk->replay_from >= 0 ? walk->replay_from : checkpoint->recovery_point;
+    int result = log_aborted_cut(s, walk->aborts_from);
+    return result != 0 ? result : log_walk_segment(log, s, walk, now_ms);
+}
+
+static int log_recover_write(struct log *log, struct segment *s) {
+    int result = log_aborted_write(log, s);
+    return result != 0 && !log_is_full(result) ? result : log_write_index(s);
+}
+
 /* Walks the headers. 1: they are not what they should be, and the whole log is to be checked. */
 static int log_recover_trusted(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, int64_t now_ms) {
     struct log_walk walk = {
-        .check_from = INT64_MAX, .replay_from = known->snapshot, .index = true, .trusted = true};
-    int result = log_walk_segment(log, s, &walk, now_ms);
+        .check_from = INT64_MAX, .replay_from = known->snapshot, .trusted = true};
+    int result = log_recover_walk(log, s, &walk, known->checkpoint, now_ms);
     bool gap = upper != INT64_MAX && walk.next < upper && !log->config.cleanup_compact;
     if (result == LOG_E_CORRUPT || (result == 0 && gap)) return 1;
     *end = walk.next;
-    return result != 0 ? result : log_write_index(s);
+    return result != 0 ? result : log_recover_write(log, s);
 }
 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
@@ -399,9 +316,8 @@ static int log_recover_segment(struct log *log, struct segment *s,
                                const struct log_checkpoint *checkpoint, int64_t replay_from,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
                                int64_t now_ms) {
-    struct log_walk walk = {
-        .check_from = checkpoint->recovery_point, .replay_from = replay_from, .index = true};
-    int result = log_walk_segment(log, s, &walk, now_ms);
+    struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from};
+    int result = log_recover_walk(log, s, &walk, checkpoint, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
@@ -415,7 +331,7 @@ static int log_recover_segment(struct log *log, struct segment *s,
     if (gap && result == 0)
         log_damage_note(s, LOG_DAMAGE_CUT, LOG_WHY_GAP, walk.next, walk.good, 0);
     if ((result = log_cut(log, s, walk.good, walk.next)) != 0) return result;
-    return log_write_index(s);
+    return log_recover_write(log, s);
 }
 
 /* The last segment ends in a hole below the recovery point: there were records, and their offsets
@@ -507,17 +423,18 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log->flushed = flushed < end ? flushed : end;
     struct witness_slot *slot = atomic_load(&log->witness);
     if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
+    producers_end_before(&log->producers, start);
     log->first_open = producers_first_open(&log->producers);
-    int64_t open = log->first_open, high = log->high_watermark;
-    log->last_stable = open >= 0 && open < high ? open : high;
+    log_set_last_stable(log);
 }
 
 /* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
  * nothing tells. Only what is known to be on disk, or gone for long, is taken from one. */
 static int64_t log_snapshot_bound(const struct log_offsets *segments,
                                   const struct log_checkpoint *checkpoint) {
-    int64_t first = segments->at[0];
-    return checkpoint->recovery_point > first ? checkpoint->recovery_point : first;
+    int64_t bound = segments->at[0];
+    if (checkpoint->recovery_point > bound) bound = checkpoint->recovery_point;
+    return checkpoint->log_start_offset > bound ? checkpoint->log_start_offset : bound;
 }
 
 /* With what the epochs and the newest snapshot say. */
@@ -580,14 +497,18 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
             log->snapshot_offset = known.snapshot;
         if (result == 0 && known.snapshot <= end) log_recall_producers(log, known.snapshot);
     }
-    log_list_free(&listing);
     log->epochs_loaded = true;
     log->producers_loaded = result == 0;
-    if (result == 0 &&
-        end < start) { /* All that was left is below the start: the log goes on empty from there. */
+    if (result == 0 && end < start) {
+        /* All that was left is below the start: the log goes on empty from there, as if nobody had
+         * written to it. */
         result = log_drop_rest(log, 0);
+        log_load_snapshot(log, &listing.snapshots, -1);
+        producers_free(&log->producers);
+        log->snapshot_offset = -1;
         end = start;
     }
+    log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
     if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
     log_recover_ends(log, &known, end);

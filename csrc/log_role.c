@@ -1,6 +1,8 @@
 /* Role and ends: who may append, and how far readers see. */
 #include <assert.h>
 
+#include <stdlib.h>
+
 #include "log_state.h"
 
 int64_t log_start_offset(const struct log *log) { return atomic_load(&log->start_offset); }
@@ -33,10 +35,42 @@ bool log_flush_before_ack(const struct log *log) {
 }
 
 void log_set_last_stable(struct log *log) {
-    int64_t high = atomic_load(&log->high_watermark);
-    atomic_store(&log->last_stable,
-                 log->first_open >= 0 && log->first_open < high ? log->first_open : high);
+    int64_t high = atomic_load(&log->high_watermark), start = atomic_load(&log->start_offset);
+    int64_t stable = log->first_open >= 0 && log->first_open < high ? log->first_open : high;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < log->completed_count; i++) {
+        struct log_completed one = log->completed[i];
+        if (one.last_offset < high) continue;
+        if (one.first_offset < stable) stable = one.first_offset;
+        log->completed[kept++] = one;
+    }
+    log->completed_count = kept;
+    /* What an open transaction began with may be deleted. */
+    atomic_store(&log->last_stable, stable < start && start <= high ? start : stable);
 }
+
+int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
+    int result = 0;
+    if (last_offset < atomic_load(&log->high_watermark)) return 0;
+    pthread_mutex_lock(&log->view_lock);
+    if (log->completed_count == log->completed_room) {
+        uint32_t room = log->completed_room == 0 ? 4 : log->completed_room * 2;
+        struct log_completed *completed = realloc(log->completed, room * sizeof *completed);
+        if (completed == NULL) {
+            result = LOG_E_MEMORY;
+        } else {
+            log->completed = completed;
+            log->completed_room = room;
+        }
+    }
+    if (result == 0)
+        log->completed[log->completed_count++] =
+            (struct log_completed){first_offset, last_offset};
+    pthread_mutex_unlock(&log->view_lock);
+    return result;
+}
+
+int64_t log_open_transaction(const struct log *log) { return atomic_load(&log->first_open); }
 
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     if (epoch < 0 || epoch <= epochs_last(&log->epochs)) return 0;

@@ -56,7 +56,8 @@ static void log_settle_note(struct log_settle *entry) {
     pthread_mutex_lock(&log->view_lock);
     struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
     entry->noted = !atomic_load(&log->deleted) && atomic_load(&log->held_point) == INT64_MAX &&
-                   (s == NULL || s->base_offset <= atomic_load(&log->flushed));
+                   (s == NULL || (s->base_offset <= atomic_load(&log->flushed) &&
+                                  !atomic_load(&s->aborted_due)));
     entry->target = atomic_load(&log->end_offset);
     entry->truncations = log->truncations;
     entry->files = atomic_load(&log->files_marks.made);

@@ -83,6 +83,9 @@ static inline bool log_marked(struct log_marks *m) {
     return atomic_load(&m->made) != atomic_load(&m->synced);
 }
 
+struct log_completed {
+    int64_t first_offset, last_offset;
+};
 struct log_hint {
     int64_t offset, base_offset;
     int32_t position;
@@ -116,7 +119,9 @@ struct log {
     struct log_hint *hints;  /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
     _Atomic uint32_t quiet;  /* no new preallocation while above 0 */
     uint64_t truncations;    /* view_lock */
-    int64_t first_open;      /* first offset of the oldest open transaction, -1 (append_lock) */
+    struct log_completed *completed; /* view_lock: ended above the high watermark */
+    uint32_t completed_count, completed_room;
+    _Atomic int64_t first_open; /* of the oldest open transaction, -1 (append_lock to change) */
     int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
     _Atomic int64_t held_point;    /* log_hold_point */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
@@ -192,8 +197,8 @@ int log_close_files(struct log *log); /* everything of log_close_clean but the f
 int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
 int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
 /* Renames a segment's files away; whoever reads it keeps its descriptor. A name that stays takes
- * the directory offline. */
-void log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
+ * the directory offline; false. */
+bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
                        int64_t delay_ms); /* append_lock */
 
@@ -221,17 +226,64 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
  * one, *next the offset after it. */
 struct log_walk {
     int64_t check_from, replay_from, position, good, next;
-    bool index, holed; /* holed: its last bytes are a hole */
-    bool trusted;      /* headers alone, and anything wrong is LOG_E_CORRUPT */
+    int64_t aborts_from;       /* with `aborts`, those of markers at or above it are noted */
+    bool index, aborts, holed; /* holed: its last bytes are a hole */
+    bool trusted; /* headers alone, and anything wrong is LOG_E_CORRUPT */
 };
 int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+struct log_offsets {
+    int64_t *at;
+    uint32_t count, capacity;
+};
+struct log_listing {
+    struct log_offsets segments, snapshots;
+};
+/* A partition's directory. `finish`: at a start, before anybody uses the files. 0 or -errno. */
+int log_list(struct log *log, bool finish, struct log_listing *listing);
+void log_list_free(struct log_listing *listing);
+
+/* log_producers.c */
+/* The newest snapshot at or below `end` that is whole, -1: none. Others above it would be used by a
+ * later start and go, also for a power cut. */
+int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end);
+/* Adds what a snapshot does not say: the batches just below it. */
+void log_recall_producers(struct log *log, int64_t snapshot);
 int log_restore_producers(struct log *log, int64_t end,
                           int64_t now_ms); /* newest valid snapshot, then replay */
+
+/* log_lookup.c */
+/* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
+struct log_lookup {
+    struct segment **segments;
+    uint32_t count;
+    int64_t start, end;
+};
+int log_lookup_begin(struct log *log, struct log_lookup *l);
+void log_lookup_end(struct log_lookup *l);
+
+/* log_aborted.c */
+/* append_lock: what the producers' state takes from a batch that is appended or replayed; an abort
+ * is noted in the segment, unless that is NULL. `batch`: the bytes of a marker, not looked at
+ * otherwise. 0 or LOG_E_MEMORY, LOG_E_IO. */
+int log_account(struct log *log, struct segment *noted_in, const struct batch_header *h,
+                const uint8_t *batch, int64_t now_ms);
+/* The same for a batch at `position` of the segment, which has it pinned. */
+int log_account_in(struct log *log, struct segment *s, const struct batch_header *h,
+                   int64_t position, bool note, int64_t now_ms);
+/* Forgets what ends at or above `offset`. 0 or a log_error. */
+int log_aborted_cut(struct segment *s, int64_t offset);
+/* flush_lock, or nobody else knows the log: what the file does not have is on disk then. 0 or
+ * -errno. */
+int log_aborted_write(struct log *log, struct segment *s);
+void log_aborted_free(struct segment *s);
 
 /* log_role.c */
 /* append_lock: the current leader epoch begins at `offset` when it has no entry yet. */
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
 void log_set_last_stable(struct log *log); /* view_lock */
+/* append_lock: a transaction has ended; it is stable when its marker is below the high watermark.
+ * 0 or LOG_E_MEMORY. */
+int log_complete(struct log *log, int64_t first_offset, int64_t last_offset);
 
 /* log_append.c */
 /* append_lock with no preallocation queued or running: before a file is cut, closed, or opened by
@@ -248,7 +300,6 @@ static inline bool log_may_roll(const struct log *log) {
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
 void log_wake_after_append(struct log *log);
-int log_account(struct log *log, const struct batch_header *h, int64_t now_ms);
 
 /* log_read.c */
 /* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0

@@ -62,8 +62,9 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     log_path(log, ".", name);
     if (result == 0) result = log_dir_sync(log->home->dir, name);
     if (result != 0) return log_storage_error(log, result, "rename");
-    for (uint32_t i = 0; i < count; i++) log_remove_files(log, sources[i], delay);
-    if (log_dir_offline(log->home->dir)) return LOG_E_IO; /* A start goes on from the .swap. */
+    /* Without that a start goes on from the .swap. */
+    for (uint32_t i = 0; i < count; i++)
+        if (!log_remove_files(log, sources[i], delay)) return LOG_E_IO;
     result = rename_segment(fresh, "log.swap", "log");
     if (result != 0) {
         /* The old files are gone by name: only a start can put the new one in their place. */

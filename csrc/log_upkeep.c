@@ -195,6 +195,9 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         segment_holes_forget(s);
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
+        if (cut == 0 && (cut = log_aborted_cut(s, first)) == 0 &&
+            log_is_full(cut = log_aborted_write(log, s)))
+            cut = 0;
         if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
@@ -214,7 +217,8 @@ static int log_truncate_locked(struct log *log, int64_t offset) {
     /* From the end, and on disk before anything is appended: a start after a power cut must not
      * find them behind what comes now. */
     bool dropped = log->segment_count > keep;
-    while (log->segment_count > keep) log_drop_segments(log, log->segment_count - 1, 1, 0);
+    while (log->segment_count > keep && !log_dir_offline(log->home->dir))
+        log_drop_segments(log, log->segment_count - 1, 1, 0);
     log->writable = false;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];

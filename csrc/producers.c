@@ -69,11 +69,14 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     const struct producers_entry *e = producers_find(p, h->producer_id);
     if (e == NULL) return 0;
     if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
+    if (h->attributes & BATCH_CONTROL) return 0;
     /* As in Kafka, who has an id and no epoch may go on with any sequence, in any epoch. */
     bool is_free = e->epoch < 0;
+    bool strays = e->transaction_first_offset >= 0 && !(h->attributes & BATCH_TRANSACTIONAL);
+    int yes = strays ? LOG_E_TXN_STATE : 0;
     if (h->producer_epoch > e->epoch)
-        return h->base_sequence == 0 || is_free ? 0 : LOG_E_SEQUENCE;
-    if (e->batch_count == 0) return 0;
+        return h->base_sequence == 0 || is_free ? yes : LOG_E_SEQUENCE;
+    if (e->batch_count == 0) return yes;
     int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
     for (uint32_t i = 0; i < e->batch_count; i++)
         if (e->batches[i].last_sequence == last &&
@@ -82,7 +85,7 @@ int producers_check(const struct producers *p, const struct batch_header *h,
             return 1;
         }
     int32_t next = producers_sequence_add(e->batches[e->newest].last_sequence, 1);
-    return h->base_sequence == next || is_free ? 0 : LOG_E_SEQUENCE;
+    return h->base_sequence == next || is_free ? yes : LOG_E_SEQUENCE;
 }
 
 static void producers_push(struct producers_entry *e, const struct producers_batch *b) {
@@ -109,7 +112,8 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
     return 0;
 }
 
-int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms) {
+int producers_end_transaction(struct producers *p, const struct batch_header *h,
+                              int32_t coordinator_epoch, int64_t now_ms) {
     struct producers_entry *e = producers_take(p, h->producer_id);
     if (e == NULL) return LOG_E_MEMORY;
     if (h->producer_epoch != e->epoch) {
@@ -118,6 +122,7 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     }
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     e->transaction_first_offset = -1;
+    if (coordinator_epoch >= 0) e->coordinator_epoch = coordinator_epoch;
     return 0;
 }
 
@@ -165,6 +170,16 @@ void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms
     while (p->count * 4 > capacity * 3) capacity *= 2;
     if (!producers_resize(p, capacity))
         producers_free(p); /* Forgetting is allowed; a broken probe chain is not. */
+}
+
+void producers_end_before(struct producers *p, int64_t start) {
+    for (uint32_t i = 0; i < p->capacity; i++) {
+        struct producers_entry *e = &p->slots[i];
+        if (e->producer_id == -1 || e->transaction_first_offset < 0) continue;
+        if (e->transaction_first_offset < start && e->batch_count > 0 &&
+            e->batches[e->newest].last_offset < start)
+            e->transaction_first_offset = -1;
+    }
 }
 
 int64_t producers_first_open(const struct producers *p) {

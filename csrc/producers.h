@@ -34,18 +34,24 @@ struct producers {
 };
 
 void producers_free(struct producers *p);
-/* 0: append it. 1: a duplicate of *seen, write nothing. LOG_E_SEQUENCE or LOG_E_EPOCH. */
+/* 0: append it. 1: a duplicate of *seen, write nothing. LOG_E_SEQUENCE, LOG_E_EPOCH, or
+ * LOG_E_TXN_STATE: its transaction is open, and the batch is none of it. */
 int producers_check(const struct producers *p, const struct batch_header *h,
                     struct producers_batch *seen);
 /* Remembers an appended (or replayed) batch. 0 or LOG_E_MEMORY. */
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms);
-/* A transaction marker: ends the producer's open transaction. 0 or LOG_E_MEMORY. */
-int producers_end_transaction(struct producers *p, const struct batch_header *h, int64_t now_ms);
+/* A transaction marker: ends the producer's open transaction. coordinator_epoch: what it says, -1
+ * when it does not. 0 or LOG_E_MEMORY. */
+int producers_end_transaction(struct producers *p, const struct batch_header *h,
+                              int32_t coordinator_epoch, int64_t now_ms);
 void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms);
 /* A snapshot keeps one batch of a producer. `older`, made from the batches before it, gives back
  * the others, so that a client which sends all of its unanswered batches again finds each of them.
  */
 void producers_recall(struct producers *p, const struct producers *older);
+/* Ends open transactions that have nothing at or above `start`: a crash may have taken their
+ * markers, and there is nothing left to decide about. */
+void producers_end_before(struct producers *p, int64_t start);
 /* First offset of the oldest open transaction, or -1. */
 int64_t producers_first_open(const struct producers *p);
 const struct producers_entry *producers_find(const struct producers *p, int64_t producer_id);

@@ -7,10 +7,8 @@
 #include <stdlib.h>
 #include <time.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256, REACTOR_SLICE_NS = 200000 };
+enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256 };
 
 int64_t reactors_now_ns(void) {
     struct timespec t;
@@ -199,35 +197,22 @@ static bool is_over(struct reactor *r) {
     return r->connections.live == 0 && r->abandoned == 0;
 }
 
-/* Asks the scheduler for short slices, often, instead of long ones, seldom: a reactor that wakes up
- * then goes before threads that compute. It gets no more time in all, and stays as nice as the
- * process. Since Linux 6.12; before that, and where it is forbidden, all stays as it is. */
-static void ask_for_short_slices(void) {
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime_ns, deadline_ns, period_ns;
-    } attributes;
-    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
-    attributes.runtime_ns = REACTOR_SLICE_NS;
-    long asked = syscall(SYS_sched_setattr, 0, &attributes, 0);
-    (void)asked;
-}
-
 void *reactor_main(void *argument) {
     struct reactor *r = argument;
     struct epoll_event events[EPOLL_EVENTS];
     char name[16];
     snprintf(name, sizeof name, "reactor-%u", r->index);
     pthread_setname_np(pthread_self(), name);
-    ask_for_short_slices();
+    slices_ask(&r->slice_ns, SLICES_SHORT_NS);
     int64_t woke_ns, done_ns = reactors_now_ns();
     r->now_ms = done_ns / 1000000;
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
     while (!is_over(r)) {
-        int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, sleep_ms(r, done_ns / 1000000));
+        int wait_ms = sleep_ms(r, done_ns / 1000000);
+        /* Whoever wakes up from here on goes first: long answers are over, or others have come. */
+        if (wait_ms != 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
+        int count = epoll_wait(r->epoll, events, EPOLL_EVENTS, wait_ms);
+        if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
         woke_ns = reactors_now_ns();
         r->now_ms = woke_ns / 1000000;
         STAT_ADD(r, wakeups, 1);

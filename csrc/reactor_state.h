@@ -13,6 +13,7 @@
 #include "peers.h"
 #include "reactor.h"
 #include "slab.h"
+#include "slices.h"
 #include "timers.h"
 
 enum { REQUESTS_PER_CONNECTION_MAX = 16 };
@@ -160,6 +161,7 @@ struct reactor {
     struct meter_histogram rounds;
     uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
     int64_t now_ms, drain_until_ms;
+    uint32_t slice_ns; /* asked of the scheduler */
     atomic_bool room_wanted;
     bool unrung; /* the control plane's own: it left letters */
     atomic_uint load; /* connections, for placing new ones */

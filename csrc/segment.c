@@ -100,6 +100,7 @@ void segment_release(struct segment *s) {
         free(s->tail->times);
         free(s->tail);
     }
+    log_aborted_free(s);
     free(atomic_load(&s->holes));
     pthread_mutex_destroy(&s->index_lock);
     segment_home_release(s->home);

@@ -75,6 +75,8 @@ struct segment {
     const uint8_t *offset_map, *time_map;
     size_t offset_map_bytes, time_map_bytes;
     struct segment_tail *tail;
+    struct segment_aborted *aborted; /* log_aborted.c; NULL: the file is all (index_lock) */
+    _Atomic bool aborted_due;        /* the file does not have all, or not on disk */
     _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
     _Atomic bool damaged;                  /* bytes that are no good batches were met */
     int64_t told_holes, told_batches;      /* damage below was noted (index_lock) */

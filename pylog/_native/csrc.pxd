@@ -367,6 +367,7 @@ cdef extern from "log.h" nogil:
     int64_t log_end_offset(const log_t *log)
     int64_t log_high_watermark(const log_t *log)
     int64_t log_last_stable_offset(const log_t *log)
+    int64_t log_open_transaction(const log_t *log)
     int64_t log_flushed_offset(const log_t *log)
     int64_t log_size_bytes(const log_t *log)
     struct log_figures:

@@ -50,10 +50,9 @@ KINDS = {
 
 
 def error_of(error: int, what: str) -> LogError:
+    kind, text = KINDS.get(error, (LogError, f"error {error}"))
     if error > csrc.LOG_E_IO:
         kind, text = BatchRefused, csrc.batch_error_text(error).decode()
-    else:
-        kind, text = KINDS.get(error, (LogError, f"error {error}"))
     return kind(error, csrc.log_error_code(error), f"{what}: {text}")
 
 
@@ -337,6 +336,12 @@ cdef class Log:
         return csrc.log_last_stable_offset(self.ptr)
 
     @property
+    def open_transaction(self) -> int:
+        """First offset of the oldest open transaction, or -1."""
+        self.use()
+        return csrc.log_open_transaction(self.ptr)
+
+    @property
     def flushed_offset(self) -> int:
         self.use()
         return csrc.log_flushed_offset(self.ptr)
@@ -415,8 +420,7 @@ cdef class Log:
         the end. The first batch comes whole even when it is longer than max_bytes (KIP-74)."""
         cdef csrc.log_range found
         cdef ssize_t n = 0
-        cdef int32_t at = 0
-        cdef int error
+        cdef int32_t error, at = 0
         cdef char *to
         self.use()
         with nogil:
@@ -445,8 +449,7 @@ cdef class Log:
         """(position, length, first offset, next offset, in the page cache) of what read would give.
         nowait: None when finding it would wait for the disk."""
         cdef csrc.log_range found
-        cdef int error, cached
-        cdef int32_t length
+        cdef int32_t error, cached, length
         self.use()
         with nogil:
             if nowait:
@@ -479,8 +482,7 @@ cdef class Log:
     def offset_for_time(self, int64_t target_ms):
         """(offset, timestamp, leader epoch) of the first record at or after target_ms, or None."""
         cdef int64_t offset, timestamp
-        cdef int32_t epoch
-        cdef int found
+        cdef int32_t epoch, found
         self.use()
         with nogil:
             found = csrc.log_offset_for_time(self.ptr, target_ms, &offset, &timestamp, &epoch)
@@ -491,8 +493,7 @@ cdef class Log:
     def offset_of_max_time(self):
         """(offset, timestamp, leader epoch) of the record with the greatest timestamp, or None."""
         cdef int64_t offset, timestamp
-        cdef int32_t epoch
-        cdef int found
+        cdef int32_t epoch, found
         self.use()
         with nogil:
             found = csrc.log_offset_of_max_time(self.ptr, &offset, &timestamp, &epoch)

@@ -94,7 +94,7 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
                    directory=os.path.basename(path))
     try:
         _end_before(one, source, end, now_ms)
-        _abort_open(one, path, source.leader_epoch, now_ms)
+        _abort_open(one, source.leader_epoch, now_ms)
         one.advance_high_watermark(one.end_offset)
         if one.start_offset < start:
             one.move_start(start, now_ms)
@@ -252,14 +252,11 @@ def _runs(rows: list):
         yield run
 
 
-def _abort_open(one: Log, path: str, leader_epoch: int, now_ms: int) -> None:
+def _abort_open(one: Log, leader_epoch: int, now_ms: int) -> None:
     """Keeps (4)."""
     state = one.producers(now_ms)
     rows = [row for row in _PRODUCER.iter_unpack(state[_SNAPSHOT_HEAD_BYTES:]) if row[7] >= 0]
-    if not rows:
-        return
-    aborted = []
-    for producer_id, epoch, _, _, _, _, coordinator_epoch, first in sorted(
+    for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
             rows, key=lambda row: row[7]):
         end = one.end_offset
         # The key of a marker: version, type 0 for an abort; its value: version, epoch.
@@ -268,9 +265,3 @@ def _abort_open(one: Log, path: str, leader_epoch: int, now_ms: int) -> None:
               ())], base_offset=end, producer_id=producer_id, producer_epoch=epoch,
             attributes=CONTROL | TRANSACTIONAL, leader_epoch=leader_epoch)
         one.append_as_follower(marker, now_ms)
-        aborted.append((producer_id, first, end))
-    base = [row[0] for row in _SEGMENT.iter_unpack(one.segments())][-1]
-    with open(os.path.join(path, f"{base:020d}.txnindex"), "ab") as file:
-        for number, (producer_id, first, end) in enumerate(aborted):
-            left = [later[1] for later in aborted[number + 1:]]
-            file.write(_ABORTED.pack(0, producer_id, first, end, min([end + 1, *left])))

@@ -120,6 +120,9 @@ def assume(one, role) -> None:
 
 def at_rest(log) -> Checkpoint:
     """The checkpoint of a log that was settled for a clean stop."""
+    # What is stable must be known before it is read: such a one is looked at when it opens.
+    if log.open_transaction >= 0:
+        return flushed(log)
     return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, log.end_offset,
                       log.last_epoch, log.segments())
 

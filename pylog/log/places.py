@@ -12,7 +12,7 @@ import re
 
 from pylog.log import partitions
 from pylog.log.errors import StartError
-from pylog.log.moves import FUTURE
+from pylog.log.moves import FUTURE, furthest
 
 METADATA_PARTITION = "__cluster_metadata-0"
 
@@ -53,12 +53,17 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
 
 def _complete_moves(disks, places: dict) -> list:
     """What a stop in the middle of a move left: the only copy becomes the partition."""
-    left_over = []
+    left_over, copies = [], {}
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
+            path = os.path.join(disks.paths[number], found[0])
             if found[1] in places or not is_partition(found[1]):
-                left_over.append(os.path.join(disks.paths[number], found[0]))
+                left_over.append(path)
             else:
-                disks.rename(number, found[0], found[1])
-                places[found[1]] = number
+                copies.setdefault(found[1], {})[path] = number
+    for name, found in copies.items():
+        path = furthest(list(found))
+        disks.rename(found[path], os.path.basename(path), name)
+        places[name] = found[path]
+        left_over += [other for other in found if other != path]
     return left_over

@@ -8,9 +8,11 @@ Model: a timeline of batches. What a flush covered survives a power cut; what wa
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 from pylog._native import batch, cleaner, damages, log, moves, witness
-from pylog.log.moves import FUTURE, Move, directory_name, finish
+from pylog.log.moves import FUTURE, Move, directory_name, finish, furthest
+from tests.durability import transactions
 from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
 
 NOW = 1_700_000_000_000
@@ -25,6 +27,7 @@ class Batch:
     producer: int
     sequence: int
     given: bytes            # as it was given to append
+    attributes: int = 0     # CONTROL, TRANSACTIONAL
 
     @property
     def last(self) -> int:
@@ -53,6 +56,7 @@ class History:
         self.clean_until = 0
         self.epoch = 0
         self.sequences: dict[int, int] = {}
+        self.decided: dict[tuple, int] = {}   # (producer, its first sequence) -> how it ends
         self.forgotten: set[int] = set()      # producers of whom the log may know something older
         self.next_producer = 1
         self.place = 0
@@ -76,12 +80,13 @@ class History:
         assert len(found) < 2, "the partition is in both directories"
         if found:
             return found[0]
-        for number, name in enumerate("ab"):
-            for path in (self.disk.root / name).iterdir():
-                if FUTURE.fullmatch(path.name):
-                    self.disk.rename(path, path.with_name("t-0"))
-                    return number
-        return self.place
+        copies = [str(path) for name in "ab" for path in (self.disk.root / name).iterdir()
+                  if FUTURE.fullmatch(path.name)]
+        if not copies:
+            return self.place
+        path = Path(furthest(copies))
+        self.disk.rename(path, path.with_name("t-0"))
+        return "ab".index(path.parent.name)
 
     def _open(self, known: dict) -> None:
         self.place = self._find()
@@ -98,11 +103,12 @@ class History:
     def restart_clean(self) -> None:
         if not self._tried(lambda: self.log.settle(self.now)):
             return
-        known = {"clean": True, "segments": self.log.segments(),
-                 "log_end_offset": self.log.end_offset, "last_epoch": self.log.last_epoch,
-                 "log_start_offset": self.log.start_offset,
+        known = {"log_start_offset": self.log.start_offset,
                  "high_watermark": self.log.high_watermark,
                  "recovery_point": self.log.recovery_point}
+        if self.log.open_transaction < 0:
+            known |= {"clean": True, "segments": self.log.segments(),
+                      "log_end_offset": self.log.end_offset, "last_epoch": self.log.last_epoch}
         self.save()
         self._let_go()
         self.disk.arm(NOTHING)
@@ -151,7 +157,9 @@ class History:
         """Holds what a start found against the timeline, which is cut to it."""
         timeline = self.batches + ([self.pending] if self.pending is not None else [])
         start, end = self.log.start_offset, self.log.end_offset
-        assert promised <= end or end == start, (promised, start, end)
+        # A compacted log that was cut where nothing is may have ended behind its last batch.
+        assert promised <= end or end == start or self.compacted and not any(
+            end <= one.last < promised for one in timeline), (promised, start, end)
         known = self.saved["log_start_offset"]
         # Compaction takes whole segments, and a start that was never told is the first one's.
         assert max(0, known) <= start and (
@@ -174,6 +182,8 @@ class History:
         self.pending = self.cut_to = None
         self.sequences = {}
         for one in self.batches:
+            if one.attributes & batch.CONTROL:
+                continue
             # What was deleted before it was flushed may have taken the memory of it along.
             if one.producer >= 0 and (one.last < promised or one.last >= start):
                 self.sequences[one.producer] = one.sequence + len(one.records)
@@ -198,12 +208,16 @@ class History:
         """Of each key the newest record is there, or a later one that no flush covered; below
         `floor` what no pass reached is there wholly."""
         newest = {}
+        fates = transactions.fates(timeline, self.decided)
         for one in timeline:
+            counts = not one.attributes & batch.CONTROL and \
+                fates.get(one.base, transactions.COMMIT) == transactions.COMMIT
             for at, (key, _, _) in enumerate(one.records):
                 if one.base + at >= self.log.start_offset and (
                         one.base + at < floor or one.base + at in present):
-                    newest[key] = one.base + at
-                    if one.base + at >= self.clean_until:
+                    if counts:
+                        newest[key] = one.base + at
+                    if one.base + at >= self.clean_until or fates.get(one.base, 0) is None:
                         assert one.base + at in present, (key, one.base + at, self.clean_until)
         for key, offset in newest.items():
             assert offset in present, (key, offset, self.clean_until, sorted(present)[-20:])
@@ -212,6 +226,7 @@ class History:
         header, records = found
         assert header.leader_epoch == one.epoch, (header.leader_epoch, one)
         assert (header.producer_id, header.base_sequence) == (one.producer, one.sequence)
+        assert header.attributes & transactions.ENDS == one.attributes
         assert header.base_offset + header.last_offset_delta == one.last
         expected = {one.base + at: record for at, record in enumerate(one.records)}
         for offset, key, value, timestamp in records:
@@ -242,7 +257,13 @@ class History:
     def _compare_ends(self) -> None:
         ends = self.log.start_offset, self.log.end_offset
         assert ends == (self.start, self.end), (ends, self.start, self.end)
-        assert self.log.high_watermark == self.log.last_stable_offset == self.end
+        assert self.log.high_watermark == self.end
+        stable = self.log.last_stable_offset
+        # A transaction may have begun with what is deleted, and be known from there on.
+        left = [one for one in self.batches if one.last >= self.start]
+        least, most = [transactions.stable(rows, self.start, self.end)
+                       for rows in (self.batches, left)]
+        assert least <= stable <= most, (least, stable, most)
         assert self.log.flushed_offset <= self.end
 
     # ---- steps ----------------------------------------------------------------------------------
@@ -264,15 +285,17 @@ class History:
             any(one.offline for one in self.directories)
 
     def append_some(self, batches: int, count: int, size: int, codec: int, producer: int,
-                    skew: int) -> None:
-        producer = -1 if producer < 0 else producer + self.next_producer
+                    skew: int, transactional: bool = False) -> None:
+        producer = -1 if producer < 0 else producer + self.next_producer + 5 * transactional
         if producer in self.forgotten:
             return
         for _ in range(batches):
             if not self.dead:
-                self.append(count, size, codec, producer, skew)
+                self.append(count, size, codec, producer, skew,
+                            batch.TRANSACTIONAL if transactional and producer >= 0 else 0)
 
-    def append(self, count: int, size: int, codec: int, producer: int, skew: int) -> None:
+    def append(self, count: int, size: int, codec: int, producer: int, skew: int,
+               attributes: int = 0) -> None:
         self.now += 3
         records = []
         for _ in range(count):
@@ -284,26 +307,47 @@ class History:
         sequence = self.sequences.get(producer, 0) if known else -1
         given = batch.build([(*record, []) for record in records], codec=codec,
                             producer_id=producer, producer_epoch=0 if known else -1,
-                            base_sequence=sequence)
-        one = Batch(self.end, tuple(records), self.epoch, producer, sequence, given)
+                            base_sequence=sequence, attributes=attributes)
+        one = Batch(self.end, tuple(records), self.epoch, producer, sequence, given, attributes)
+        if self._appended(one) and known:
+            self.sequences[producer] = sequence + count
+
+    def end_transaction(self, number: int, commit: bool) -> None:
+        """One of those that are open ends; also one whose marker was lost, as it was decided."""
+        opened, _ = transactions.walk(self.batches)
+        if not opened or self.dead:
+            return
+        producer = sorted(opened)[number % len(opened)]
+        type_ = self.decided.setdefault(
+            (producer, opened[producer].sequence),
+            transactions.COMMIT if commit else transactions.ABORT)
+        self.now += 1
+        record, given = transactions.marker(producer, type_, self.now)
+        self._appended(Batch(self.end, (record,), self.epoch, producer, -1, given,
+                             transactions.ENDS))
+
+    def _appended(self, one: Batch) -> bool:
         self.pending = one
-        if self._tried(self._append, one):
+        done = self._tried(self._append, one)
+        if done:
             self.batches.append(one)
             self.end = one.last + 1
-            if known:
-                self.sequences[producer] = sequence + count
             self.pending = None
         elif not self.dead:
             self.pending = None    # A full disk takes nothing of it.
             assert self.log.end_offset == self.end
+        return done
 
     def _append(self, one: Batch) -> None:
-        assert self.log.append(one.given, self.now) == (one.base, one.last)
+        found = self.log.append(one.given, self.now,
+                                trusted=bool(one.attributes & batch.CONTROL))
+        assert found == (one.base, one.last), (found, one)
 
     def _resend(self) -> None:
         """A producer that heard nothing sends again: its batch is known by its first offsets."""
         last = {one.producer: one for one in self.batches
-                if one.producer >= 0 and one.base >= self.start}
+                if one.producer >= 0 and one.base >= self.start
+                and not one.attributes & batch.CONTROL}
         for one in last.values():
             if self.sequences.get(one.producer) != one.sequence + len(one.records):
                 continue
@@ -345,6 +389,7 @@ class History:
         if self.compacted and end < self.clean_until:
             return
         self.cut_to = end
+        self.saved["recovery_point"] = min(self.saved["recovery_point"], end)
         if not self._tried(self._truncate, offset, end):
             if not self.dead:
                 # It found no room, and may have cut or not.
@@ -357,7 +402,6 @@ class History:
     def _truncate(self, offset: int, end: int) -> None:
         found = self.log.truncate(offset)
         assert found == end or self.compacted and found == offset, (offset, found, end)
-        self.saved["recovery_point"] = min(self.saved["recovery_point"], found)
 
     def _forget_from(self, end: int) -> None:
         self.end = self.log.end_offset
@@ -402,7 +446,8 @@ class History:
         try:
             one_pass = cleaner.CleaningPass(
                 self.log, cleaner.OffsetMap(1 << 16), now_ms=self.now, first_dirty=before,
-                delete_retention_ms=1 << 40, segment_bytes=self.config["internal.segment.bytes"])
+                delete_retention_ms=self.chance.choice([0, 1 << 40]),
+                segment_bytes=self.config["internal.segment.bytes"])
         except log.StorageError:
             assert self.disk.happened or self.dead
             return
@@ -419,15 +464,15 @@ class History:
     def move(self) -> None:
         """To the other directory, as log.manager and log.moves do it."""
         goal = 1 - self.place
-        target = None
+        target, directory = None, directory_name("t", 0, "future")
         try:
             target = log.Log.open(
                 self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
-                log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
+                log_start_offset=self.log.start_offset, directory=directory)
             while moves.copy(self.log, target, 2000, self.now)[0]:
                 pass
             target.flush()
-            finish(Move("t", 0, goal, self.log, target), self.now)
+            finish(Move("t", 0, goal, self.log, target, directory), self.now)
             self.log, target, self.place = target, self.log, goal
             target.delete(self.now)
         except log.StorageError:
@@ -477,6 +522,31 @@ class History:
             assert [base for base, *_ in found] == [
                 one.base for one in self.batches if one.last >= self.start]
         self._look_up(found, records)
+        self._look_committed()
+
+    def _look_committed(self) -> None:
+        """Two fetches of a read_committed consumer."""
+        fates = transactions.fates(self.batches, {})
+        _, ended = transactions.walk(self.batches)
+        for _ in range(2 if fates else 0):
+            stable = self.log.last_stable_offset
+            low = self.chance.randint(self.start, stable)
+            high = self.chance.randint(low, stable)
+            aborted = self.log.aborted_between(low, high)
+            for producer, first in aborted:
+                assert any(row.producer == producer and row.first <= first < row.last
+                           and row.type == transactions.ABORT for row in ended), (producer, first)
+            if not self.compacted:
+                expected = [(row.producer, row.first) for row in ended if self.start <= row.first
+                            and row.last >= low and row.first < high and not row.type]
+                assert [row for row in aborted if row[1] >= self.start and any(
+                    row == (one.producer, one.first) for one in ended)] == sorted(
+                        expected, key=lambda row: row[1]), (low, high, aborted, expected)
+            found = [row for row in self._read(low, high) if row[0] < high]
+            data = {base for base, header, records in found
+                    if records and not header.attributes & batch.CONTROL}
+            assert transactions.seen(found, aborted) & data == {
+                base for base in data if fates.get(base, transactions.COMMIT)}, (low, high, aborted)
 
     def _look_up(self, found, records) -> None:
         for _ in range(8 if records else 0):

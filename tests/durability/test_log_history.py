@@ -60,6 +60,15 @@ class LogHistory(RuleBasedStateMachine):
     def append(self, batches, count, size, codec, producer, skew):
         self._do(self.history.append_some, batches, count, size, codec, producer, skew)
 
+    @rule(batches=st.integers(1, 6), count=st.integers(1, 6), size=st.sampled_from([1, 50, 400]),
+          codec=st.integers(0, 4), producer=st.integers(0, 2))
+    def append_in_a_transaction(self, batches, count, size, codec, producer):
+        self._do(self.history.append_some, batches, count, size, codec, producer, 5, True)
+
+    @rule(number=st.integers(0, 5), commit=st.booleans())
+    def end_a_transaction(self, number, commit):
+        self._do(self.history.end_transaction, number, commit)
+
     @rule(producer=st.integers(0, 2))
     def skip_a_sequence(self, producer):
         self._do(self.history.skip_a_sequence, producer)

@@ -14,7 +14,7 @@ from tests.native.plain import ENVIRONMENT
 from tests.wire import raw
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox"]
+PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
 SOURCES = {
     "reactor_units": PARTS,
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",

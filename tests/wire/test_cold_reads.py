@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import struct
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ MIB = 1 << 20
 COLD_MIB, HOT_MIB = 24, 8
 LIBC = ctypes.CDLL(None, use_errno=True)
 CACHESTAT = 451
+SCHED_GETATTR = 315 if os.uname().machine == "x86_64" else 275
 
 
 @pytest.fixture
@@ -99,6 +101,34 @@ def test_what_is_cold_is_brought_in_range_by_range_and_not_copied_piece_by_piece
     before = calls_that_read(broker)
     read(broker.port, topic, 0, 4 * COLD_MIB)
     assert calls_that_read(broker) - before <= 4 * COLD_MIB
+
+
+def slices_ns(broker, name: str) -> list[int]:
+    """The turns that the broker's threads of this name ask the scheduler for; skips where the
+    kernel does not let them choose."""
+    slices = []
+    for task in Path(f"/proc/{broker.process.pid}/task").iterdir():
+        if not (task / "comm").read_text().startswith(name):
+            continue
+        attributes = (ctypes.c_uint8 * 64)()
+        if LIBC.syscall(SCHED_GETATTR, int(task.name), attributes, 64, 0) != 0:
+            pytest.skip("this machine does not tell of slices")
+        slices.append(struct.unpack_from("Q", attributes, 24)[0])
+    if not any(slices):
+        pytest.skip("this kernel has no slices to ask for")
+    return slices
+
+
+def test_a_worker_that_reads_what_is_cold_gives_way_and_a_reactor_that_waits_goes_first(broker):
+    topic, _ = filled(broker)
+    usual = max(slices_ns(broker, "io-worker"))
+    with Connection(broker.port) as connection:
+        assert fetch(connection, topic, 0, bytes_max=8 * MIB)["records"]
+    assert max(slices_ns(broker, "io-worker")) > 2 * usual
+    end_s = time.monotonic() + 10
+    while max(slices_ns(broker, "reactor")) >= usual and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert max(slices_ns(broker, "reactor")) < usual
 
 
 def test_a_reactor_is_as_nice_as_the_process_that_it_is_of(tmp_path):
