@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import struct
 
 import pytest
 
@@ -227,6 +228,28 @@ def test_a_damaged_partition_moves_with_all_that_can_be_read(paths, how, place, 
     found = survey(new)
     assert found[1].pop(120) and found == before
     assert append(node, "t", 2)[0] == 121
+    node.stop()
+
+
+def test_aborted_transactions_are_still_known_after_a_move(paths):
+    node = Node(",".join(map(str, paths)))
+    node.create("t", configs=MOVED)
+    for number in range(100):
+        append(node, "t", number, size=300)
+    log = node.logs.get("t", 0)
+    bases = [int(path.stem) for path in sorted((paths[0] / "t-0").glob("*.log"))]
+    # As Kafka left them: version, producer, first, last and last stable offset.
+    entries = [(7, 3, bases[1] + 1, bases[1] + 2), (9, bases[1], bases[2], bases[2] + 1)]
+    for base, entry in zip(bases[1:], entries):
+        (paths[0] / "t-0" / f"{base:020d}.txnindex").write_bytes(
+            struct.pack(">hqqqq", 0, *entry))
+    before = [log.aborted_between(at, at + 5) for at in range(100)]
+    assert before[3] == [(7, 3)]
+    node.logs.move("t", 0, 1)
+    moved(node)
+    new = node.logs.get("t", 0)
+    assert new is not log
+    assert [new.aborted_between(at, at + 5) for at in range(100)] == before
     node.stop()
 
 
