@@ -473,15 +473,15 @@ class History:
     def move(self) -> None:
         """To the other directory, as log.manager and log.moves do it."""
         goal = 1 - self.place
-        target, directory = None, directory_name("t", 0, "future")
+        target = None
         try:
             target = log.Log.open(
                 self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
-                log_start_offset=self.log.start_offset, directory=directory)
+                log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
             while moves.copy(self.log, target, 2000, self.now)[0]:
                 pass
             target.flush()
-            finish(Move("t", 0, goal, self.log, target, directory), self.now)
+            finish(Move("t", 0, goal, self.log, target), self.now)
             self.log, target, self.place = target, self.log, goal
             target.delete(self.now)
         except log.StorageError:
