@@ -173,6 +173,26 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node.stop()
 
 
+def test_of_two_copies_that_power_cuts_left_the_one_that_ends_last_is_taken(paths):
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.get("t", 0).flush()
+    old = paths[0] / f"t-0.{'0' * 32}-future"
+    shutil.copytree(paths[node.logs.place("t", 0)] / "t-0", paths[0] / "old")
+    append(node, "t", 3)
+    node.logs.get("t", 0).flush()
+    place = paths[node.logs.place("t", 0)]
+    node.crash()
+    os.rename(place / "t-0", paths[1] / f"t-0.{'1' * 32}-future")
+    os.rename(paths[0] / "old", old)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 2
+    node.logs.upkeep(node.now_ms() + 1000)
+    assert not old.exists()
+    node.stop()
+
+
 def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
     log = node.logs.get("t", 0)
     rows = [(b"%d" % at, b"v", node.now_ms(), ()) for at in range(3)]

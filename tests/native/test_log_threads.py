@@ -29,6 +29,8 @@ SOURCES = [
     "witness",
     "log_open",
     "log_recover",
+    "log_producers",
+    "log_aborted",
     "log_role",
     "log_append",
     "cold",
