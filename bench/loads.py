@@ -170,13 +170,15 @@ def rdkafka_consume(broker: BrokerProcess, topic: str, partitions: int, size: in
 
 def raw_fetch(broker: BrokerProcess, topic: str, partitions: int, count: int, size: int) -> dict:
     """Our own reader at full speed, ranges of at most 1 MiB: raw_fetch_mb_s,
-    raw_fetch_cpu_s_per_gb, range_bytes, wire_share (bytes read per byte of record values)."""
+    raw_fetch_cpu_s_per_gb, range_bytes, answer_bytes (mean), wire_share (bytes read per byte of
+    record values)."""
     figures: dict = {}
     with measured(broker, figures, "raw_fetch_cpu_s_per_gb", "gb"):
         line = native("fetch", broker, topic, partitions, 1 << 20, 0)
         figures["gb"] = size * count / GB
     figures["raw_fetch_mb_s"] = size * count / 1e6 / line["seconds"]
     figures["range_bytes"] = line["range_bytes"]
+    figures["answer_bytes"] = line["record_bytes"] / max(1, line["requests"])
     figures["wire_share"] = line["record_bytes"] / (size * count)
     return figures
 

@@ -273,7 +273,7 @@ JAVA_BATCH_BYTES = 16384
 
 def _floors(piece: int) -> tuple[tuple[str, str, str, int], ...]:
     return (("cpu_s_per_gb", "recv", "request_bytes", piece),
-            ("raw_fetch_cpu_s_per_gb", "sendfile", "range_bytes", piece),
+            ("raw_fetch_cpu_s_per_gb", "sendfile", "answer_bytes", piece),
             ("fetch_cpu_s_per_gb", "sendfile", "reply_bytes", piece))
 
 

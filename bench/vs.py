@@ -133,7 +133,7 @@ class Run:
         seen = self.samples.get(name, {})
         source = seen.get("pylog") or seen.get("kafka")
         for key, kind, unit, piece in SCENARIOS[name].floors if source else ():
-            size = min(source.get(unit, [0])[-1], 1 << 20 if kind == "sendfile" else 1 << 27)
+            size = min(source.get(unit, [0])[-1], 1 << 24 if kind == "sendfile" else 1 << 27)
             if size:
                 value = loads.floor(kind, size, piece, self.scale.floor_bytes, self.folder)
                 # The table's GB are of record values; the bare loop moved the bytes around them.

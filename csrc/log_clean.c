@@ -76,9 +76,9 @@ static int copy_producers(struct log_clean *c) {
         if (c->last == NULL) result = LOG_E_MEMORY;
         for (uint32_t i = 0; result == 0 && i < log->producers.capacity; i++) {
             const struct producers_entry *e = &log->producers.slots[i];
+            if (e->producer_id < 0) continue; /* Of a free slot nothing else is set. */
             int64_t last = e->batch_count > 0 ? e->batches[e->newest].last_offset : -1;
-            if (e->producer_id >= 0)
-                c->last[c->last_count++] = (struct clean_last){e->producer_id, last, e->epoch};
+            c->last[c->last_count++] = (struct clean_last){e->producer_id, last, e->epoch};
         }
     }
     pthread_mutex_unlock(&log->append_lock);

@@ -24,15 +24,27 @@ static size_t segment_index_entry(bool times) {
     return times ? INDEX_TIME_BYTES : INDEX_OFFSET_BYTES;
 }
 
+/* For all of its contents: whoever writes them cuts what is left behind. A file that a branch has
+ * too, mapped perhaps, only loses its name here. Others are used again: names and inodes by the
+ * thousand are the dearest part of a recovery. */
+static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags) {
+    struct stat st;
+    int fd = log_dir_open(dir, path, flags & ~(O_TRUNC | O_CREAT));
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 1) return fd;
+    if (fd >= 0) close(fd);
+    log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
+    return log_dir_open(dir, path, flags);
+}
+
 static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
     struct log_dir *dir = s->home->dir;
     /* A removed segment's names may be another's by now; the lock keeps them until the open. */
     pthread_mutex_lock(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
-    /* A new file, not an emptied one: the old one may be a branch's too, and mapped there. */
-    if (flags & O_TRUNC && !s->removed) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
-    int fd = s->removed ? -1 : log_dir_open(dir, path, flags);
+    int fd = s->removed        ? -1
+             : flags & O_TRUNC ? segment_index_open_anew(dir, path, flags)
+                               : log_dir_open(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
     pthread_mutex_unlock(&dir->files_lock);
     return result;
@@ -157,6 +169,11 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
                            : disk->pwrite(fd, times ? t->times : t->offsets, bytes,
                                           (off_t)(*count * entry));
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
+    /* One that was there before may be longer. */
+    struct stat st;
+    if (result == 0 && *count == 0 && (fstat(fd, &st) != 0 || st.st_size != (off_t)bytes) &&
+        disk->ftruncate(fd, (off_t)bytes) != 0)
+        result = -errno;
     close(fd);
     if (result != 0) return result;
     *count += fresh;
@@ -247,6 +264,7 @@ static void segment_index_cut_file(struct segment *s, bool times, uint32_t count
         /* A branch has it too: it loses its name here, and is made anew. */
         close(fd);
         fd = segment_index_open(s, times, O_WRONLY | O_CREAT | O_TRUNC);
+        if (fd >= 0 && log_dir_disk(s->home->dir)->ftruncate(fd, 0) != 0) s->rebuilt = false;
         if (fd >= 0) close(fd);
         return;
     }

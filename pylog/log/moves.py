@@ -19,7 +19,6 @@ STEP_BYTES = 8 << 20
 PAUSE_S = 0.02
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
-
 _LOG = re.compile(r"\d{20}\.log")
 
 log = logging.getLogger("pylog.log.moves")

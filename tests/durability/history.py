@@ -263,6 +263,8 @@ class History:
         left = [one for one in self.batches if one.last >= self.start]
         least, most = [transactions.stable(rows, self.start, self.end)
                        for rows in (self.batches, left)]
+        if self.compacted and least < self.clean_until:
+            most = self.end    # What a pass took of aborted data is no part of them any more.
         assert least <= stable <= most, (least, stable, most)
         assert self.log.flushed_offset <= self.end
 
@@ -441,6 +443,13 @@ class History:
     def clean(self, step: int) -> None:
         if not self.compacted:
             return
+        try:
+            self._clean(step)
+        except cleaner.Interrupted:
+            # It goes on in the next pass.
+            self._clean(step)
+
+    def _clean(self, step: int) -> None:
         # A pass may have reached as far as this even when it fails.
         before = self.clean_until
         try:

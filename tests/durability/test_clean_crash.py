@@ -1,7 +1,6 @@
 """kill -9 at any moment of a cleaning pass: of each key, what was last appended is still there."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -41,10 +40,9 @@ while True:
 
 
 @pytest.mark.timeout(120)
-def test_the_newest_record_of_each_key_survives(tmp_path):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    dice, newest, last = random.Random(seed), {}, 0
+def test_the_newest_record_of_each_key_survives(tmp_path, random_source):
+    seed = random_source.randrange(1 << 32)
+    dice, newest, last = random_source, {}, 0
     for turn in range(12):
         child = subprocess.Popen(
             [sys.executable, "-c", WORK, str(tmp_path), str(seed + turn), str(last)],

@@ -1,6 +1,5 @@
 """kill -9 at any moment of moves between log directories: one copy is left, whole."""
 
-import random
 import signal
 import subprocess
 import sys
@@ -47,10 +46,8 @@ def _numbers(log):
 
 
 @pytest.mark.timeout(120)
-def test_every_record_survives_a_kill_in_the_middle_of_moves(tmp_path):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    dice, last = random.Random(seed), 0
+def test_every_record_survives_a_kill_in_the_middle_of_moves(tmp_path, random_source):
+    dice, last = random_source, 0
     paths = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     for turn in range(6):
         child = subprocess.Popen([sys.executable, "-c", WORK, paths, str(last)],

@@ -9,6 +9,7 @@ import pytest
 from pylog._native import batch
 from pylog._native.log import BatchRefused
 from tests.metadata.node import Node
+from tests.native.test_cleaner import transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
 
@@ -172,6 +173,26 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node.stop()
 
 
+def test_of_two_copies_that_power_cuts_left_the_one_that_ends_last_is_taken(paths):
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.get("t", 0).flush()
+    old = paths[0] / f"t-0.{'0' * 32}-future"
+    shutil.copytree(paths[node.logs.place("t", 0)] / "t-0", paths[0] / "old")
+    append(node, "t", 3)
+    node.logs.get("t", 0).flush()
+    place = paths[node.logs.place("t", 0)]
+    node.crash()
+    os.rename(place / "t-0", paths[1] / f"t-0.{'1' * 32}-future")
+    os.rename(paths[0] / "old", old)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 2
+    node.logs.upkeep(node.now_ms() + 1000)
+    assert not old.exists()
+    node.stop()
+
+
 def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
     log = node.logs.get("t", 0)
     rows = [(b"%d" % at, b"v", node.now_ms(), ()) for at in range(3)]
@@ -242,3 +263,18 @@ def test_what_a_hole_holds_is_copied_byte_for_byte(node, paths):
     node.logs.move("t", 0, 1)
     moved(node)
     assert (paths[1] / "t-0" / file.name).read_bytes()[:len(content)] == content
+
+
+def test_aborted_transactions_are_still_known_after_a_move(node):
+    log = node.logs.get("t", 0)
+    log.become_follower(log.leader_epoch)
+    for number in range(6):
+        transaction(log, 5, [(b"%d" % number, b"v")], number, commit=number % 2 == 0)
+    log.become_leader(log.leader_epoch)
+    before = [log.aborted_between(at, at + 1) for at in range(12)]
+    assert sum(map(bool, before)) == 6
+    node.logs.move("t", 0, 1)
+    moved(node)
+    new = node.logs.get("t", 0)
+    assert new is not log
+    assert [new.aborted_between(at, at + 1) for at in range(12)] == before

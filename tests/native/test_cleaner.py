@@ -1,6 +1,5 @@
 """Compaction of one log: the newest record of each key stays, at its offset, and nothing else."""
 
-import random
 import shutil
 import struct
 
@@ -111,10 +110,8 @@ def _logs(directory):
     return list(Path(directory.path, "t-0").glob("*.log"))
 
 
-def test_random_logs_keep_what_a_map_would_keep(directory, request):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    dice = random.Random(seed)
+def test_random_logs_keep_what_a_map_would_keep(directory, random_source):
+    dice = random_source
     one = opened(directory)
     for _ in range(3):
         for _ in range(150):

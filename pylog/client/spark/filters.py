@@ -118,7 +118,7 @@ def holds(one: Any, value: Any) -> bool:
 def _column(one: Any) -> str:
     while isinstance(one, spark.Not):
         one = one.child
-    attribute = getattr(one, "attribute", ())
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
     return attribute[0] if len(attribute) == 1 else ""
 
 

@@ -242,8 +242,8 @@ def checked(made: Formats, schema: Any, own: Any) -> Any:
     avro = avro_type("value", made.value.schema) if made.value.name == AVRO else None
     for field in schema:
         if field.name in types:
-            side = field.name in SIDES and made.of(field.name).name != BINARY
-            kind = _side_type(made, field) if side else types[field.name]
+            decoded = field.name in SIDES and made.of(field.name).name != BINARY
+            kind = _side_type(made, field) if decoded else types[field.name]
             if field.name != "headers" and field.dataType != kind:
                 raise ConfigError(f"{field.name} is {kind.simpleString()}")
         elif not made.expand:

@@ -78,6 +78,7 @@ class RangeReader:
             ahead = self._driver.submit(self._fetch(position))
             last_s = time.monotonic()
             while position < end:
+                assert ahead is not None, position
                 position, row, frame = ahead.result()
                 ahead = None
                 following = fetch_answer.end_of(row.records) if len(row.records) else None

@@ -1,0 +1,133 @@
+/* Any bytes as the file of a tmpfs in which the process before told of its segments: what is found
+ * in it stays inside it, slots are given out once, and the next process reads what this one wrote.
+ *
+ * Input: a byte of flags, then the file. Flags: 1 puts the right header over the first bytes. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "witness.h"
+
+enum { FUZZ_SLOTS = 100 };
+
+static char root[] = "/dev/shm/fuzz_witness.XXXXXX";
+static char where[64], name[256];
+static uint8_t header[WITNESS_HEADER_BYTES];
+static int directory = -1, place = -1;
+
+static void require_at(int holds, int line) {
+    if (!holds) {
+        fprintf(stderr, "line %d\n", line);
+        abort();
+    }
+}
+#define require(holds) require_at((holds), __LINE__)
+
+static void end(void) {
+    unlinkat(place, name, 0);
+    rmdir(where);
+    rmdir(root);
+}
+
+/* The name and header of a good file are those that a first process makes. False: this system has
+ * none. */
+static int begin(void) {
+    if (directory >= 0) { return name[0] != 0; }
+    require(mkdtemp(root) != NULL);
+    snprintf(where, sizeof where, "%s/where", root);
+    require(mkdir(where, 0700) == 0);
+    directory = open(root, O_RDONLY | O_DIRECTORY);
+    place = open(where, O_RDONLY | O_DIRECTORY);
+    atexit(end);
+    struct witness *w = witness_new(directory, where);
+    if (w == NULL) { return 0; }
+    DIR *entries = opendir(where);
+    struct dirent *entry;
+    while ((entry = readdir(entries)) != NULL) {
+        if (entry->d_name[0] != '.') { snprintf(name, sizeof name, "%s", entry->d_name); }
+    }
+    closedir(entries);
+    int fd = openat(place, name, O_RDONLY);
+    require(fd >= 0 && pread(fd, header, sizeof header, 0) == (ssize_t)sizeof header);
+    close(fd);
+    witness_free(w);
+    return 1;
+}
+
+/* The files that the bytes name first, and one that they hardly do. */
+static void use(struct witness *w, const uint8_t *data, size_t len) {
+    struct witness_slot *taken[FUZZ_SLOTS + 1];
+    struct witness_told told;
+    struct stat file;
+    int count = 0;
+    require(fstat(directory, &file) == 0);
+    for (size_t at = WITNESS_HEADER_BYTES; count < FUZZ_SLOTS && at + 8 <= len;
+         at += WITNESS_SLOT_BYTES) {
+        memcpy(&file.st_ino, data + at, 8);
+        if (witness_find(w, &file, &told)) {
+            require(told.inode == file.st_ino && told.bytes >= 0 && told.base_offset >= 0);
+        }
+        taken[count++] = witness_take(w, &file);
+    }
+    file.st_ino = 77;
+    taken[count++] = witness_take(w, &file);
+    for (int i = 0; i < count; i++) {
+        require(taken[i] != NULL);
+        for (int k = 0; k < i; k++) { require(taken[k] != taken[i]); }
+        file.st_ino = (ino_t)(1000 + i);
+        witness_say(taken[i], &file, i, 10, 5);
+        witness_grown(taken[i], 20);
+    }
+    witness_give_back(w, taken[0]);
+}
+
+/* As a kill leaves it: the file stays, and is what the next process finds. */
+static int keep_copy(uint8_t **bytes, size_t *len) {
+    struct stat st;
+    int fd = openat(place, name, O_RDONLY);
+    if (fd < 0 || fstat(fd, &st) != 0) { return 0; }
+    *len = (size_t)st.st_size;
+    *bytes = malloc(*len + 1);
+    require(pread(fd, *bytes, *len, 0) == (ssize_t)*len);
+    close(fd);
+    return 1;
+}
+
+static void write_file(const uint8_t *bytes, size_t len) {
+    unlinkat(place, name, 0);
+    int fd = openat(place, name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    require(fd >= 0 && write(fd, bytes, len) == (ssize_t)len);
+    close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < 1 || !begin()) { return 0; }
+    size_t len = size - 1 + (data[0] & 1 ? sizeof header : 0);
+    uint8_t *file = malloc(len + 1), *kept = NULL;
+    if (data[0] & 1) {
+        memcpy(file, header, sizeof header);
+        memcpy(file + sizeof header, data + 1, size - 1);
+    } else {
+        memcpy(file, data + 1, size - 1);
+    }
+    write_file(file, len);
+    struct witness *w = witness_new(directory, where);
+    require(w != NULL);
+    use(w, file, len);
+    if (data[0] & 2) { witness_void(w); }
+    require(keep_copy(&kept, &len));
+    witness_free(w);
+    write_file(kept, len);
+    require((w = witness_new(directory, where)) != NULL);
+    if (data[0] & 2) { require(witness_told_count(w) == 0); }
+    witness_free(w);
+    free(kept);
+    free(file);
+    return 0;
+}
