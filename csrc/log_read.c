@@ -201,7 +201,8 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
     out->first_offset = first;
     out->next_offset = plan->upper;
     if (limit <= position) return plan->more ? 1 : 0;
-    /* A reader at the tail is sent what was just written; one that catches up gets a look. */
+    /* A reader at the tail is sent what was just written; one that catches up gets a look, here or
+     * where its last batch is looked for. */
     if (plan->position >= 0 && plan->more && limit - position <= bytes_max &&
         (result = log_check_start(s, position, plan->bytes, nowait)) != 0)
         return result;
