@@ -344,7 +344,8 @@ int segment_index_damaged(struct segment *s) {
     if (result == 0 && !index_offsets_sane(s->offset_map, s->offset_count, atomic_load(&s->bytes)))
         result = 1;
     if (result == 0 && !index_times_sane(s->time_map, s->time_count)) result = 1;
-    int64_t position = result == 0 && s->offset_count > 0
+    /* Without a time entry no batch with records may be there, from the first on. */
+    int64_t position = result == 0 && s->offset_count > 0 && s->time_count > 0
                            ? index_position_at(s->offset_map, s->offset_count - 1)
                            : 0;
     s->last_indexed_time = result == 0 && s->time_count > 0

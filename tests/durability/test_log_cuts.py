@@ -280,6 +280,18 @@ def test_a_state_of_producers_that_is_older_than_the_log_is_none(disk, stopped):
     assert again.end_offset == 6 and numbered(again, 7, 6) == (6, 6)
 
 
+def test_a_time_index_that_a_cut_left_empty_is_made_anew(disk):
+    one = opened(disk)
+    for _ in range(3):
+        one.append(make(1, size=300), NOW)
+    one.append(make(1, size=900), NOW)
+    one.flush()
+    one.release()
+    (disk.root / "a" / "t-0" / f"{0:020}.timeindex").write_bytes(b"")
+    again = opened(disk, recovery_point=4, log_start_offset=0)
+    assert again.offset_for_time(NOW)[0] == 0
+
+
 def snapshot(producer, sequence):
     """One producer's state, as a file has it."""
     body = struct.pack(">iqhiqiqiq", 1, producer, 0, sequence, sequence, 0, NOW, -1, -1)
