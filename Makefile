@@ -15,7 +15,7 @@ COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -42,6 +42,14 @@ tsan: build $(VENV)/.tested
 	$(call copied,tsan,thread)
 	cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. \
 		TSAN_OPTIONS=halt_on_error=1 $(CURDIR)/$(PY) -m pytest $(SANITIZED)
+
+# Only the brokers under a sanitizer: for tests whose own process has libraries that bear none
+# (librdkafka, Arrow). What it finds ends a broker, which its test tells.
+tsan-brokerd: build $(VENV)/.tested
+	$(call copied,tsan,thread)
+	BROKERD_TREE=$(CURDIR)/build/tsan BROKERD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \
+		TSAN_OPTIONS=halt_on_error=1 $(PY) -m pytest -p no:cacheprovider \
+		-m "not kafka and not memory and not spark" $(or $(TESTS),tests/wire)
 
 SANITIZED = -p no:cacheprovider -m "not kafka and not memory" $(or $(TESTS),tests/native)
 

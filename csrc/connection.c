@@ -260,6 +260,7 @@ void connection_run(struct reactor *r, struct connection *c) {
 
 void connection_on_events(struct reactor *r, struct connection *c, uint32_t events) {
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
+    bool goes_on = c->blocked && (events & EPOLLOUT);
     if (events & EPOLLOUT) c->blocked = false;
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
@@ -274,7 +275,10 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
         connection_close(r, c);
         return;
     }
-    connection_run(r, c);
+    if (goes_on)
+        connection_enlist(c, &r->ready); /* a long answer: after what others have sent */
+    else
+        connection_run(r, c);
 }
 
 void connection_evict_stalled(struct reactor *r) {

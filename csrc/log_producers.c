@@ -10,6 +10,8 @@ enum { LOG_SNAPSHOT_BYTES_MAX = 1 << 30, LOG_RECALL_BYTES = 4 << 20, LOG_RECALL_
 
 int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end) {
     int64_t found = -1;
+    /* Of batches behind one that is older than the log nobody knows: better nothing than that. */
+    int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : 0;
     bool gone = false;
     for (uint32_t i = snapshots->count; i > 0 && found < 0; i--) {
         char file[64], path[SEGMENT_PATH_BYTES];
@@ -17,7 +19,7 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         size_t len;
         snprintf(file, sizeof file, "%020lld.snapshot", (long long)snapshots->at[i - 1]);
         log_path(log, file, path);
-        int result = snapshots->at[i - 1] > end
+        int result = snapshots->at[i - 1] > end || snapshots->at[i - 1] < first
                          ? -ESTALE
                          : log_dir_read_file(log->home->dir, path, LOG_SNAPSHOT_BYTES_MAX,
                                              &bytes, &len);

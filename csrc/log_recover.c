@@ -128,13 +128,12 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
 
 /* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
  * history. */
-static void log_walk_epoch(struct log *log, const struct batch_header *h) {
+static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index) {
     const struct epochs_entry *first = log->epochs.entries;
     if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
-    /* Below the log's start its file says nothing, and above it what it says stays. */
-    if (log->epochs.count > 0 && h->base_offset < first->start_offset &&
-        h->leader_epoch <= first->epoch)
-        return;
+    /* Below the log's start its file says nothing, and what it says above stays: what lies behind
+     * may not be walked. */
+    if (only_index && log->epochs.count > 0 && h->base_offset < first->start_offset) return;
     epochs_truncate_end(&log->epochs, h->base_offset);
     epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
     log_mark(&log->epochs_marks);
@@ -205,7 +204,8 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
                                      walk->aborts && h.base_offset >= walk->aborts_from,
                                      now_ms)) != 0)
             break;
-        if (walk->index && log->epochs_loaded) log_walk_epoch(log, &h);
+        if (walk->index && log->epochs_loaded)
+            log_walk_epoch(log, &h, walk->replay_from == INT64_MAX);
         next = batch_last_offset(&h) + 1;
         segment_scan_skip(&scan, &h);
         if (walk->trusted) log_walk_stride(&scan, &window, batch_bytes(&h));

@@ -185,7 +185,7 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     if (result == 1) {
         /* A hole in front of all batches goes with them: the segment would hold no offset. */
         if (first == s->base_offset) position = 0;
-        *end = first;
+        *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
         segment_index_truncate(s, first, position);
         pthread_mutex_lock(&log->view_lock);
         atomic_store(&s->bytes, position);

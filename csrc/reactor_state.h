@@ -22,7 +22,7 @@ enum {
     RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
     RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
-    READY_TURN_NS = 300000,             /* for those that are ready, before others are heard */
+    READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
     OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
 };

@@ -7,7 +7,7 @@
  *
  * Measured beside a reader of 1 GB/s from the disk on two processors, Linux 6.18, a machine with
  * other work: how long threads of the tail (the reactors' and a client's) waited, when awake, for
- * threads of ours, p99: 266 us without long turns, 92 to 150 with, 37 to 50 without the reader.
+ * threads of ours, p99: 187 to 266 us without long turns, 92 to 192 with, 35 to 80 alone.
  * SCHED_IDLE for the workers instead did not do better (73 to 150), and there one that is preempted
  * with a lock may not run again for a second while the processors are busy. To be nicer (19) did
  * nothing: weights say who gets more, not who goes first.

@@ -23,6 +23,9 @@ ALARMS = ("Traceback (most recent call last)", "AddressSanitizer", "ThreadSaniti
           "runtime error:", "Assertion `", "assertion failed", "Fatal Python error")
 ALARM_LEVEL = re.compile(r"level=(error|critical)|\b(ERROR|FATAL)\b")
 REPOSITORY = Path(__file__).resolve().parent.parent
+# `make tsan-brokerd`: brokers come from a tree that was built with a sanitizer.
+BROKERD_TREE = os.environ.get("BROKERD_TREE", str(REPOSITORY))
+BROKERD_PRELOAD = os.environ.get("BROKERD_PRELOAD", "")
 _LIBC = ctypes.CDLL(None)
 
 
@@ -97,7 +100,10 @@ class Brokerd:
     def spawn(self) -> None:
         """Start the process without waiting for it."""
         self.output.write_bytes(b"")
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **self.environment}
+        environment = {**os.environ, "PYTHONPATH": BROKERD_TREE, **self.environment}
+        if BROKERD_PRELOAD:
+            own = environment.get("LD_PRELOAD", "")
+            environment["LD_PRELOAD"] = f"{BROKERD_PRELOAD} {own}".strip()
         with open(self.output, "ab") as out, open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 self._command(), stdin=subprocess.DEVNULL, stdout=out, stderr=log,

@@ -117,11 +117,11 @@ class LogManager:
         if self.place(name, index) == place:
             return
         topic_id, _, overrides = self._topics[name]
-        directory = directory_name(name, index, "future")
         target = Log.open(
             self.directories[place], name, index, topic_id, self._config(overrides),
-            now_ms=self._now_ms(), log_start_offset=one.start_offset, directory=directory)
-        self.moves.begin(Move(name, index, place, one, target, directory))
+            now_ms=self._now_ms(), log_start_offset=one.start_offset,
+            directory=directory_name(name, index, "future"))
+        self.moves.begin(Move(name, index, place, one, target))
 
     def finish_moves(self) -> list[str]:
         """Topics of which a partition has another Log now, or one at last. Blocks. Logs of before

@@ -10,23 +10,16 @@ Source: KIP-113; Kafka's directory name `<topic>-<partition>.<id>-future`.
 import logging
 import os
 import re
-import struct
 import threading
-from bisect import bisect_right
 
 from pylog._native import moves
-from pylog._native.log import LogError, StorageError
-from pylog.log.checkpoints import sync_directory
+from pylog._native.log import LogError
 
 STEP_BYTES = 8 << 20
 PAUSE_S = 0.02
 NAME_BYTES_MAX = 255
 FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
-
 _LOG = re.compile(r"\d{20}\.log")
-# csrc/log.h's, and Kafka's.
-IO_ERROR, STORAGE_ERROR = -101, 56
-_SEGMENT, _ABORTED = struct.Struct("=qqq"), struct.Struct(">hqqqq")
 
 log = logging.getLogger("pylog.log.moves")
 
@@ -42,12 +35,11 @@ def furthest(folders: list) -> str:
 
 
 class Move:
-    """One partition's: `source` goes on serving, `target` fills in log directory number `place`,
-    in `directory` there."""
+    """One partition's: `source` goes on serving, `target` fills in log directory number `place`."""
 
-    def __init__(self, topic: str, partition: int, place: int, source, target, directory: str):
+    def __init__(self, topic: str, partition: int, place: int, source, target):
         self.topic, self.partition, self.place = topic, partition, place
-        self.source, self.target, self.directory = source, target, directory
+        self.source, self.target = source, target
         self.ready = False
         self.damaged_bytes = 0    # that were copied as they are: no good batches
 
@@ -151,7 +143,6 @@ def finish(move: Move, now_ms: int) -> None:
     new one misses it; whoever starts now finds the new one alone.
     """
     epoch, start = move.source.leader_epoch, move.source.start_offset
-    _copy_aborted(move)
     move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
     try:
         # Whoever waits for the old disk is answered.
@@ -174,30 +165,3 @@ def finish(move: Move, now_ms: int) -> None:
                     extra={**told, "damaged_bytes": move.damaged_bytes})
     else:
         log.info("a replica was moved", extra=told)
-
-
-def _copy_aborted(move: Move) -> None:
-    """Which transactions were aborted is told by files beside the segments, not by batches."""
-    source = os.path.join(move.source.log_dir.path, f"{move.topic}-{move.partition}")
-    target = os.path.join(move.target.log_dir.path, move.directory)
-    bases = [row[0] for row in _SEGMENT.iter_unpack(move.target.segments())]
-    found: dict[int, list] = {}
-    try:
-        for name in sorted(name for name in os.listdir(source) if name.endswith(".txnindex")):
-            with open(os.path.join(source, name), "rb") as file:
-                data = file.read()
-            for at in range(0, len(data) - _ABORTED.size + 1, _ABORTED.size):
-                entry = data[at:at + _ABORTED.size]
-                # In the file of the segment that holds the marker.
-                base = bases[max(0, bisect_right(bases, _ABORTED.unpack(entry)[3]) - 1)]
-                found.setdefault(base, []).append(entry)
-        for base, entries in found.items():
-            with open(os.path.join(target, f"{base:020d}.txnindex"), "wb") as file:
-                file.writelines(entries)
-                file.flush()
-                os.fsync(file.fileno())
-        if found:
-            sync_directory(target)
-    except OSError as error:
-        raise StorageError(
-            IO_ERROR, STORAGE_ERROR, f"{error.filename}: {error.strerror}") from error

@@ -64,7 +64,8 @@ reads."""),
 in one command, or none."""),
     ("Files", 20, """\
 `log verify` reads segments, ours or Kafka's, also those of a running broker, and checks CRC, order,
-every record, and that the indexes point to where batches begin; `log dump` prints them. Nothing is
+every record, and that the indexes point to where batches begin; `log dump` prints them. Each damage
+is told with its place, and with the offset at which good batches go on behind it. Nothing is
 written. Space that is allocated ahead and a batch cut short at the end of a log are no damage.
 
 `log repair` needs the broker stopped (it refuses while one holds the directory) and says what it

@@ -263,6 +263,8 @@ class History:
         left = [one for one in self.batches if one.last >= self.start]
         least, most = [transactions.stable(rows, self.start, self.end)
                        for rows in (self.batches, left)]
+        if self.compacted and least < self.clean_until:
+            most = self.end    # What a pass took of aborted data is no part of them any more.
         assert least <= stable <= most, (least, stable, most)
         assert self.log.flushed_offset <= self.end
 
@@ -441,6 +443,13 @@ class History:
     def clean(self, step: int) -> None:
         if not self.compacted:
             return
+        try:
+            self._clean(step)
+        except cleaner.Interrupted:
+            # It goes on in the next pass.
+            self._clean(step)
+
+    def _clean(self, step: int) -> None:
         # A pass may have reached as far as this even when it fails.
         before = self.clean_until
         try:
@@ -464,15 +473,15 @@ class History:
     def move(self) -> None:
         """To the other directory, as log.manager and log.moves do it."""
         goal = 1 - self.place
-        target, directory = None, directory_name("t", 0, "future")
+        target = None
         try:
             target = log.Log.open(
                 self.directories[goal], "t", 0, TOPIC_ID, self.config, now_ms=self.now,
-                log_start_offset=self.log.start_offset, directory=directory)
+                log_start_offset=self.log.start_offset, directory=directory_name("t", 0, "future"))
             while moves.copy(self.log, target, 2000, self.now)[0]:
                 pass
             target.flush()
-            finish(Move("t", 0, goal, self.log, target, directory), self.now)
+            finish(Move("t", 0, goal, self.log, target), self.now)
             self.log, target, self.place = target, self.log, goal
             target.delete(self.now)
         except log.StorageError:

@@ -514,7 +514,13 @@ static ssize_t table_pwrite(int fd, const void *bytes, size_t size, off_t at) {
         calls_left = 1;
     }
     pthread_mutex_unlock(&lock);
-    return pwrite(fd, bytes, cut ? size / 2 : size, at);
+    ssize_t n = pwrite(fd, bytes, cut ? size / 2 : size, at);
+    if (cut) {
+        pthread_mutex_lock(&lock);
+        happened |= armed == FULL;
+        pthread_mutex_unlock(&lock);
+    }
+    return n;
 }
 
 const struct disk *shim_table(void) {

@@ -8,9 +8,10 @@ from confluent_kafka import Producer
 
 from tests.brokers import Brokerd
 from tests.durability.load import read_all
+from tests.native.plain import NO_LIBRDKAFKA
 from tests.wire.talk import create_topic, unique
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), NO_LIBRDKAFKA]
 
 
 def test_an_idempotent_librdkafka_producer_survives_kills_without_loss_or_doubles(ram,

@@ -18,6 +18,7 @@ from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import create_topic, fetch, produce, unique
 
 LOG_DIRS, DELETE_TOPICS, DESCRIBE_PARTITIONS = 35, 20, 75
+ALTER_LOG_DIRS = 34
 NO_LEADER, LEADER_NOT_AVAILABLE, STORAGE_ERROR = -1, 5, 56
 WAIT_S = 15
 
@@ -249,3 +250,34 @@ def test_the_metric_counts_the_disk_and_its_partitions(ram, preload):
     assert f'pylog_log_directory_offline{{directory="{one.bad}"}} 1' in lines
     assert f'pylog_log_directory_offline{{directory="{one.good}"}} 0' in lines
     assert "pylog_partitions_offline 2" in lines
+
+
+@pytest.mark.parametrize("failing", ["goal", "source"])
+def test_a_disk_that_fails_under_a_move_takes_what_it_has_and_nothing_else(disks, failing):
+    topic = unique("moving")
+    create_topic(disks.broker.port, topic, 2)
+    places = disks.places(topic, 2)
+    index, = places["good" if failing == "goal" else "bad"]
+    for _ in range(40):
+        assert disks.produced(topic, index, 900_000) == 0
+    goal = disks.bad if failing == "goal" else disks.good
+    with Connection(disks.broker.port) as connection:
+        row = ask(connection, ALTER_LOG_DIRS, 2, dirs=[{"path": str(goal), "topics": [
+            {"name": topic, "partitions": [index]}]}])["results"][0]["partitions"][0]
+    assert row["error_code"] == 0
+    disks.fail("any")
+    disks.produced(topic, *places["bad"])
+    disks.wait_offline(topic, places["bad"])
+    assert disks.errors(topic, places["good"][0]) == (0, 0, 0)
+    disks.faults.unlink()
+    assert disks.broker.stop() == 0
+    disks.broker.start()
+    for each in (0, 1):
+        assert disks.errors(topic, each) == (0, 0, 0)
+    with Connection(disks.broker.port) as connection:
+        assert fetch(connection, topic, 0, partition=index)["high_watermark"] >= 40
+    # The copy that came to nothing goes soon after the start.
+    end_s = time.monotonic() + WAIT_S
+    while any(path.name.endswith("-future") for path in disks.bad.iterdir()):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)

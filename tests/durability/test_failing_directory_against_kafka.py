@@ -54,9 +54,17 @@ class Disks:
         return self
 
     def of(self, topic: str, count: int) -> dict[str, list[int]]:
-        """Directory -> the partitions of the topic that it holds."""
-        return {place: [index for index in range(count) if (path / f"{topic}-{index}").exists()]
-                for place, path in self.places.items()}
+        """Directory -> the partitions of the topic that it holds, once it holds all of them."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            found = {place: [index for index in range(count)
+                             if (path / f"{topic}-{index}").exists()]
+                     for place, path in self.places.items()}
+            # Kafka tells of leaders before it has made their directories.
+            if sum(map(len, found.values())) == count:
+                return found
+            assert time.monotonic() < end_s, found
+            time.sleep(0.05)
 
     def call(self, key: int, version: int, /, **fields) -> dict:
         with Connection(self.broker.port, wait_s=WAIT_S) as connection:
@@ -85,7 +93,7 @@ def _group_on(partitions: list[int]) -> str:
             value = (31 * value + ord(letter)) & 0xFFFFFFFF
         if (value & 0x7FFFFFFF) % OFFSETS_PARTITIONS in partitions:
             return f"group-{number}"
-    raise AssertionError(partitions)
+    raise AssertionError(f"none of {partitions}")
 
 
 def _ask_of_groups(disks: Disks, note, groups: dict[str, str], topic: str) -> None:

@@ -24,8 +24,12 @@ def test_kafka_dump_log_accepts_what_is_left_of_any_history(preload, ram):
         ",".join(map(str, files)))
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-2000:]
     said = (ran.stdout + ran.stderr).lower()
-    assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    complaints = [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
+    assert complaints == []
     assert said.count("isvalid: true") > 100
+    # Every aborted transaction that is in an index, as the dump says it.
+    assert said.count("laststableoffset: ") == sum(
+        path.stat().st_size // 34 for path in files if path.suffix == ".txnindex") > 0
 
 
 def _left(history, seed: int) -> list:
@@ -34,6 +38,10 @@ def _left(history, seed: int) -> list:
         history.step(history.append_some, dice.randrange(8), 4, 300, turn % 5,
                      dice.randrange(-1, 3), 5)
         history.step(dice.choice([
+            lambda: history.append_some(2, 3, 100, 0, dice.randrange(3), 5, True),
+            lambda: history.end_transaction(dice.randrange(6), False),
+            lambda: history.end_transaction(dice.randrange(6), False),
+            lambda: history.end_transaction(dice.randrange(6), True),
             lambda: history.clean(1 << 20), history.move, lambda: history.flush(True),
             lambda: history.crash(True, dice.randrange(1, 1 << 30)),
             lambda: history.crash(False, 0), history.restart_clean, history.save,
@@ -48,4 +56,6 @@ def _left(history, seed: int) -> list:
     history.log.release()
     folder = history.disk.root / "ab"[history.place] / "t-0"
     return [path for path in sorted(folder.iterdir())
-            if path.suffix in (".log", ".index", ".timeindex", ".snapshot")]
+            # A power cut may leave an index of a file that is gone: a broker passes it over.
+            if path.suffix == ".snapshot" or path.suffix in (
+                ".log", ".index", ".timeindex", ".txnindex") and path.with_suffix(".log").exists()]

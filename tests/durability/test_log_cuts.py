@@ -1,7 +1,9 @@
 """What the histories of test_log_history.py found, one by one."""
 
 import errno
+import struct
 
+import crc32c
 import pytest
 
 from pylog._native import batch, cleaner, log, moves
@@ -258,3 +260,27 @@ def test_a_flush_on_a_full_disk_leaves_the_epochs_for_later(disk):
     disk.arm(NOTHING)
     again.flush()
     assert again.recovery_point == again.flushed_offset
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_state_of_producers_that_is_older_than_the_log_is_none(disk, stopped):
+    one = opened(disk)
+    for sequence in range(6):
+        numbered(one, 7, sequence)
+    one.settle(NOW)
+    disk.arm(FULL, 2, 0)
+    one.move_start(6, NOW)
+    disk.arm(NOTHING)
+    folder = disk.root / "a" / "t-0"
+    for path in folder.glob("*.snapshot"):
+        path.unlink()
+    (folder / f"{2:020}.snapshot").write_bytes(snapshot(7, 1))
+    one.release()
+    again = opened(disk, recovery_point=6 if stopped else 0, log_start_offset=6)
+    assert again.end_offset == 6 and numbered(again, 7, 6) == (6, 6)
+
+
+def snapshot(producer, sequence):
+    """One producer's state, as a file has it."""
+    body = struct.pack(">iqhiqiqiq", 1, producer, 0, sequence, sequence, 0, NOW, -1, -1)
+    return struct.pack(">hI", 1, crc32c.crc32c(body)) + body

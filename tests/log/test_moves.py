@@ -3,13 +3,13 @@
 import os
 import re
 import shutil
-import struct
 
 import pytest
 
 from pylog._native import batch
 from pylog._native.log import BatchRefused
 from tests.metadata.node import Node
+from tests.native.test_cleaner import transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
 
@@ -173,6 +173,26 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node.stop()
 
 
+def test_of_two_copies_that_power_cuts_left_the_one_that_ends_last_is_taken(paths):
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.get("t", 0).flush()
+    old = paths[0] / f"t-0.{'0' * 32}-future"
+    shutil.copytree(paths[node.logs.place("t", 0)] / "t-0", paths[0] / "old")
+    append(node, "t", 3)
+    node.logs.get("t", 0).flush()
+    place = paths[node.logs.place("t", 0)]
+    node.crash()
+    os.rename(place / "t-0", paths[1] / f"t-0.{'1' * 32}-future")
+    os.rename(paths[0] / "old", old)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 2
+    node.logs.upkeep(node.now_ms() + 1000)
+    assert not old.exists()
+    node.stop()
+
+
 def test_a_partition_whose_start_lies_within_a_batch_moves_with_it(node):
     log = node.logs.get("t", 0)
     rows = [(b"%d" % at, b"v", node.now_ms(), ()) for at in range(3)]
@@ -231,28 +251,6 @@ def test_a_damaged_partition_moves_with_all_that_can_be_read(paths, how, place, 
     node.stop()
 
 
-def test_aborted_transactions_are_still_known_after_a_move(paths):
-    node = Node(",".join(map(str, paths)))
-    node.create("t", configs=MOVED)
-    for number in range(100):
-        append(node, "t", number, size=300)
-    log = node.logs.get("t", 0)
-    bases = [int(path.stem) for path in sorted((paths[0] / "t-0").glob("*.log"))]
-    # As Kafka left them: version, producer, first, last and last stable offset.
-    entries = [(7, 3, bases[1] + 1, bases[1] + 2), (9, bases[1], bases[2], bases[2] + 1)]
-    for base, entry in zip(bases[1:], entries):
-        (paths[0] / "t-0" / f"{base:020d}.txnindex").write_bytes(
-            struct.pack(">hqqqq", 0, *entry))
-    before = [log.aborted_between(at, at + 5) for at in range(100)]
-    assert before[3] == [(7, 3)]
-    node.logs.move("t", 0, 1)
-    moved(node)
-    new = node.logs.get("t", 0)
-    assert new is not log
-    assert [new.aborted_between(at, at + 5) for at in range(100)] == before
-    node.stop()
-
-
 def test_what_a_hole_holds_is_copied_byte_for_byte(node, paths):
     for number in range(60):
         append(node, "t", number, size=300)
@@ -265,3 +263,18 @@ def test_what_a_hole_holds_is_copied_byte_for_byte(node, paths):
     node.logs.move("t", 0, 1)
     moved(node)
     assert (paths[1] / "t-0" / file.name).read_bytes()[:len(content)] == content
+
+
+def test_aborted_transactions_are_still_known_after_a_move(node):
+    log = node.logs.get("t", 0)
+    log.become_follower(log.leader_epoch)
+    for number in range(6):
+        transaction(log, 5, [(b"%d" % number, b"v")], number, commit=number % 2 == 0)
+    log.become_leader(log.leader_epoch)
+    before = [log.aborted_between(at, at + 1) for at in range(12)]
+    assert sum(map(bool, before)) == 6
+    node.logs.move("t", 0, 1)
+    moved(node)
+    new = node.logs.get("t", 0)
+    assert new is not log
+    assert [new.aborted_between(at, at + 1) for at in range(12)] == before

@@ -5,4 +5,9 @@
 
 import os
 
+import pytest
+
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+# It starts threads by thrd_create, which gcc's TSan does not know: they die at their first call.
+NO_LIBRDKAFKA = pytest.mark.skipif("libtsan" in os.environ.get("LD_PRELOAD", ""),
+                                   reason="librdkafka's threads do not start under TSan")

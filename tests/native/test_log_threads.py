@@ -29,6 +29,8 @@ SOURCES = [
     "witness",
     "log_open",
     "log_recover",
+    "log_producers",
+    "log_aborted",
     "log_role",
     "log_append",
     "cold",
@@ -46,6 +48,8 @@ SOURCES = [
     "clean_source",
     "log_clean",
     "log_damage",
+    "log_aborted",
+    "log_producers",
     "log_swap",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]

@@ -5,7 +5,9 @@ server ends having let go of all requests, ranges and buffers.
 """
 
 import contextlib
+import os
 import re
+import signal
 import socket
 import struct
 import time
@@ -17,6 +19,7 @@ from tests.native.reactor_process import ReactorServer, do, parsed, request
 from tests.wire.raw import API_VERSIONS, FETCH, METADATA, PRODUCE, Closed, frame, header
 
 pytestmark = pytest.mark.timeout(60)
+SO_TIMESTAMPNS = 35
 FILE = struct.pack(">1000000I", *range(1_000_000))
 
 
@@ -282,6 +285,32 @@ def test_one_client_with_large_answers_leaves_the_others_their_turn():
                     begin_s = time.monotonic()
                     small.ask(PRODUCE, "A")
                     assert time.monotonic() - begin_s < 10
+
+
+def arrived_ns(stream: socket.socket) -> int:
+    """When the kernel got the next byte, which is taken."""
+    _, [(_, _, stamp)], _, _ = stream.recvmsg(1, 64)
+    seconds, nanoseconds = struct.unpack("qq", stamp)
+    return seconds * 10**9 + nanoseconds
+
+
+def test_a_long_answer_goes_on_after_what_others_have_asked_meanwhile():
+    with ReactorServer(threads=1) as server, server.connect() as big, server.connect() as small:
+        for c in (big, small):
+            c.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        small.ask(PRODUCE, "A")
+        big.post(FETCH, 0, "R", 60_000_000)
+        # Until the sockets hold what they can.
+        eventually(lambda: 0 < server.stats()["bytes_sendfile"] == server.stats()["bytes_sendfile"])
+        os.kill(server.process.pid, signal.SIGSTOP)
+        with contextlib.suppress(TimeoutError):
+            big.socket.settimeout(0.3)
+            while big.socket.recv(1 << 20):
+                pass
+        big.socket.settimeout(10)
+        small.post(PRODUCE, 1, "A")
+        os.kill(server.process.pid, signal.SIGCONT)
+        assert arrived_ns(small.socket) < arrived_ns(big.socket)
 
 
 def test_connections_beyond_the_limit_for_an_address_are_closed():
