@@ -31,6 +31,7 @@ struct log_copying {
     struct log *from, *to;
     uint8_t *buffer; /* LOG_MOVE_BYTES */
     int64_t now_ms, copied, damaged;
+    bool locked; /* with `from`'s append_lock held */
 };
 
 /* What lies at `at` instead of a batch, as it is: who reads the copy is told the same. 1: done. */
@@ -59,7 +60,8 @@ static int copy_range(struct log_copying *c) {
     struct log *to = c->to;
     int64_t start = log_start_offset(c->from), end = log_end_offset(to),
             at = end < start ? start : end;
-    int result = log_read(c->from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
+    int result = c->locked ? log_read_locked(c->from, at, LOG_MOVE_BYTES, &range)
+                           : log_read(c->from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
     if (result == LOG_E_CORRUPT) return copy_damage(c, at);
     if (result != 0 || range.length == 0) return result;
     uint8_t *bytes = range.length <= LOG_MOVE_BYTES ? c->buffer : malloc((size_t)range.length);
@@ -91,7 +93,7 @@ static int extend(struct log *to, int64_t end, int64_t now_ms) {
 
 int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms,
              int64_t *damaged) {
-    struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0};
+    struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0, false};
     int result = c.buffer == NULL ? LOG_E_MEMORY : 1;
     while (result == 1 && c.copied < bytes_max) result = copy_range(&c);
     free(c.buffer);
@@ -100,7 +102,7 @@ int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms
 }
 
 int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *damaged) {
-    struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0};
+    struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0, true};
     if (c.buffer == NULL) return LOG_E_MEMORY;
     pthread_mutex_lock(&from->append_lock);
     int result = atomic_load(&from->deleted) ? LOG_E_DELETED : 1;

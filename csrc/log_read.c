@@ -229,7 +229,7 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
 }
 
 static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
-                         bool at_least_one, bool nowait, struct log_range *out) {
+                         bool at_least_one, bool nowait, bool locked, struct log_range *out) {
     struct log_read_plan plan;
     memset(out, 0, sizeof *out);
     out->fd = -1;
@@ -250,6 +250,7 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
              * offset below the start; or the cleaner puts another in its place, under the append
              * lock. */
             if (nowait) return LOG_E_WOULD_BLOCK;
+            if (locked) return LOG_E_CORRUPT; /* Nobody puts another there meanwhile. */
             if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
             pthread_mutex_lock(&log->append_lock);
             pthread_mutex_unlock(&log->append_lock);
@@ -281,12 +282,16 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
 
 int log_read(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
              bool at_least_one, struct log_range *out) {
-    return log_read_with(log, offset, bound, bytes_max, at_least_one, false, out);
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, false, false, out);
 }
 
 int log_read_nowait(struct log *log, int64_t offset, enum log_bound bound, int32_t bytes_max,
                     bool at_least_one, struct log_range *out) {
-    return log_read_with(log, offset, bound, bytes_max, at_least_one, true, out);
+    return log_read_with(log, offset, bound, bytes_max, at_least_one, true, false, out);
+}
+
+int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out) {
+    return log_read_with(log, offset, LOG_BOUND_END, bytes_max, true, false, true, out);
 }
 
 /* The broken bytes that took `offset`, in a pinned segment of readable offsets below `upper`. */

@@ -307,6 +307,8 @@ void log_wake_after_append(struct log *log);
  * took `offset`. Pinned. */
 int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
                int64_t *first);
+/* log_read to the log's end by whoever holds append_lock. */
+int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out);
 int32_t log_find_segment(const struct log *log,
                          int64_t offset); /* index of the last with base <= offset, -1 */
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from pylog._native import batch, cleaner, damages, log
+from pylog._native import batch, cleaner, damages, log, moves
 from tests.native.test_cleaner import append, cleaned, fill
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
 
@@ -299,6 +299,18 @@ def test_a_reader_that_a_wrong_length_led_astray_finds_the_way_back(directory, t
     gone, rows = survey(one)
     assert set(gone) <= {header.base_offset, header.base_offset + 1}
     assert set(range(120)) - set(rows) <= {header.base_offset, header.base_offset + 1}
+
+
+@pytest.mark.timeout(60)
+def test_a_log_whose_file_is_gone_is_not_handed_over(directory, tmp_path):
+    saved = closed(numbered(directory))
+    files(tmp_path)[1].unlink()
+    one = again(directory, saved, SMALL)
+    (tmp_path / "other").mkdir()
+    to = log.Log.open(log.LogDir(tmp_path / "other", 2), "t", 0, TOPIC_ID, SMALL, now_ms=NOW)
+    with pytest.raises(log.LogError):
+        moves.hand_over(one, to, NOW)
+    assert one.is_leader
 
 
 def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, tmp_path):
