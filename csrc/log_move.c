@@ -111,6 +111,8 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *dam
         result = extend(to, log_end_offset(from), now_ms);
     /* What was acknowledged from this disk must be on that one before it answers for it. */
     if (result == 0) result = log_flush(to);
+    /* Nor may it lack what the recovery point of this one promises. */
+    if (result == 0 && log_recovery_point(to) < log_flushed_offset(to)) result = LOG_E_FULL;
     if (result == 0) atomic_store(&from->leader, false);
     pthread_mutex_unlock(&from->append_lock);
     free(c.buffer);
