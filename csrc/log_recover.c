@@ -3,7 +3,8 @@
  *
  * Above the recovery point every batch is checked; the first that fails ends the log (a torn tail,
  * zeros, a hole that a power cut left). Below it nothing is cut: damage there is not the work of a
- * crash. Idempotent: what a killed recovery wrote is derived again. */
+ * crash. Between it and what a process that was killed tells to have flushed only a tail is.
+ * Idempotent: what a killed recovery wrote is derived again. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -16,14 +17,6 @@
 
 #include "log_clean_state.h"
 #include "log_state.h"
-
-enum {
-    LOG_RECOVER_BATCH_BYTES_MAX = 1 << 30,
-    LOG_RECOVER_WINDOW_BYTES = 256 << 10,
-    LOG_RECOVER_HEADERS_BYTES = 32 << 10,
-    LOG_RECOVER_SPARSE_BYTES = 2 << 10,
-    LOG_RECOVER_TOLD_BYTES = 4 << 20
-};
 
 /* ---- the directory ---- */
 
@@ -101,123 +94,6 @@ void log_list_free(struct log_listing *listing) {
     free(listing->snapshots.at);
 }
 
-/* ---- walking ---- */
-
-struct log_walk_buffer {
-    uint8_t *bytes;
-    size_t room;
-};
-
-static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h,
-                          struct log_walk_buffer *buffer) {
-    size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
-    if (len > LOG_RECOVER_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
-    if (within + len <= scan->window_bytes)
-        return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
-    if (len > buffer->room) {
-        /* The file holds these bytes: `len` was held against its end. */
-        uint8_t *bytes = realloc(buffer->bytes, len + len / 2);
-        if (bytes == NULL) return LOG_E_MEMORY;
-        buffer->bytes = bytes;
-        buffer->room = len + len / 2;
-    }
-    int result = segment_read(scan->segment, scan->position, buffer->bytes, len);
-    if (result != 0) return result;
-    return batch_check_crc(buffer->bytes, h) == 0 ? 0 : LOG_E_CORRUPT;
-}
-
-/* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
- * history. */
-static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index) {
-    const struct epochs_entry *first = log->epochs.entries;
-    if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
-    /* Below the log's start its file says nothing, and what it says above stays: what lies behind
-     * may not be walked. */
-    if (only_index && log->epochs.count > 0 && h->base_offset < first->start_offset) return;
-    epochs_truncate_end(&log->epochs, h->base_offset);
-    epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
-    log_mark(&log->epochs_marks);
-}
-
-/* Checked batches are read whole anyway: in large pieces. Without the memory it is slower, nothing
- * else. */
-static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan,
-                          struct log_walk_buffer *window) {
-    window->room = walk->trusted ? LOG_RECOVER_HEADERS_BYTES : LOG_RECOVER_WINDOW_BYTES;
-    if ((walk->trusted || walk->check_from != INT64_MAX) && scan->end > SEGMENT_WINDOW_BYTES &&
-        (window->bytes = malloc(window->room)) != NULL) {
-        scan->window = window->bytes;
-        scan->window_room = (uint32_t)window->room;
-    }
-}
-
-/* Headers far from each other are read one by one: what lies between is not copied. */
-static void log_walk_stride(struct segment_scan *scan, const struct log_walk_buffer *window,
-                            size_t batch_len) {
-    if (window->bytes != NULL)
-        scan->window_room =
-            batch_len >= LOG_RECOVER_SPARSE_BYTES ? BATCH_HEADER_BYTES : (uint32_t)window->room;
-}
-
-int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms) {
-    struct log_walk_buffer buffer = {NULL, 0}, window = {NULL, 0};
-    struct segment_scan scan;
-    struct batch_header h;
-    struct segment_hole hole;
-    struct log_dir *dir = s->home->dir;
-    int result;
-    int64_t next = walk->next > s->base_offset ? walk->next : s->base_offset;
-    if (walk->index) segment_index_reset(s);
-    segment_scan_begin(&scan, s, walk->position, atomic_load(&s->bytes), false);
-    log_walk_lend(walk, &scan, &window);
-    scan.strict = true;
-    _Atomic uint64_t *counted = walk->trusted ? &dir->trusted_bytes : &dir->recovered_bytes;
-    int64_t told = scan.position;
-    walk->holed = false;
-    while ((result = segment_scan_peek(&scan, &h)) != 0) {
-        if (atomic_load_explicit(&dir->recovery_stopped, memory_order_relaxed))
-            result = LOG_E_OFFLINE;
-        if (result == 1 && !segment_batch_fits(s->base_offset, &h, next)) result = LOG_E_CORRUPT;
-        bool fits = result == 1;
-        if (fits && !walk->trusted && h.base_offset >= walk->check_from) {
-            int checked = log_walk_check(&scan, &h, &buffer);
-            if (checked != 0) result = checked;
-        }
-        /* Below the recovery point it is not the work of a crash: what lies behind is kept. */
-        if (result == LOG_E_CORRUPT && !walk->trusted && next < walk->check_from &&
-            segment_hole_at(s, scan.position, false, &hole) == 1) {
-            /* Holes are found by headers: of one that fits only a hole around it tells. */
-            if (hole.position < walk->position || (fits && hole.end <= scan.position)) break;
-            scan.position = hole.end;
-            walk->holed = hole.next_offset < 0;
-            if (hole.next_offset >= 0) next = hole.next_offset;
-            continue;
-        }
-        if (result != 1) break;
-        if (scan.position - told >= LOG_RECOVER_TOLD_BYTES) {
-            meter_add_shared(counted, (uint64_t)(scan.position - told));
-            told = scan.position;
-        }
-        if (walk->index) segment_index_batch(s, &h, scan.position);
-        if (h.base_offset >= walk->replay_from &&
-            (result = log_account_in(log, s, &h, scan.position,
-                                     walk->aborts && h.base_offset >= walk->aborts_from,
-                                     now_ms)) != 0)
-            break;
-        if (walk->index && log->epochs_loaded)
-            log_walk_epoch(log, &h, walk->replay_from == INT64_MAX);
-        next = batch_last_offset(&h) + 1;
-        segment_scan_skip(&scan, &h);
-        if (walk->trusted) log_walk_stride(&scan, &window, batch_bytes(&h));
-    }
-    meter_add_shared(counted, (uint64_t)(scan.position - told));
-    free(buffer.bytes);
-    free(window.bytes);
-    walk->good = scan.position;
-    walk->next = next;
-    return result < 0 ? result : 0;
-}
-
 /* ---- recovery ---- */
 
 /* A full disk must not keep a log from being opened: entries without room stay in memory. */
@@ -269,6 +145,8 @@ static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t nex
 struct log_known {
     const struct log_checkpoint *checkpoint;
     int64_t snapshot;
+    int64_t
+        flushed; /* below it the disk had everything, whatever was changed since; -1: not known */
     bool told, kept; /* kept: its last segment is as it was told */
     struct witness_told last;
 };
@@ -312,18 +190,21 @@ static int log_recover_trusted(struct log *log, struct segment *s, const struct 
 }
 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
-static int log_recover_segment(struct log *log, struct segment *s,
-                               const struct log_checkpoint *checkpoint, int64_t replay_from,
+static int log_recover_segment(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
                                int64_t now_ms) {
-    struct log_walk walk = {.check_from = checkpoint->recovery_point, .replay_from = replay_from};
+    const struct log_checkpoint *checkpoint = known->checkpoint;
+    struct log_walk walk = {.check_from = checkpoint->recovery_point,
+                            .keep_below = known->flushed,
+                            .replay_from = known->snapshot,
+                            .tail = upper == INT64_MAX};
     int result = log_recover_walk(log, s, &walk, checkpoint, now_ms);
     log->segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
     /* A batch that is missing between two segments was lost in a power cut; compaction may leave
      * such gaps too. */
-    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= checkpoint->recovery_point &&
+    bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= walk.keep_below &&
                !log->config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
@@ -380,7 +261,9 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         bool last = i + 1 == log->segment_count;
         struct stat st;
         /* A truncation that the power cut undid in part: what follows is of the history before. */
-        if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point) ended = true;
+        if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point &&
+            s->base_offset >= known->flushed)
+            ended = true;
         if (ended) return log_recover_ended(log, i);
         int result = segment_pin(s, false);
         if (result != 0) return result;
@@ -393,8 +276,7 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         else if (result == 0 && log_trusts(known, s, &st, upper))
             result = log_recover_trusted(log, s, known, upper, end, now_ms);
         else if (result == 0)
-            result = log_recover_segment(log, s, checkpoint, snapshot, upper, end, &ended, &holed,
-                                         now_ms);
+            result = log_recover_segment(log, s, known, upper, end, &ended, &holed, now_ms);
         walked = upper <= checkpoint->recovery_point && upper <= snapshot ? 0 : *end;
         /* As it was before it was looked at, unless that changed it. */
         known->kept = result == 0 && last && log_trusts(known, s, &st, upper);
@@ -474,7 +356,12 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
         if (result == 0) {
             atomic_store(&s->bytes, st.st_size);
             atomic_fetch_add(&log->size_bytes, st.st_size);
-            known->told = witness_find(log->home->dir->witness, &st, &known->last) || known->told;
+            bool told = witness_find(log->home->dir->witness, &st, &known->last);
+            known->told = told || known->told;
+            /* Another file may have got the number of one that was removed. */
+            if (told && known->last.base_offset == s->base_offset &&
+                known->last.bytes <= st.st_size)
+                known->flushed = known->last.flushed;
         }
         int added = log_add_segment(log, s);
         if (result != 0 || added != 0) return result != 0 ? result : added;
@@ -484,7 +371,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
 
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
     struct log_listing listing;
-    struct log_known known = {.checkpoint = checkpoint, .snapshot = -1};
+    struct log_known known = {.checkpoint = checkpoint, .snapshot = -1, .flushed = -1};
     int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
             end = start;
     int result = log_list(log, true, &listing);

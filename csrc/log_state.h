@@ -116,19 +116,19 @@ struct log {
     struct segment **segments;     /* append_lock and view_lock to change, either to read */
     uint32_t segment_count, segment_capacity;
     uint32_t next_hint;
-    struct log_hint *hints;  /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
-    _Atomic uint32_t quiet;  /* no new preallocation while above 0 */
-    uint64_t truncations;    /* view_lock */
+    struct log_hint *hints; /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
+    _Atomic uint32_t quiet; /* no new preallocation while above 0 */
+    uint64_t truncations;   /* view_lock */
     struct log_completed *completed; /* view_lock: ended above the high watermark */
     uint32_t completed_count, completed_room;
-    _Atomic int64_t first_open; /* of the oldest open transaction, -1 (append_lock to change) */
-    int64_t snapshot_offset; /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t first_open;    /* of the oldest open transaction, -1 (append_lock to change) */
+    int64_t snapshot_offset;       /* of the newest .snapshot written or loaded, -1 */
     _Atomic int64_t held_point;    /* log_hold_point */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
     struct producers producers;    /* append_lock */
     struct epochs epochs;          /* as segments */
     _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
-    int32_t last_epoch;            /* while epochs are not loaded */
+    int32_t last_epoch;                     /* while epochs are not loaded */
     uint32_t segments_scanned;
     int64_t bytes_cut;
     struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
@@ -217,20 +217,23 @@ static inline void log_witness_grown(struct log *log, int64_t bytes) {
 void log_witness_flushed(struct log *log);
 void log_witness_give_back(struct log *log);
 
+/* log_walk.c */
+/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
+ * or above `check_from`. Ends at the first bad batch at or above `keep_below` (check_from at
+ * least); *good is the position after the last good one, *next the offset after it. */
+struct log_walk {
+    int64_t check_from, keep_below, replay_from, position, good, next;
+    int64_t aborts_from;       /* with `aborts`, those of markers at or above it are noted */
+    bool index, aborts, holed; /* holed: its last bytes are a hole */
+    bool trusted;              /* headers alone, and anything wrong is LOG_E_CORRUPT */
+    bool tail; /* the log's last segment: what no good batch follows is wrong from there on */
+};
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
 int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
-/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
- * or above `check_from`. Ends at the first bad batch; *good is the position after the last good
- * one, *next the offset after it. */
-struct log_walk {
-    int64_t check_from, replay_from, position, good, next;
-    int64_t aborts_from;       /* with `aborts`, those of markers at or above it are noted */
-    bool index, aborts, holed; /* holed: its last bytes are a hole */
-    bool trusted; /* headers alone, and anything wrong is LOG_E_CORRUPT */
-};
-int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
 struct log_offsets {
     int64_t *at;
     uint32_t count, capacity;

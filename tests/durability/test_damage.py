@@ -2,11 +2,13 @@
 a torn tail is cut at the last good batch, and nothing before it is lost.
 """
 
+import contextlib
 import shutil
 
 import pytest
 
 from tests.brokers import Brokerd
+from tests.native.test_witness import remembered
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
@@ -231,14 +233,19 @@ def test_damage_in_the_middle_of_flushed_data_is_not_cut_away_silently(ram):
             assert (row["error_code"], row["high_watermark"]) == (0, BATCHES * RECORDS)
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["after-stop", "after-kill"])
-def test_behind_damage_in_the_middle_the_rest_is_read(ram, clean):
+@pytest.mark.parametrize("how", ["after-stop", "after-start-and-kill", "after-kill"])
+def test_behind_damage_in_the_middle_the_rest_is_read(ram, how):
+    with remembered(ram / "probe") if how == "after-kill" else contextlib.nullcontext():
+        pass
     with Brokerd(ram) as broker:
         topic = _fill(broker, acks=-1)
-        broker.stop()
         path = _active_log(broker, topic)
+        if how == "after-kill":
+            broker.kill()
+        else:
+            broker.stop()
         sizes = [one.size for one in batches(path.read_bytes())]
-        if not clean:
+        if how == "after-start-and-kill":
             broker.start()
             broker.kill()
         with open(path, "r+b") as file:

@@ -29,6 +29,7 @@ SOURCES = [
     "witness",
     "log_open",
     "log_recover",
+    "log_walk",
     "log_producers",
     "log_aborted",
     "log_role",
@@ -49,7 +50,6 @@ SOURCES = [
     "log_clean",
     "log_damage",
     "log_aborted",
-    "log_producers",
     "log_swap",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
