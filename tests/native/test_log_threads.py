@@ -49,7 +49,6 @@ SOURCES = [
     "clean_source",
     "log_clean",
     "log_damage",
-    "log_aborted",
     "log_swap",
 ]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
