@@ -102,10 +102,15 @@ class Directories:
             native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
-        """Gives a partition's directory another name, at a start. False: the disk failed."""
+        """Gives a partition's directory another name, on disk. False: the disk failed."""
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
+            directory = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
             return True
         except OSError as error:
             self.fail(number, error)

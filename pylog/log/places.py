@@ -56,14 +56,21 @@ def _complete_moves(disks, places: dict) -> list:
     left_over, copies = [], {}
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
-            path = os.path.join(disks.paths[number], found[0])
             if found[1] in places or not is_partition(found[1]):
-                left_over.append(path)
+                left_over.append(_give_up(disks, number, found[0]))
             else:
-                copies.setdefault(found[1], {})[path] = number
+                copies.setdefault(found[1], {})[found[0]] = number
     for name, found in copies.items():
-        path = furthest(list(found))
-        disks.rename(found[path], os.path.basename(path), name)
-        places[name] = found[path]
-        left_over += [other for other in found if other != path]
+        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in found.items()}
+        best = paths[furthest(list(paths))]
+        disks.rename(found[best], best, name)
+        places[name] = found[best]
+        left_over += [_give_up(disks, number, copy) for copy, number in found.items()
+                      if copy != best]
     return left_over
+
+
+def _give_up(disks, number: int, copy: str) -> str:
+    """Names a copy as what is to be removed: no power cut makes it the partition. Its path."""
+    gone = copy.removesuffix("future") + "delete"
+    return os.path.join(disks.paths[number], gone if disks.rename(number, copy, gone) else copy)

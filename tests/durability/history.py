@@ -78,15 +78,21 @@ class History:
         found = [number for number, name in enumerate("ab")
                  if (self.disk.root / name / "t-0").exists()]
         assert len(found) < 2, "the partition is in both directories"
-        if found:
-            return found[0]
-        copies = [str(path) for name in "ab" for path in (self.disk.root / name).iterdir()
+        copies = [path for name in "ab" for path in (self.disk.root / name).iterdir()
                   if FUTURE.fullmatch(path.name)]
-        if not copies:
-            return self.place
-        path = Path(furthest(copies))
-        self.disk.rename(path, path.with_name("t-0"))
-        return "ab".index(path.parent.name)
+        place = found[0] if found else self.place
+        if copies and not found:
+            path = Path(furthest([str(path) for path in copies]))
+            copies.remove(path)
+            place = "ab".index(path.parent.name)
+            self._rename(path, "t-0")
+        for path in copies:
+            self._rename(path, path.name.removesuffix("future") + "delete")
+        return place
+
+    def _rename(self, path: Path, name: str) -> None:
+        self.disk.rename(path, path.with_name(name))
+        self.disk.sync(path.parent)
 
     def _open(self, known: dict) -> None:
         self.place = self._find()
