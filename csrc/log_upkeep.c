@@ -23,8 +23,7 @@ int log_roll_if_due(struct log *log, int64_t now_ms) {
         struct segment *s = log->segments[log->segment_count - 1];
         if (now_ms < s->created_ms) s->created_ms = now_ms;
         /* By the clock since the segment began: record times of a quiet log say nothing. */
-        if (log_may_roll(log) &&
-            now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
+        if (log_may_roll(log) && now_ms - s->created_ms > log->config.segment_ms - s->jitter_ms)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
     }
     pthread_mutex_unlock(&log->append_lock);
@@ -202,6 +201,9 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);
+        /* What the files held is not to be found by a clean start. */
+        if (result == 0 && !log_is_full(cut = segment_index_write(s, true)) && cut != 0)
+            result = log_storage_error(log, cut, "pwrite");
     }
     segment_unpin(s);
     return result < 0 ? result : 0;

@@ -169,10 +169,11 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
                            : disk->pwrite(fd, times ? t->times : t->offsets, bytes,
                                           (off_t)(*count * entry));
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
-    /* One that was there before may be longer. */
+    /* One that was there before may be longer, and none of it counts. */
     struct stat st;
-    if (result == 0 && *count == 0 && (fstat(fd, &st) != 0 || st.st_size != (off_t)bytes) &&
-        disk->ftruncate(fd, (off_t)bytes) != 0)
+    off_t whole = result == 0 ? (off_t)bytes : 0;
+    if (*count == 0 && (fstat(fd, &st) != 0 || st.st_size != whole) &&
+        disk->ftruncate(fd, whole) != 0 && result == 0)
         result = -errno;
     close(fd);
     if (result != 0) return result;
@@ -236,8 +237,9 @@ int segment_index_write(struct segment *s, bool final) {
     pthread_mutex_lock(&s->index_lock);
     if (final && s->tail == NULL) s->tail = calloc(1, sizeof *s->tail);
     if (final && s->tail != NULL) segment_index_add_time(s);
-    int result = segment_index_write_file(s, false, final);
-    if (result == 0) result = segment_index_write_file(s, true, final);
+    int result = segment_index_write_file(s, false, final),
+        times = segment_index_write_file(s, true, final);
+    if (result == 0) result = times;
     if (final && result == 0 && s->tail != NULL) {
         free(s->tail->offsets);
         free(s->tail->times);
