@@ -71,6 +71,7 @@ static int copy_producers(struct log_clean *c) {
     struct log *log = c->log;
     pthread_mutex_lock(&log->append_lock);
     int result = log_load_producers(log, c->rules.now_ms);
+    if (log->producers.count > 0) c->decided = atomic_load(&log->end_offset);
     if (result == 0 && log->producers.count > 0) {
         c->last = malloc(log->producers.count * sizeof *c->last);
         if (c->last == NULL) result = LOG_E_MEMORY;
@@ -201,7 +202,8 @@ static int follow_segment(struct log_clean *c, struct segment *s) {
                 result = LOG_E_CORRUPT;
             else
                 result = clean_follow(&c->open, &c->aborted, &h, marker);
-            if (result == 1) c->decided = batch_last_offset(&h) + 1;
+            if (result == 1 && batch_last_offset(&h) >= c->decided)
+                c->decided = batch_last_offset(&h) + 1;
             if (result < 0) break;
         }
         segment_scan_skip(&scan, &h);
@@ -259,8 +261,7 @@ static int step_map(struct log_clean *c, int64_t *bytes_left) {
         int result = clean_source_open(c, s);
         if (result != 0) return result;
         while ((result = clean_source_next(c, s, &p, &h)) > 0) {
-            int64_t bytes =
-                result == CLEAN_NEXT_BATCH ? (int64_t)batch_bytes(&h) : c->damaged;
+            int64_t bytes = result == CLEAN_NEXT_BATCH ? (int64_t)batch_bytes(&h) : c->damaged;
             if (result == CLEAN_NEXT_BATCH) result = map_batch(c, p, &h);
             if (result < 0) return result;
             if (result == 0) {
@@ -468,8 +469,8 @@ static int end_group(struct log_clean *c) {
         return log_storage_error(c->log, -errno, "fdatasync");
     close(o->fd);
     o->fd = -1;
-    /* What supersedes a record that goes now, or says that it was aborted, must not be lost in a
-     * power cut after it. */
+    /* What supersedes a record that goes now, says that it was aborted, or is its producer's last
+     * instead, must not be lost in a power cut after it. */
     int64_t needed = c->decided > c->figures.end_offset ? c->decided : c->figures.end_offset;
     if (changed && log_flushed_offset(c->log) < needed && (result = log_flush(c->log)) != 0)
         return result;

@@ -37,13 +37,13 @@ struct log_clean {
     uint32_t group, group_end;
     int64_t position; /* in it */
     int64_t stable;
-    int64_t decided; /* behind the last marker that tells of a transaction here */
+    int64_t decided; /* behind what tells of transactions here, and of who wrote what last */
     uint64_t truncations;
     int64_t next_offset; /* that of the batch at `position` is no lower */
     int64_t damaged;     /* bytes at `position` that are no good batch */
     bool pinned, mapped, followed;
     bool beside_damage, beside_before; /* the next batch stays; as the group began */
-    bool dropped; /* nothing was left of the batch before, of this header */
+    bool dropped;                      /* nothing was left of the batch before, of this header */
     uint8_t dropped_header[BATCH_HEADER_BYTES];
     struct log_clean_figures figures_before; /* this and the next: as the group began */
     struct clean_transactions open_before;

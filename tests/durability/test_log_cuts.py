@@ -190,6 +190,25 @@ def numbered(one, producer, sequence):
                            base_sequence=sequence), NOW)
 
 
+def test_a_producers_last_batch_on_disk_is_not_cleaned_away_for_a_later_one(disk):
+    def send(to, sequence):
+        return to.append(batch.build([(b"k", bytes(300), NOW, [])], producer_id=9,
+                                     producer_epoch=0, base_sequence=sequence), NOW)
+    one = opened(disk, COMPACTED)
+    send(one, 0)
+    for _ in range(8):
+        keyed(one, b"k")
+    one.flush()
+    send(one, 1)
+    clean(one)
+    cut(disk, one)
+    again = opened(disk, COMPACTED)
+    end = again.end_offset
+    # It sends again what it has last heard nothing of.
+    assert send(again, end - 9) == ((0, 0) if end == 9 else (9, 9))
+    assert again.end_offset == end
+
+
 def test_producers_are_not_said_to_have_written_what_a_power_cut_took(disk):
     one = opened(disk, COMPACTED)
     for sequence in range(6):
