@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -294,15 +295,26 @@ def arrived_ns(stream: socket.socket) -> int:
     return seconds * 10**9 + nanoseconds
 
 
+def is_stopped(pid: int) -> bool:
+    """All its threads: one that has yet to hear of it would take events with it."""
+    states = [task.joinpath("stat").read_text().rpartition(") ")[2][0]
+              for task in Path(f"/proc/{pid}/task").iterdir()]
+    return set(states) == {"T"}
+
+
 def test_a_long_answer_goes_on_after_what_others_have_asked_meanwhile():
     with ReactorServer(threads=1) as server, server.connect() as big, server.connect() as small:
         for c in (big, small):
             c.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         small.ask(PRODUCE, "A")
         big.post(FETCH, 0, "R", 60_000_000)
-        # Until the sockets hold what they can.
-        eventually(lambda: 0 < server.stats()["bytes_sendfile"] == server.stats()["bytes_sendfile"])
+        # Until the sockets hold what they can: a turn that is stopped would go on with its work.
+        sent = [0]
+        while sent.count(sent[-1]) < 10 or not sent[-1]:
+            time.sleep(0.02)
+            sent.append(server.stats()["bytes_sendfile"])
         os.kill(server.process.pid, signal.SIGSTOP)
+        eventually(lambda: is_stopped(server.process.pid))
         with contextlib.suppress(TimeoutError):
             big.socket.settimeout(0.3)
             while big.socket.recv(1 << 20):
