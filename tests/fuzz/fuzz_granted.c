@@ -4,7 +4,6 @@
  *
  * Input: a byte of flags, then requests: kind, length (16 bits), body. The high bit of a kind mends
  * the checksums of what looks like batches. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include "grants.h"
 #include "log.h"
 #include "serve.h"
+#include "scratch.h"
 
 enum {
     FUZZ_NOW = 1000000,
@@ -31,28 +31,6 @@ static struct grants *grants;
 static struct mailbox *mailbox;
 static char root[] = "/dev/shm/fuzz_granted.XXXXXX";
 static uint32_t number;
-
-static void require_at(int holds, int line) {
-    if (!holds) {
-        fprintf(stderr, "line %d\n", line);
-        abort();
-    }
-}
-#define require(holds) require_at((holds), __LINE__)
-
-static void clear(const char *path, int itself) {
-    DIR *entries = opendir(path);
-    struct dirent *entry;
-    char name[1024];
-    if (entries == NULL) { return; }
-    while ((entry = readdir(entries)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        if (unlink(name) != 0) { clear(name, 1); }
-    }
-    closedir(entries);
-    if (itself) { rmdir(path); }
-}
 
 static void end(void) { clear(root, 1); }
 

@@ -4,7 +4,6 @@
  *
  * Input: three bytes of flags, then parts: kind, length (16 bits), bytes. The high bit of a kind
  * mends checksums, so that the fuzzer gets past them. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@
 #include "log.h"
 #include "log_clean.h"
 #include "producers.h"
+#include "scratch.h"
 
 enum {
     FUZZ_INFLATED_MAX = 1 << 20,
@@ -42,28 +42,6 @@ static char root[] = "/dev/shm/fuzz_log.XXXXXX";
 static struct keymap map;
 static uint32_t number;
 static uint64_t holes_before;
-
-static void require_at(int holds, int line) {
-    if (!holds) {
-        fprintf(stderr, "line %d\n", line);
-        abort();
-    }
-}
-#define require(holds) require_at((holds), __LINE__)
-
-static void clear(const char *path, int itself) {
-    DIR *entries = opendir(path);
-    struct dirent *entry;
-    char name[1024];
-    if (entries == NULL) { return; }
-    while ((entry = readdir(entries)) != NULL) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
-        snprintf(name, sizeof name, "%s/%s", path, entry->d_name);
-        if (unlink(name) != 0) { clear(name, 1); }
-    }
-    closedir(entries);
-    if (itself) { rmdir(path); }
-}
 
 static void end(void) {
     log_dir_free(directory);

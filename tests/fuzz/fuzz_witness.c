@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "witness.h"
+#include "scratch.h"
 
 enum { FUZZ_SLOTS = 100 };
 
@@ -18,14 +19,6 @@ static char root[] = "/dev/shm/fuzz_witness.XXXXXX";
 static char where[64], name[256];
 static uint8_t header[WITNESS_HEADER_BYTES];
 static int directory = -1, place = -1;
-
-static void require_at(int holds, int line) {
-    if (!holds) {
-        fprintf(stderr, "line %d\n", line);
-        abort();
-    }
-}
-#define require(holds) require_at((holds), __LINE__)
 
 static void end(void) {
     unlinkat(place, name, 0);

@@ -9,6 +9,7 @@ import pytest
 
 from pylog._native import batch, cleaner, damages, log, moves
 from tests.native.test_cleaner import append, cleaned, fill
+from tests.native.test_damage import files, spoil
 from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
 
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": 4000, "index.interval.bytes": 300}
@@ -36,20 +37,6 @@ DAMAGES = {
 @pytest.fixture
 def directory(tmp_path):
     return log.LogDir(tmp_path, 2)
-
-
-def files(tmp_path):
-    return sorted((tmp_path / "t-0").glob("*.log"))
-
-
-def spoil(file, number, at, data):
-    """Overwrites the batch `number` of a file from its byte `at` on. Returns its header."""
-    content = bytearray(file.read_bytes())
-    position, header = list(batch.walk(content))[number]
-    data = data(content, position) if callable(data) else data
-    content[position + at:position + at + len(data)] = data
-    file.write_bytes(content)
-    return header
 
 
 def survey(one):
@@ -175,7 +162,7 @@ def test_a_swap_of_a_damaged_segment_that_a_crash_cut_short_takes_no_other_along
 def test_an_offset_that_lies_supersedes_nothing(directory, tmp_path, by):
     saved = closed(keyed(directory))
     base = int(files(tmp_path)[1].stem) + 4
-    header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", base + by))
+    _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", base + by))
     assert header.base_offset == base
     one = again(directory, saved)
     rows = {offset: row for offset, row in survey(one)[1].items() if not base <= offset < base + 2}
@@ -203,7 +190,7 @@ def numbered(directory, config=SMALL):
 @pytest.mark.parametrize("how", ["length", "zeros", "long", "several"])
 def test_a_truncation_into_a_hole_takes_the_hole_along(directory, tmp_path, how):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
+    _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
     one = again(directory, saved, SMALL)
     gone, rows = survey(one)
     one.truncate(header.base_offset + 1)
@@ -217,7 +204,7 @@ def test_a_truncation_into_a_hole_takes_the_hole_along(directory, tmp_path, how)
 
 def test_a_truncation_behind_a_hole_leaves_it(directory, tmp_path):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
+    _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
     one = again(directory, saved, SMALL)
     one.truncate(header.base_offset + 4)
     gone, rows = survey(one)
@@ -228,7 +215,7 @@ def test_a_truncation_behind_a_hole_leaves_it(directory, tmp_path):
 @pytest.mark.parametrize("how", ["length", "zeros", "payload", "long", "inflate"])
 def test_times_are_found_behind_damage(directory, tmp_path, how):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
+    _, header = spoil(files(tmp_path)[1], 2, *DAMAGES[how])
     one = again(directory, saved, SMALL)
     number = header.base_offset // 2
     assert one.offset_for_time(NOW + 10 * (number - 1))[0] == header.base_offset - 2
@@ -240,7 +227,7 @@ def test_times_are_found_behind_damage(directory, tmp_path, how):
 @pytest.mark.parametrize("how", ["length", "zeros", "payload", "inflate"])
 def test_the_latest_time_is_that_of_a_record_that_is_left(directory, tmp_path, how, start):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[-1], -1, *DAMAGES[how])
+    _, header = spoil(files(tmp_path)[-1], -1, *DAMAGES[how])
     if start == "unclean":
         saved = {"recovery_point": saved["recovery_point"]}
     one = again(directory, saved, SMALL)
@@ -282,7 +269,7 @@ def test_retention_removes_damaged_segments(directory, tmp_path, config):
 
 def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
+    _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["zeros"])
     one = again(directory, saved, SMALL)
     one.move_start(header.base_offset + 1)
     assert one.start_offset == header.base_offset + 1
@@ -293,7 +280,7 @@ def test_deleted_records_may_end_in_a_hole(directory, tmp_path):
 
 def test_a_reader_that_a_wrong_length_led_astray_finds_the_way_back(directory, tmp_path):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, *DAMAGES["long"])
+    _, header = spoil(files(tmp_path)[1], 2, *DAMAGES["long"])
     one = again(directory, saved, SMALL)
     assert len(one.read(header.base_offset, 1))
     gone, rows = survey(one)
@@ -315,7 +302,7 @@ def test_a_log_whose_file_is_gone_is_not_handed_over(directory, tmp_path):
 
 def test_the_batch_whose_offset_lies_is_the_only_one_that_is_missing(directory, tmp_path):
     saved = closed(numbered(directory))
-    header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", 1_000_000))
+    _, header = spoil(files(tmp_path)[1], 2, 0, struct.pack(">q", 1_000_000))
     for index in (tmp_path / "t-0").glob("*index"):
         index.unlink()
     one = again(directory, {"recovery_point": saved["recovery_point"]}, SMALL)
