@@ -146,13 +146,13 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     return 0;
 }
 
-/* A base offset is in no CRC. One that leads from what was flushed to beyond it is looked at: the
- * batches behind may belie it. */
+/* A base offset is in no CRC. A batch that leads from what was flushed to beyond it is looked at:
+ * those behind may belie it. */
 static bool log_walk_lies(const struct log_walker *w, const struct log_walk *walk,
                           const struct batch_header *h) {
     struct segment_hole hole;
-    return !walk->trusted && h->base_offset > w->next && w->next < walk->keep_below &&
-           h->base_offset >= walk->keep_below &&
+    return !walk->trusted && w->next < walk->keep_below &&
+           batch_last_offset(h) >= walk->keep_below &&
            segment_hole_at(w->scan.segment, w->scan.position, false, &hole) == 1 &&
            hole.position <= w->scan.position && w->scan.position < hole.end;
 }
