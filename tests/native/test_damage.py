@@ -152,6 +152,25 @@ def test_an_offset_beyond_the_recovery_point_amid_what_is_below_is_a_hole(direct
         again.read(header.base_offset)
 
 
+def test_a_batch_that_claims_offsets_beyond_the_recovery_point_ends_no_log_there(
+        directory, tmp_path):
+    one = filled(directory)
+    end = one.end_offset
+    one.release()
+    file = files(tmp_path)[0]
+    content = bytearray(file.read_bytes())
+    position, header = list(batch.walk(content))[20]
+    length = struct.unpack_from(">i", content, position + 8)[0]
+    # Its last offset, and a checksum to match.
+    struct.pack_into(">i", content, position + 23, end + 8)
+    struct.pack_into(">I", content, position + 17,
+                     batch.crc32c(bytes(content[position + 21:position + 12 + length])))
+    file.write_bytes(content)
+    again = opened(directory, recovery_point=end)
+    assert again.end_offset == end
+    assert offsets(again.read(header.base_offset + 2))[0] == header.base_offset + 2
+
+
 def test_a_sealed_segment_that_begins_with_no_batch_is_never_sent(directory, tmp_path):
     one = filled(directory, SMALL)
     end = one.end_offset
