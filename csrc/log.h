@@ -179,9 +179,9 @@ void log_set_config(struct log *log, const struct log_config *config);
 const struct log_config *log_config_get(struct log *log, struct log_config *copy);
 
 /* ---- role: who may append, and what moves the high watermark ---- */
-/* Leader of `epoch`; `alone`: no other in-sync replica, so that appends move the high watermark by
- * themselves. */
-int log_become_leader(struct log *log, int32_t epoch, bool alone);
+/* Leader of `epoch` with so many in-sync replicas, this one included: with one, appends move the
+ * high watermark by themselves. Also when only the ISR changed. */
+int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
 void log_become_follower(struct log *log, int32_t epoch);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
@@ -194,10 +194,8 @@ int log_failed(const struct log *log);
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
 bool log_short_of_space(const struct log *log);
-/* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2
- * until then). */
+/* In-sync replicas, this one included, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
-void log_set_in_sync_count(struct log *log, int32_t count);
 
 int64_t log_start_offset(const struct log *log);
 int64_t log_end_offset(const struct log *log);

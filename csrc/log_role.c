@@ -20,9 +20,6 @@ int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->leade
 bool log_short_of_space(const struct log *log) { return log_dir_short_of_space(log->home->dir); }
 
 int32_t log_in_sync_count(const struct log *log) { return atomic_load(&log->in_sync_count); }
-void log_set_in_sync_count(struct log *log, int32_t count) {
-    atomic_store(&log->in_sync_count, count);
-}
 
 int log_failed(const struct log *log) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
@@ -81,15 +78,14 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     return result < 0 ? LOG_E_MEMORY : 0;
 }
 
-int log_become_leader(struct log *log, int32_t epoch, bool alone) {
+int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
+    bool alone = in_sync_count == 1;
+    assert(epoch >= 0 && in_sync_count >= 1);
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     pthread_mutex_lock(&log->append_lock);
     atomic_store(&log->leader_epoch, epoch);
     atomic_store(&log->alone, alone);
-    if (alone)
-        atomic_store(&log->in_sync_count, 1);
-    else if (atomic_load(&log->in_sync_count) < 2)
-        atomic_store(&log->in_sync_count, 2);
+    atomic_store(&log->in_sync_count, in_sync_count);
     /* A log at rest notes its epoch when it is next looked at: nothing can be appended before. */
     int result =
         log->epochs_loaded ? log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) : 0;

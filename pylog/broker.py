@@ -25,6 +25,7 @@ from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
 from pylog.network import Network
+from pylog.server.publisher import Publisher
 from pylog.quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
@@ -58,12 +59,15 @@ class Broker:
         self.grants = Grants()
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
-        self.controller = MetadataService(self)
+        self.metadata = MetadataService(settings, self.logs, self.node_id, self.now_ms)
         self.groups = GroupCoordinator(self)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of)
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
         self._io_threads = settings["num.io.threads"]
-        self._changing = asyncio.Lock()
+        self.publisher = Publisher(
+            self.node_id, self.metadata, self.logs, self.grants, self.quotas, self.groups,
+            self._apply_settings)
+        self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
         self.monitor = None
@@ -71,12 +75,17 @@ class Broker:
 
     @property
     def image(self):
-        """The cluster's state as of the last applied metadata record."""
-        return self.controller.image
+        """The cluster's state that is in force on this broker."""
+        return self.metadata.image
 
     @property
     def cluster_id(self) -> str:
-        return self.controller.cluster_id
+        return self.metadata.cluster_id
+
+    @property
+    def controller(self):
+        """The active controller."""
+        return self.metadata.controller
 
     def install(self, topic) -> bool:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
@@ -87,20 +96,14 @@ class Broker:
         self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed)
         return True
 
-    def topic_changed(self, name: str) -> None:
-        """A topic was deleted or its partitions changed: the next request for it asks again."""
-        self.grants.remove(name)
-        if name not in self.image.topics:
-            self.groups.topic_deleted(name)
-
     def start(self) -> None:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
-        self.controller.open()
+        self.metadata.open()
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
-        self.controller.register(self.network.addresses)
+        self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
             # Imported here: it costs a start 5 ms, and not every broker is watched.
             from pylog.monitor.server import Monitor
@@ -108,15 +111,11 @@ class Broker:
             self.monitor = Monitor(self, time.monotonic)
             self.monitor.open()
 
-    async def settings_changed(self) -> None:
-        """Brings dynamic settings of the broker into force in what it composes."""
-        async with self._changing:
-            if await asyncio.get_running_loop().run_in_executor(None, self._apply_settings):
-                await self.controller.register_again(self.network.addresses)
-
-    def _apply_settings(self) -> bool:
+    def _apply_settings(self) -> list | None:
+        """Puts changed settings into force in what the broker composes. Blocks. Returns the
+        listeners' addresses when they changed."""
         self._resize_io()
-        return self.network.apply()
+        return self.network.addresses if self.network.apply() else None
 
     def _resize_io(self) -> None:
         if self.settings["num.io.threads"] != self._io_threads:
@@ -129,7 +128,9 @@ class Broker:
         self.start()
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), Dispatcher(self, reactors, HANDLERS).drain)
-        self.groups.start(self.controller.store)
+        self._publishing = loop.create_task(self.publisher.run())
+        self._publishing.add_done_callback(self._publisher_ended)
+        self.groups.start(self.metadata.store)
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
@@ -150,7 +151,14 @@ class Broker:
         await self.groups.stop()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
+        await self.publisher.stop(self._publishing)
         self.stop()
+
+    def _publisher_ended(self, task: asyncio.Task) -> None:
+        """Without it nothing that was decided would come into force, and whoever asked waits."""
+        if not task.cancelled():
+            log.critical("brokerd stops: the publisher ended", exc_info=task.exception())
+            self.broken.set()
 
     async def _follow_recovery(self) -> None:
         """Lets the data plane have partitions as they become ready."""
@@ -191,7 +199,7 @@ class Broker:
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
-        self.controller.close()
+        self.metadata.close()
         self.logs.close()
 
 

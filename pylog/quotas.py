@@ -159,6 +159,13 @@ class ClientQuotas:
         self.native.void(not kinds.isdisjoint(COUNTED))
         self.native.set_addresses(*self._addresses())
 
+    def resolved(self, quotas: dict) -> dict:
+        """{host: the text of its address} of an image's quotas, for take(). Waits for the
+        resolver."""
+        names = [parts[0][1] for parts in quotas if parts[0][0] == IP and parts[0][1] is not None]
+        found = {name: self._hosts.get(name) or self._resolve(name) for name in names}
+        return {name: address for name, address in found.items() if address is not None}
+
     def _addresses(self) -> tuple[dict, float]:
         """(connections per second by address, those of every other address)."""
         limits, others, hosts = {}, 0.0, {}

@@ -20,7 +20,7 @@ ORDER = (
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client", "network", "monitor"),
+    ("dispatch", "client", "network", "monitor", "server"),
     ("broker",),
     ("testing",),
     ("tools",),

@@ -282,28 +282,28 @@ cdef class Log:
         with nogil:
             csrc.log_set_config(self.ptr, &c_config)
 
-    def become_leader(self, int32_t epoch, bint alone=True) -> None:
-        """Leads `epoch`; alone: no other in-sync replica, appends move the high watermark."""
+    def become_leader(self, int32_t epoch, int32_t in_sync_count=1) -> None:
+        """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark."""
         cdef int error
         self.use()
         with nogil:
-            error = csrc.log_become_leader(self.ptr, epoch, alone)
+            error = csrc.log_become_leader(self.ptr, epoch, in_sync_count)
         if error != 0:
             self.refuse(error)
 
     def become_follower(self, int32_t epoch) -> None:
         self.use()
-        with nogil:
-            csrc.log_become_follower(self.ptr, epoch)
+        with nogil: csrc.log_become_follower(self.ptr, epoch)
 
     def advance_high_watermark(self, int64_t offset) -> None:
         self.use()
         with nogil:
             csrc.log_advance_high_watermark(self.ptr, offset)
 
-    def set_in_sync_count(self, int32_t count) -> None:
+    @property
+    def in_sync_count(self) -> int:
         self.use()
-        csrc.log_set_in_sync_count(self.ptr, count)
+        return csrc.log_in_sync_count(self.ptr)
 
     @property
     def is_leader(self) -> bool:

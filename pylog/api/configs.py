@@ -112,7 +112,7 @@ async def _alter(broker, request, incremental: bool) -> list:
     results = await broker.controller.alter_configs(request, incremental)
     if not request.validate_only and any(
             resource.resource_type == RESOURCE_BROKER for resource in request.resources):
-        await broker.settings_changed()
+        await broker.publisher.registered()
     return results
 
 

@@ -22,9 +22,6 @@ async def create_partitions(broker, context, request):
     if mutations is not None:
         context.throttle_ms = mutations.throttle_ms()
     new = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
-    for name, outcome in results:
-        if outcome.error == ErrorCode.NONE and not request.validate_only:
-            broker.topic_changed(name)
     return messages.CreatePartitionsResponse(results=[
         new(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in results])

@@ -73,8 +73,6 @@ def _matches(entity, wanted: dict, strict: bool) -> bool:
 async def alter_client_quotas(broker, context, request):
     hosts = await _hosts(request.entries)
     results = await broker.controller.alter_client_quotas(request, hosts)
-    if not request.validate_only:
-        broker.quotas.take(broker.image.client_quotas, hosts)
     response = messages.AlterClientQuotasResponse
     return response(entries=[
         response.EntryData(

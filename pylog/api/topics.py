@@ -94,8 +94,6 @@ async def delete_topics(broker, context, request):
     new = messages.DeleteTopicsResponse.DeletableTopicResult
     entries = []
     for result in results:
-        if result.error == ErrorCode.NONE:
-            broker.topic_changed(result.name)
         entries.append(new(
             name=result.name, topic_id=result.topic_id, error_message=result.message,
             error_code=_known_error(context, result.error)))

@@ -1,7 +1,7 @@
 """All partition logs of this node: opened at the start, kept in order, closed at the stop.
 
 Owns: every Log, the checkpoint files; the log directories are log.directories'.
-Called by: broker (open, upkeep, close), metadata.service (partitions come and go), api (look-ups).
+Called by: broker (open, upkeep, close), server.publisher (partitions come and go), api (look-ups).
 Invariants: (1) a partition of a directory that failed is offline: it is made nowhere else; (2) a
   partition has one Log; (3) a checkpoint never promises more than is on disk; (4) a clean start
   trusts only what the last clean stop of ours wrote: a directory's mark and the one in state.lmdb
@@ -53,6 +53,7 @@ class LogManager:
         self._recovery = None    # recovery.Recovery, after an unclean stop
         self._lists_lock = threading.Lock()   # A list of Logs is replaced while threads fill it in.
         self._moved = []         # Logs of before, which some may still read
+        self._branches = {}      # topic id -> what prepare_branch() made, until create()
         self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
 
     # ---- start and stop -------------------------------------------------------------------------
@@ -277,15 +278,21 @@ class LogManager:
             return None
         return entry[1][index]
 
-    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> list:
-        """What create() takes to make `name` a branch of `source`. Raises LogError, OSError."""
+    def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
+        """Has create() make `name`, of that id, a branch of `source`. Raises LogError, OSError."""
         parts = branches.prepare(
             [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
         # Before the topic is: what is linked must never be walked from its beginning and cut.
         self._store.save(None, [((topic_id, index), part.checkpoint)
                                 for index, part in enumerate(parts)])
-        return parts
+        self._branches[topic_id] = parts
+
+    def discard_branch(self, topic_id: bytes) -> None:
+        """The topic that a branch was prepared for does not come."""
+        parts = self._branches.pop(topic_id, None)
+        if parts is not None:
+            branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
         """Whether the partition is in a directory that failed, as far as take_failed() told."""
@@ -313,15 +320,15 @@ class LogManager:
         self._offline.add((name, index))
         self._lost.append((name, index))
 
-    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict, branch=None) -> None:
-        """Opens the partitions of a new topic.
+    def create(self, name: str, topic_id: bytes, roles: list, overrides: dict) -> None:
+        """Opens the partitions of a new topic; those of a branch are what prepare_branch() made.
 
-        roles: per partition (leads, leader epoch, alone in the ISR), None where this node holds no
-        replica. branch: of prepare_branch(). A partition that cannot be opened is offline until the
-        next start.
+        roles: a partitions.Role per partition, None where this node holds no replica. A partition
+        that cannot be opened is offline until the next start.
         """
         config = self._config(overrides)
         logs = [None] * len(roles)
+        branch = self._branches.pop(topic_id, None)
         if branch is not None:
             branches.publish(name, branch)
         for index, role in enumerate(roles):

@@ -142,7 +142,8 @@ def finish(move: Move, now_ms: int) -> None:
     The old log takes nothing more and can still be read, so that nobody who has not heard of the
     new one misses it; whoever starts now finds the new one alone.
     """
-    epoch, start = move.source.leader_epoch, move.source.start_offset
+    start = move.source.start_offset
+    leadership = move.source.leader_epoch, move.source.in_sync_count
     move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
     try:
         # Whoever waits for the old disk is answered.
@@ -152,10 +153,10 @@ def finish(move: Move, now_ms: int) -> None:
     try:
         moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
-        move.source.become_leader(epoch, True)
+        move.source.become_leader(*leadership)
         raise
     moves.rename(move.target, f"{move.topic}-{move.partition}")
-    move.target.become_leader(epoch, True)
+    move.target.become_leader(*leadership)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)
     told = {"topic": move.topic, "partition": move.partition,

@@ -31,6 +31,9 @@ segments: as Log.segments gives them. After a mere flush log_end_offset and last
 segments is empty.
 """
 
+Role = namedtuple("Role", ("leads", "leader_epoch", "in_sync_count"))
+Role.__doc__ = "A node's part in a partition. in_sync_count: of the ISR, its own replica included."
+
 NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 
 
@@ -107,15 +110,16 @@ def topic_id_in(path: str) -> bytes | None:
         return None
 
 
-def assume(one, role) -> None:
-    """Gives a log the part that the image has for it."""
-    leads, leader_epoch, alone = role
-    if leads and one.is_leader and one.leader_epoch == leader_epoch:
+def assume(partition_log, role: Role) -> None:
+    """Gives a log the part that the image has for it; a change of the ISR reaches it too."""
+    if not role.leads:
+        if partition_log.is_leader or partition_log.leader_epoch != role.leader_epoch:
+            partition_log.become_follower(role.leader_epoch)
         return
-    if leads:
-        one.become_leader(leader_epoch, alone)
-    else:
-        one.become_follower(leader_epoch)
+    in_sync_count = max(role.in_sync_count, 1)
+    if not (partition_log.is_leader and partition_log.leader_epoch == role.leader_epoch
+            and partition_log.in_sync_count == in_sync_count):
+        partition_log.become_leader(role.leader_epoch, in_sync_count)
 
 
 def at_rest(log) -> Checkpoint:

@@ -1,7 +1,7 @@
 """Decisions on settings of topics, brokers, groups, subscriptions: request to ConfigRecords.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.service, under its lock.
+Called by: metadata.active_controller, under its lock.
 Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
   (2) what becomes a record satisfies the checks that put it into force.
 Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);

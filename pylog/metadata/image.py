@@ -1,11 +1,11 @@
 """The cluster's state as an immutable value: what the metadata log's records add up to.
 
 Owns: nothing outside memory.
-Called by: metadata.controller (decisions), metadata.service (applies), api (reads), log placement.
+Called by: metadata.controller (decisions), metadata.tail (advances), api (reads), log placement.
 Invariants: (1) an image never changes once made: `apply` copies the dictionaries it changes and
   shares the rest; (2) partition ids of a topic are 0..n-1 without gaps; (3) `topics` and
   `topics_by_id` hold the same Topic objects; (4) equal partition states are one object, so that an
-  idle partition costs a pointer.
+  idle partition costs a pointer; (5) a Delta names everything that differs between its two images.
 Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 """
 
@@ -41,6 +41,14 @@ Broker = namedtuple("Broker", (
     "id", "epoch", "incarnation_id", "endpoints", "features", "rack", "fenced",
     "in_controlled_shutdown", "directories"))
 Broker.__doc__ = "A registered broker; `epoch` is the offset of its registration."
+
+
+Delta = namedtuple("Delta", ("before", "after", "topic_ids", "configs", "client_quotas"))
+Delta.__doc__ = """What a stretch of records changed: two images, and where to look for differences.
+
+topic_ids: of topics that came, went or have other partitions. configs: (resource type, name).
+client_quotas: whether any changed.
+"""
 
 
 class Image:
@@ -95,11 +103,15 @@ def is_internal(topic_name: str) -> bool:
 
 
 def apply(image: Image, records, offset: int, epoch: int) -> Image:
-    """The image after one more stretch of records, the last of which stands at `offset`.
+    """The image after one more stretch of records; arguments and errors as for advance()."""
+    return advance(image, records, offset, epoch).after
 
-    records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Returns a
-    new Image; raises MetadataError for a record that contradicts the image or is of a kind not
-    kept.
+
+def advance(image: Image, records, offset: int, epoch: int) -> Delta:
+    """What one more stretch of records makes of the image; the last of them stands at `offset`.
+
+    records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Raises
+    MetadataError for a record that contradicts the image or is of a kind not kept.
     """
     fold = _Fold(image)
     for record in records:
@@ -120,7 +132,8 @@ class _Fold:
     """Working state of one `apply`: dictionaries are copied when first written."""
 
     __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
-                 "next_producer_id", "states", "client_quotas", "partitions")
+                 "next_producer_id", "states", "client_quotas", "partitions", "topic_ids",
+                 "config_keys")
 
     def __init__(self, image: Image):
         self.image = image
@@ -133,6 +146,8 @@ class _Fold:
         self.states = image.states
         self.client_quotas = image.client_quotas
         self.partitions = {}   # topic id -> list of Partition: topics under change
+        self.topic_ids = set()
+        self.config_keys = set()
 
     def own(self, field: str) -> dict:
         """The named dictionary as this fold's own copy."""
@@ -150,6 +165,7 @@ class _Fold:
             if topic is None:
                 raise MetadataError(f"a record names the unknown topic id {topic_id.hex()}")
             states = self.partitions[topic_id] = list(topic.partitions)
+            self.topic_ids.add(topic_id)
         return states
 
     def shared(self, state: Partition) -> Partition:
@@ -163,14 +179,17 @@ class _Fold:
         states[state] = state
         return state
 
-    def finish(self, offset: int, epoch: int) -> Image:
+    def finish(self, offset: int, epoch: int) -> Delta:
         if self.partitions:
             topics, topics_by_id = self.own("topics"), self.own("topics_by_id")
             for topic_id, states in self.partitions.items():
                 topic = topics_by_id[topic_id]._replace(partitions=tuple(states))
                 topics[topic.name] = topics_by_id[topic_id] = topic
-        return Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
-                     self.next_producer_id, offset, epoch, self.states, self.client_quotas)
+        after = Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
+                      self.next_producer_id, offset, epoch, self.states, self.client_quotas)
+        # Keeps (5).
+        return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
+                     self.client_quotas is not self.image.client_quotas)
 
 
 def _topic(fold: _Fold, record) -> None:
@@ -179,6 +198,7 @@ def _topic(fold: _Fold, record) -> None:
     topic = Topic(record.name, bytes(record.topic_id), ())
     fold.own("topics")[topic.name] = topic
     fold.own("topics_by_id")[topic.id] = topic
+    fold.topic_ids.add(topic.id)
 
 
 def _partition(fold: _Fold, record) -> None:
@@ -223,12 +243,14 @@ def _remove_topic(fold: _Fold, record) -> None:
         raise MetadataError(f"removal of the unknown topic id {bytes(record.topic_id).hex()}")
     del fold.own("topics")[topic.name]
     fold.partitions.pop(topic.id, None)
+    fold.topic_ids.add(topic.id)
     if (RESOURCE_TOPIC, topic.name) in fold.configs:
         del fold.own("configs")[(RESOURCE_TOPIC, topic.name)]
 
 
 def _config(fold: _Fold, record) -> None:
     key = (record.resource_type, record.resource_name)
+    fold.config_keys.add(key)
     values = dict(fold.configs.get(key, {}))
     if record.value is None:
         values.pop(record.name, None)
@@ -325,7 +347,7 @@ def _nothing(fold: _Fold, record) -> None:
     KRaft's peers read."""
 
 
-# What puts others together; service.replayed takes them out.
+# What puts others together; metadata.tail takes them out.
 _FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))
 _STEPS = {
     "TopicRecord": _topic,

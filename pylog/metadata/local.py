@@ -105,7 +105,7 @@ class LocalLog(MetadataLog):
 
     def elect(self, node_id: int) -> int:
         self._epoch += 1
-        self._log.become_leader(self._epoch, True)
+        self._log.become_leader(self._epoch)
         return self._epoch
 
     def snapshot(self, kept: list, offset: int, epoch: int) -> None:

@@ -1,8 +1,8 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.service; metadata.local implements it on a log of our own. Calls may block:
-  while requests are served they run on a worker thread.
+Called by: metadata.active_controller; metadata.local implements it on a log of our own. Calls may
+  block: while requests are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
   absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;
   (4) an append whose writer has not seen the newest record fails, so that decisions never rest on

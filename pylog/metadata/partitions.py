@@ -1,7 +1,7 @@
 """Decisions on the partitions of topics that exist: more of them, elections, reassignments.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.service, under its lock; api.partitions for the list of reassignments.
+Called by: metadata.active_controller, under its lock; api.partitions for the list of reassignments.
 Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
   the in-sync replicas, unless an unclean election is asked for.
 Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments);

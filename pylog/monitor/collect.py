@@ -208,7 +208,7 @@ class Collector:
             page.one(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
-        store = self._broker.controller.store
+        store = self._broker.metadata.store
         if store is not None:
             for name, number in store.figures().items():
                 page.one(f"pylog_lmdb_{name}", number)

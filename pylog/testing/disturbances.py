@@ -76,7 +76,7 @@ class Disturbances:
         result, = await self._broker.controller.alter_configs(request, True)
         if result.error:
             raise BrokerFailed(f"the listener cannot be moved: {result.message}")
-        await self._broker.settings_changed()
+        await self._broker.publisher.registered()
         if [bound for _, _, bound in self._broker.network.addresses] != [port]:
             raise BrokerFailed(f"port {port} cannot be listened on")
 

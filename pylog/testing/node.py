@@ -158,7 +158,6 @@ class Node:
         for result in results:
             if result.error:
                 raise Refused(int(result.error), f"topic {result.name}: {result.error.name}")
-            self._broker.topic_changed(result.name)
 
     async def topics(self) -> dict:
         """Name -> number of partitions; without the broker's own."""

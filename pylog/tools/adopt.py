@@ -27,7 +27,7 @@ from pylog.metadata import identity, snapshots
 from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
 from pylog.metadata.image import Image, MetadataError, is_kept
 from pylog.metadata.log import MetadataBatch
-from pylog.metadata.service import replayed
+from pylog.metadata.tail import Tail
 from pylog.protocol import records
 from pylog.tools.findings import FAIL, OK, WARN, Finding
 
@@ -161,7 +161,9 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
                 record for record in one.records if is_kept(type(record).__name__)])
 
     try:
-        image, _ = replayed(Image(), kept())
+        tail = Tail(Image())
+        tail.replay(kept())
+        image = tail.newest
     except (MetadataError, ValueError) as error:
         return None, [Finding("metadata", "", FAIL, f"it cannot be read: {error}",
                               "start Kafka once and stop it cleanly")]

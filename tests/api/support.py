@@ -6,11 +6,19 @@ from types import SimpleNamespace
 
 from pylog import api
 from pylog.config import Settings
+from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
-from pylog.metadata.service import Controller
+from pylog.metadata.tail import Tail
 from pylog.protocol import codec
 from pylog.quotas import ClientQuotas
-from tests.metadata.memory import MemoryLog, NoLogs
+from tests.metadata.memory import (
+    Followers,
+    MemoryLog,
+    NoLogs,
+    metadata_of,
+    published,
+    publisher_of,
+)
 
 ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
 
@@ -23,22 +31,22 @@ class Broker:
         self.logs = logs or NoLogs()
         self.node_id = 1
         self.cluster_id = "abcdefghijklmnopqrstuv"
-        self.controller = Controller(
-            MemoryLog(), self.logs, self.settings, random.Random(3), self.node_id)
-        self.changed = []
+        self.tail = Tail(Image())
+        self.controller = ActiveController(
+            MemoryLog(), self.tail, self.logs, self.settings, random.Random(3), self.node_id)
+        self.followers = Followers()
         self.clock_ns = 0
         self.quotas = ClientQuotas(self.settings, lambda: self.clock_ns)
-        self.settings_changes = 0
+        self.publisher = publisher_of(
+            metadata_of(self.tail, self.settings), self.logs, self.followers, self.quotas)
         self.network = SimpleNamespace(
             listener_name=lambda number: self.settings.listeners[number].name)
 
-    async def start(self):
-        self.controller.take_office(Image(), clean=True)
+    def start(self):
+        self.controller.take_office(clean=True)
         self.controller.register(ENDPOINTS, [bytes(15) + b"\x05"])
+        self.tail.begin()
         return self
-
-    async def settings_changed(self):
-        self.settings_changes += 1
 
     @staticmethod
     def now_ms():
@@ -46,10 +54,7 @@ class Broker:
 
     @property
     def image(self):
-        return self.controller.image
-
-    def topic_changed(self, name):
-        self.changed.append(name)
+        return self.tail.published
 
     async def ask(self, key, version, request, **fields):
         """The handler's answer after it went through the codec, both ways."""
@@ -66,5 +71,6 @@ class Broker:
 def with_broker(scenario, texts=None, logs=None):
     """Runs `await scenario(broker)` to its end."""
     async def run():
-        return await scenario(await Broker(texts, logs).start())
+        broker = Broker(texts, logs).start()
+        return await published(broker.publisher, scenario(broker))
     return asyncio.run(run())

@@ -111,7 +111,7 @@ def test_what_is_stable_is_never_below_the_start(disk):
 
 def test_a_transaction_is_stable_when_its_marker_is_replicated(disk):
     one = opened(disk)
-    one.become_leader(5, alone=False)
+    one.become_leader(5, in_sync_count=2)
     write(one, 1)
     end(one, 1, ABORT)
     one.advance_high_watermark(1)

@@ -80,7 +80,7 @@ static void open_topic(const char *name, uint8_t id, uint8_t flags, struct log *
         config.cleanup_delete = i == 0;
         require(log_open(directory, topic, i, topic_id, &config, &checkpoint, FUZZ_NOW, &logs[i]) ==
                 0);
-        require(log_become_leader(logs[i], 0, true) == 0);
+        require(log_become_leader(logs[i], 0, 1) == 0);
     }
     logs[FUZZ_PARTITIONS - 1] = NULL;
     struct topic *made = topic_new(name, topic_id, flags & 64, logs, FUZZ_PARTITIONS);

@@ -184,7 +184,7 @@ static void append(struct log *log) {
     put_u32(batch + 17, crc32c_extend(0, batch + 21, sizeof batch - 21));
     require(batch_check(batch, sizeof batch, &rules, NULL, &summary) == 0);
     int64_t before = log_end_offset(log);
-    if (log_become_leader(log, 7, true) != 0) { return; }
+    if (log_become_leader(log, 7, 1) != 0) { return; }
     int result = log_append(log, batch, sizeof batch, &summary, 7, FUZZ_NOW, &out);
     if (result == 0) { require(out.base_offset == before && log_end_offset(log) == before + 1); }
 }

@@ -1,6 +1,5 @@
 """A branch shares its source's segments, and neither ever harms the other."""
 
-import asyncio
 import os
 
 import pytest
@@ -44,7 +43,7 @@ def branch(node, name, source, cut=None, **options):
     for key, value in at.items():
         asked.topics[0].configs.append(
             messages.CreateTopicsRequest.CreatableTopicConfig(name=key, value=str(value)))
-    result, = asyncio.run(node.service.create_topics(asked))
+    result, = node.decide(node.service.controller.create_topics(asked))
     return result
 
 
@@ -156,7 +155,7 @@ def test_a_transaction_that_is_open_is_aborted_in_the_branch(node):
     one.append_as_follower(batch.build(
         rows, base_offset=120, producer_id=5, producer_epoch=2, base_sequence=0,
         attributes=batch.TRANSACTIONAL, leader_epoch=0), node.now_ms())
-    one.become_leader(1, True)
+    one.become_leader(1)
     assert branch(node, "copy", "source").error == ErrorCode.NONE
     copy = node.logs.get("copy", 0)
     assert (copy.end_offset, copy.last_stable_offset) == (124, 124)

@@ -9,6 +9,7 @@ from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM
 from pylog.log import checkpoints
 from pylog.log.directories import Directories
+from pylog.log.partitions import Role
 from tests.metadata.node import Node
 
 
@@ -38,7 +39,7 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     disk = node.logs.directories[0]
     disk.set_disk(DISK_FULL)
     # As metadata.service does it, whose records are on a disk with room here.
-    node.logs.create("a", bytes(range(16)), [(True, 0, True)], {})
+    node.logs.create("a", bytes(range(16)), [Role(True, 0, 1)], {})
     assert node.logs.get("a", 0) is None and not disk.offline
     assert node.logs.finish_moves() == []
     disk.set_disk(DISK_SYSTEM)

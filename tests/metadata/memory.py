@@ -1,6 +1,10 @@
-"""A metadata log in memory, for tests of what stands on the interface."""
+"""A metadata log in memory, and what follows it, for tests of what stands on the interface."""
+
+import asyncio
+from types import SimpleNamespace
 
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
+from pylog.server.publisher import Publisher
 
 
 class MemoryLog(MetadataLog):
@@ -45,6 +49,8 @@ class NoLogs:
         self.topics = {}
         self.reconfigured = 0
 
+    offline = ()
+
     def create(self, name, topic_id, roles, overrides):
         self.topics[name] = (topic_id, roles, overrides)
 
@@ -61,3 +67,58 @@ class NoLogs:
     def assume(self, name, roles):
         topic_id, _, overrides = self.topics[name]
         self.topics[name] = (topic_id, roles, overrides)
+
+
+class Followers:
+    """Stands in for grants and groups: remembers whose grants are void and which topics went."""
+
+    def __init__(self):
+        self.void = []
+        self.deleted = []
+
+    def remove(self, name):
+        self.void.append(name)
+
+    def topic_deleted(self, name):
+        self.deleted.append(name)
+
+
+class Unlimited:
+    """Stands in for client quotas."""
+
+    def __init__(self):
+        self.taken = None
+
+    def resolved(self, quotas):
+        return {}
+
+    def take(self, quotas, hosts=()):
+        self.taken = quotas
+
+
+def metadata_of(tail, settings=None, node_id=1):
+    """What a publisher needs of a MetadataService over a tail alone."""
+    def take_broker_configs(image):
+        if settings is not None:
+            settings.set_dynamic(*(image.configs.get((4, name), {}) for name in ("", str(node_id))))
+    return SimpleNamespace(tail=tail, is_image_due=False, take_broker_configs=take_broker_configs)
+
+
+async def published(publisher, coroutine):
+    """The coroutine's result, while a publisher puts what it commits into force."""
+    loop = asyncio.get_running_loop()
+    publishing, asking = loop.create_task(publisher.run()), loop.create_task(coroutine)
+    try:
+        await asyncio.wait((publishing, asking), return_when=asyncio.FIRST_COMPLETED)
+        # Whoever plays a kill ends the publisher.
+        return publishing.result() if publishing.done() else asking.result()
+    finally:
+        asking.cancel()
+        await publisher.stop(publishing)
+
+
+def publisher_of(metadata, logs, followers=None, quotas=None, node_id=1):
+    """A Publisher on stand-ins."""
+    followers = followers or Followers()
+    return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), followers,
+                     lambda: None)

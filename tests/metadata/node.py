@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from types import SimpleNamespace
 
 from pylog._native.iopool import IoPool
 from pylog.config import Settings
 from pylog.log.manager import LogManager
 from pylog.metadata.service import MetadataService
 from pylog.protocol import messages
+from tests.metadata.memory import published, publisher_of
 
 NEW = messages.CreateTopicsRequest
 
@@ -22,8 +22,7 @@ class Node:
         self.node_id = self.settings["node.id"]
         self.pool = IoPool(2)
         self.logs = LogManager(self.settings, self.pool, self.now_ms)
-        self.service = MetadataService(SimpleNamespace(
-            settings=self.settings, logs=self.logs, node_id=self.node_id, now_ms=self.now_ms))
+        self.service = MetadataService(self.settings, self.logs, self.node_id, self.now_ms)
         try:
             self.logs.open()
             self.service.open()
@@ -40,9 +39,14 @@ class Node:
     def image(self):
         return self.service.image
 
+    def decide(self, coroutine):
+        """The result of a controller's coroutine, once it is in force."""
+        publisher = publisher_of(self.service, self.logs, node_id=self.node_id)
+        return asyncio.run(published(publisher, coroutine))
+
     def create(self, *names, partitions=1, configs=None):
         """Creates topics; returns their ids."""
-        results = asyncio.run(self.service.create_topics(NEW(topics=[
+        results = self.decide(self.service.controller.create_topics(NEW(topics=[
             NEW.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=[
                 NEW.CreatableTopicConfig(name=key, value=value)
                 for key, value in (configs or {}).items()])
@@ -51,11 +55,12 @@ class Node:
         return [result.topic_id for result in results]
 
     def delete(self, *names):
-        results = asyncio.run(self.service.delete_topics([(name, bytes(16)) for name in names]))
+        results = self.decide(self.service.controller.delete_topics(
+            [(name, bytes(16)) for name in names]))
         assert [result.error for result in results] == [0] * len(names), results
 
     def producer_id(self):
-        return asyncio.run(self.service.next_producer_id())
+        return self.decide(self.service.controller.next_producer_id())
 
     def stop(self):
         self.service.close()
@@ -66,5 +71,5 @@ class Node:
         for _, _, _, one in self.logs._all():
             one.release()
         self.service._log._log.release()
-        self.service._store.close()
+        self.service.store.close()
         self.logs.close()

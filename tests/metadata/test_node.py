@@ -1,6 +1,5 @@
 """The node's start and stop over real files."""
 
-import asyncio
 import glob
 import os
 
@@ -246,9 +245,9 @@ def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
     node = Node(tmp_path)
     node.create("a")
     node.service._log._log.release()
-    results = asyncio.run(node.service.delete_topics([("a", bytes(16))]))
+    results = node.decide(node.service.controller.delete_topics([("a", bytes(16))]))
     assert results[0].error != 0 and "a" in node.image.topics
-    node.service._store.close()
+    node.service.store.close()
     node.logs.close()
 
 

@@ -1,6 +1,5 @@
 """AlterClientQuotas decided: what becomes a record, what is refused, what an image keeps of it."""
 
-import asyncio
 
 import pytest
 
@@ -96,10 +95,10 @@ def test_a_snapshot_and_the_stored_image_hold_quotas(limited, tmp_path):
 def test_quotas_survive_a_restart(tmp_path, crash):
     node = Node(tmp_path)
     request = REQUEST(entries=[entry(PAIR, ("consumer_byte_rate", 6.0))])
-    result, = asyncio.run(node.service.alter_client_quotas(request, ()))
+    result, = node.decide(node.service.controller.alter_client_quotas(request, ()))
     assert result.error == 0
     dry = REQUEST(entries=[entry(USER, ("consumer_byte_rate", 6.0))], validate_only=True)
-    assert asyncio.run(node.service.alter_client_quotas(dry, ()))[0].error == 0
+    assert node.decide(node.service.controller.alter_client_quotas(dry, ()))[0].error == 0
     node.crash() if crash else node.stop()
     node = Node(tmp_path)
     assert node.image.client_quotas == {entity(PAIR): {"consumer_byte_rate": 6.0}}

@@ -6,21 +6,43 @@ import pytest
 from pylog.config import Settings
 from pylog.metadata.image import Image, apply
 from pylog.metadata.log import Conflict
-from pylog.metadata.service import Controller
+from pylog.metadata.active_controller import ActiveController
+from pylog.metadata.tail import Tail
+from pylog.log.partitions import Role
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from tests.metadata.memory import MemoryLog, NoLogs
+from tests.metadata.memory import MemoryLog, NoLogs, metadata_of, publisher_of
 
 NEW = messages.CreateTopicsRequest
 ENDPOINTS = [("PLAINTEXT", "localhost", 9092, 0)]
 DIRECTORIES = [bytes(15) + b"\x05"]
 
 
+class Started:
+    """A controller that has registered, its tail, and logs that follow it."""
+
+    def __init__(self, log, clean=True, image=None):
+        self.tail = Tail(image or Image())
+        self.tail.replay(log.read(self.tail.newest.offset + 1))
+        self.logs = NoLogs()
+        self.controller = ActiveController(
+            log, self.tail, self.logs, Settings(), random.Random(7), 1)
+        self.controller.take_office(clean)
+        self.controller.register(ENDPOINTS, DIRECTORIES)
+        self.tail.begin()
+        publisher = publisher_of(metadata_of(self.tail), self.logs)
+        self.publishing = asyncio.get_running_loop().create_task(publisher.run())
+
+    @property
+    def image(self):
+        return self.tail.published
+
+    def __getattr__(self, name):
+        return getattr(self.controller, name)
+
+
 async def started(log, clean=True, image=None):
-    controller = Controller(log, NoLogs(), Settings(), random.Random(7), 1)
-    controller.take_office(image or Image(), clean)
-    controller.register(ENDPOINTS, DIRECTORIES)
-    return controller
+    return Started(log, clean, image)
 
 
 def request(*names, partitions=1, **fields):
@@ -75,11 +97,11 @@ def test_partitions_open_before_the_answer_and_close_with_the_topic():
     async def run():
         controller = await started(MemoryLog())
         results = await controller.create_topics(request("a", partitions=2))
-        topic_id, roles, overrides = controller._logs.topics["a"]
+        topic_id, roles, overrides = controller.logs.topics["a"]
         assert topic_id == results[0].topic_id
-        assert roles == [(True, 0, True)] * 2 and overrides == {}
+        assert roles == [Role(True, 0, 1)] * 2 and overrides == {}
         await controller.delete_topics([("a", bytes(16))])
-        assert controller._logs.topics == {}
+        assert controller.logs.topics == {}
     asyncio.run(run())
 
 

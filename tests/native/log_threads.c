@@ -248,7 +248,7 @@ int main(int argc, char **argv) {
     uint8_t id[16] = {1};
     for (int k = 0; k < setting.count; k++) {
         CHECK(log_open(setting.dir, "t", k, id, &config, &checkpoint, 0, &setting.logs[k]) == 0);
-        CHECK(log_become_leader(setting.logs[k], 0, true) == 0);
+        CHECK(log_become_leader(setting.logs[k], 0, 1) == 0);
     }
     struct {
         void *(*run)(void *);

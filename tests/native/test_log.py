@@ -69,7 +69,7 @@ def test_a_read_starts_at_the_batch_that_holds_the_offset(directory):
 
 def test_offsets_outside_the_log_are_refused_and_the_unreplicated_tail_is_empty(directory):
     one = opened(directory, leader=False)
-    one.become_leader(0, alone=False)
+    one.become_leader(0, in_sync_count=2)
     one.append(make(5), NOW)
     assert one.high_watermark == 0
     assert one.read(0, bound=log.HIGH_WATERMARK) == b""
@@ -83,7 +83,7 @@ def test_offsets_outside_the_log_are_refused_and_the_unreplicated_tail_is_empty(
 
 def test_a_bound_inside_the_log_ends_the_range_at_its_batch(directory):
     one = opened(directory, leader=False)
-    one.become_leader(0, alone=False)
+    one.become_leader(0, in_sync_count=2)
     for _ in range(6):
         one.append(make(2), NOW)
     one.advance_high_watermark(6)

@@ -89,7 +89,7 @@ def commit(path, *records):
     """Puts records of Kafka's into the metadata log of a stopped node."""
     node = Node(path)
     service = node.service
-    service._log.append(list(records), service._epoch, service.image.offset + 1)
+    service._log.append(list(records), service.controller._epoch, service.image.offset + 1)
     node.crash()
 
 

@@ -1,0 +1,301 @@
+"""The active controller: decides on the newest image and appends; effects are the publisher's.
+
+Owns: the right to append, the order of decisions, this broker's block of producer ids.
+Called by: metadata.service (take_office, register), api (everything else), on the event loop.
+Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) a
+  record counts only after it is on disk; (3) a request is answered after its records have had their
+  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once.
+Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
+"""
+
+import asyncio
+import logging
+
+from pylog._native.log import LogError
+from pylog.metadata import branching, configs, controller, features, partitions, quotas, snapshots
+from pylog.metadata.image import Delta, Image, apply
+from pylog.metadata.log import MetadataBatch
+from pylog.metadata.refusal import Refusal
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+
+RECORDS_PER_APPEND_MAX = 10_000
+# About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
+RECORDS_BETWEEN_SNAPSHOTS = 200_000
+_BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
+
+log = logging.getLogger("pylog.metadata")
+
+
+class ActiveController:
+    """This node as the controller. metadata_log: where it appends; tail: what it decides on; logs:
+    this node's own partitions, of which branches are prepared and failed directories are known."""
+
+    def __init__(self, metadata_log, tail, logs, settings, random, node_id: int):
+        self._log = metadata_log
+        self._tail = tail
+        self._logs = logs
+        self._settings = settings
+        self._random = random
+        self._node_id = node_id
+        self._epoch = -1
+        self._deciding = asyncio.Lock()
+        self._producer_ids = controller.ProducerIds(0, 0)
+
+    @property
+    def _image(self) -> Image:
+        return self._tail.newest
+
+    # ---- before requests are served; these block ------------------------------------------------
+
+    def take_office(self, clean: bool) -> None:
+        """Becomes the controller of the log that the tail has followed to its end.
+
+        clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
+        """
+        self._log.session(self._node_id)
+        self._epoch = self._log.elect(self._node_id)
+        records = [messages.AbortTransactionRecord(reason="a new controller")] \
+            if self._tail.in_transaction else []
+        self._commit_now(records + controller.lead_again(self._image, self._node_id, clean))
+
+    def register(self, endpoints, directories) -> None:
+        """Makes this broker one that leads partitions.
+
+        endpoints: [(listener, host, port, security protocol's number)]. directories: the log
+        directories' ids. Raises LogError's kinds.
+        """
+        self._commit_now(self._registration(endpoints, directories))
+
+    def leave_offline_now(self, offline) -> None:
+        """leave_offline() of a start. Raises LogError's kinds."""
+        self._commit_now(partitions.leave_offline(self._image, self._node_id, offline))
+
+    def _commit_now(self, records: list) -> None:
+        for part in _parts(records):
+            self._tail.push(self._appended(part))
+
+    def _registration(self, endpoints, directories) -> list:
+        image = self._image
+        records = controller.bootstrap(image) if image.offset == -1 else []
+        records += controller.register_broker(
+            _after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
+            directories, self._random)
+        return records + controller.unfence_broker(_after(image, records), self._node_id)
+
+    # ---- decisions ------------------------------------------------------------------------------
+
+    async def register_again(self, endpoints, directories) -> None:
+        """Makes known that listeners came or went; does not wait for effects."""
+        async with self._deciding:
+            try:
+                await self._commit(self._registration(endpoints, directories))
+            except LogError as error:
+                log.error("listeners cannot be registered", extra={"reason": str(error)})
+
+    async def create_topics(self, request, internal: bool = False, mutations=None) -> list:
+        """Decides a CreateTopicsRequest. Returns TopicResults.
+
+        mutations: as for controller.create_topics.
+        """
+        async with self._deciding:
+            request, branches, refused = branching.taken(self._image, request)
+            records, results = controller.create_topics(
+                self._image, request, self._settings, self._random, internal, mutations)
+            if branches and records:
+                branching.with_epochs(self._image, records, results, branches)
+                # A source that was created just now has its logs when that is in force.
+                await self._tail.wait(self._image.offset)
+                results = await _in_thread(self._prepare_branches, results, branches)
+                records = branching.without(
+                    records, [result for result in results if result.error != ErrorCode.NONE])
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                for result in results if branches else ():
+                    await _in_thread(self._logs.discard_branch, result.topic_id)
+                return _refused(results + refused, error)
+        await self._tail.wait(offset)
+        return results + refused
+
+    def _prepare_branches(self, results: list, branches: dict) -> list:
+        """The results, with an error where the links cannot be made. Blocks."""
+        prepared = []
+        for result in results:
+            if result.error == ErrorCode.NONE and result.name in branches:
+                try:
+                    self._logs.prepare_branch(
+                        result.name, result.topic_id, *branches[result.name], result.configs)
+                except (LogError, OSError) as error:
+                    log.error("a branch could not be made", extra={
+                        "topic": result.name, "reason": str(error)})
+                    result = result._replace(
+                        error=ErrorCode.KAFKA_STORAGE_ERROR, message=f"no branch: {error}")
+            prepared.append(result)
+        return prepared
+
+    async def delete_topics(self, topics, mutations=None) -> list:
+        """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
+        async with self._deciding:
+            records, results = controller.delete_topics(
+                self._image, topics, self._settings, mutations)
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
+        await self._tail.wait(offset)
+        return results
+
+    async def alter_configs(self, request, incremental: bool) -> list:
+        """Decides an (Incremental)AlterConfigsRequest.
+
+        Returns configs.Altered by resource, None for a logger.
+        """
+        async with self._deciding:
+            records, results = configs.alter(
+                self._image, request.resources, self._settings, self._node_id, incremental)
+            if request.validate_only or not records:
+                return results
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
+        await self._tail.wait(offset)
+        return results
+
+    async def create_partitions(self, request, mutations=None) -> list:
+        """Decides a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
+        async with self._deciding:
+            records, results = partitions.create_partitions(
+                self._image, request.topics, self._random, mutations)
+            if request.validate_only:
+                return results
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                outcomes = _refused([outcome for _, outcome in results], error)
+                return [(name, outcome)
+                        for (name, _), outcome in zip(results, outcomes, strict=True)]
+        await self._tail.wait(offset)
+        return results
+
+    async def elect_leaders(self, election: int, topics) -> list:
+        """Elects leaders; arguments and results as partitions.elect_leaders."""
+        async with self._deciding:
+            lost = {(self._node_id, *partition) for partition in self._logs.offline}
+            records, results = partitions.elect_leaders(self._image, election, topics, lost)
+            return await self._changed(records, results)
+
+    async def alter_reassignments(self, request) -> list:
+        """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
+        async with self._deciding:
+            records, results = partitions.alter_reassignments(
+                self._image, request.topics, request.allow_replication_factor_change)
+            return await self._changed(records, results)
+
+    async def leave_offline(self, offline) -> None:
+        """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
+        async with self._deciding:
+            records = partitions.leave_offline(self._image, self._node_id, offline)
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                log.error("partitions stay without a disk", extra={"reason": str(error)})
+                return
+        await self._tail.wait(offset)
+
+    async def alter_client_quotas(self, request, hosts) -> list:
+        """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""
+        async with self._deciding:
+            records, results = quotas.alter(self._image, request.entries, hosts)
+            if request.validate_only:
+                return results
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                return _refused(results, error)
+        await self._tail.wait(offset)
+        return results
+
+    async def update_features(self, updates, validate_only: bool) -> None:
+        """Raises refusal.Refusal when one of the features cannot have its level."""
+        async with self._deciding:
+            records = features.update(self._image, updates)
+            if validate_only:
+                return
+            try:
+                offset = await self._commit(records)
+            except LogError as error:
+                raise Refusal(error.code, str(error)) from None
+        await self._tail.wait(offset)
+
+    async def next_producer_id(self) -> int:
+        """An id that no producer had before (4). Raises LogError's kinds."""
+        while not self._producer_ids.count:
+            async with self._deciding:
+                if not self._producer_ids.count:
+                    records, block = controller.allocate_producer_ids(self._image, self._node_id)
+                    await self._tail.wait(await self._commit(records))
+                    self._producer_ids = block
+        first, count = self._producer_ids
+        self._producer_ids = controller.ProducerIds(first + 1, count - 1)
+        return first
+
+    async def _changed(self, records: list, results: list) -> list:
+        """`results`, [(topic name, [(index, Outcome)])], after their records' effects."""
+        try:
+            offset = await self._commit(records)
+        except LogError as error:
+            return [(name, [(index, _refused([outcome], error)[0]) for index, outcome in outcomes])
+                    for name, outcomes in results]
+        await self._tail.wait(offset)
+        return results
+
+    # ---- the log --------------------------------------------------------------------------------
+
+    async def _commit(self, records: list) -> int:
+        """Makes records part of the log (2). Returns the offset to wait for."""
+        for part in _parts(records):
+            self._tail.push(await _in_thread(self._appended, part))
+        if self._image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
+            await _in_thread(self._take_snapshot)
+        return self._image.offset
+
+    def _appended(self, records: list) -> Delta:
+        last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
+        assert last_offset == self._image.offset + len(records), (last_offset, self._image.offset)
+        return self._tail.fold(MetadataBatch(last_offset, self._epoch, records))
+
+    def _take_snapshot(self) -> None:
+        image = self._image
+        self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        self._log.trim(image.offset + 1)
+
+
+async def _in_thread(work, *args):
+    # Files are written there; the loop goes on answering.
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+
+def _refused(results: list, error: LogError) -> list:
+    """The results when their records could not be appended; None stays."""
+    log.error("metadata could not be appended", extra={"reason": str(error)})
+    return [result if result is None or result.error != ErrorCode.NONE else result._replace(
+        error=ErrorCode.of(error.code), message="the metadata log could not be written")
+        for result in results]
+
+
+def _after(image: Image, records: list) -> Image:
+    """The image as it will be once the records are appended."""
+    return apply(image, records, image.offset + len(records), image.epoch) if records else image
+
+
+def _parts(records: list):
+    """Records in stretches that are appended whole: a topic never without all of its partitions."""
+    first = 0
+    while first < len(records):
+        end = min(first + RECORDS_PER_APPEND_MAX, len(records))
+        while end < len(records) and type(records[end]).__name__ in _BELONG_TO_THE_ONE_BEFORE:
+            end += 1
+        yield records[first:end]
+        first = end

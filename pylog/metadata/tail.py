@@ -1,0 +1,124 @@
+"""The end of the metadata log as this broker knows it: what is committed, and what is in force.
+
+Owns: the newest image, the published one, and the deltas between the two.
+Called by: metadata.service and metadata.active_controller (push), server.publisher (take, publish),
+  whoever waits for a record's effects. On the event loop, and before it runs.
+Invariants: (1) deltas leave in the order of the log, each once; (2) `published` is an image that
+  was `newest` before, and never goes back; (3) wait(offset) returns after every effect of the
+  records up to `offset`, whoever wrote them; (4) records between a begin and an end count at the
+  end, also when they come in different reads (KIP-868).
+Source: KIP-500 (brokers follow a metadata log), Kafka's MetadataLoader and MetadataPublisher.
+"""
+
+import asyncio
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+
+from pylog.metadata.image import Delta, Image, advance
+
+
+class Tail:
+    """newest: the image of all records that are committed. published: the one in force here."""
+
+    def __init__(self, image: Image):
+        self.newest = image
+        self.published = image
+        self._held = None          # Records of an open transaction (4).
+        self._deltas: deque = deque()
+        self._applied = image.offset
+        self._waiters: list = []   # A heap of (offset, number, future).
+        self._numbers = count()
+        self._grown = None         # The publisher's future while there is nothing to take.
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the log ends amid a transaction, whose records are void unless it ends."""
+        return self._held is not None
+
+    def fold(self, batch) -> Delta:
+        """What a MetadataBatch that follows `newest` changes; push() takes it.
+
+        On any thread, one at a time. Raises MetadataError.
+        """
+        assert batch.last_offset > self.newest.offset, (batch.last_offset, self.newest.offset)
+        return advance(self.newest, self._ended(batch.records), batch.last_offset, batch.epoch)
+
+    def push(self, delta: Delta) -> None:
+        """The delta's records are committed; its effects follow (1)."""
+        assert delta.before is self.newest, (delta.before.offset, self.newest.offset)
+        self.newest = delta.after
+        self._deltas.append(delta)
+        if self._grown is not None and not self._grown.done():
+            self._grown.set_result(None)
+
+    def replay(self, batches) -> None:
+        """Follows a log up to its end, before anything here has effects. Raises MetadataError."""
+        assert self.published is self.newest and not self._deltas, self.newest.offset
+        for batch in batches:
+            self.newest = self.fold(batch).after
+        self.begin()
+
+    def begin(self) -> None:
+        """A start has put everything into force that the records say up to now."""
+        self._deltas.clear()
+        self.published = self.newest
+        self.applied(self.newest.offset)
+
+    def _ended(self, records) -> list:
+        """The records that count now. Keeps (4)."""
+        if self._held is None and not any(type(one).__name__ in _FRAMES for one in records):
+            return records
+        ended = []
+        for record in records:
+            kind = type(record).__name__
+            if kind == "BeginTransactionRecord":
+                self._held = []
+            elif kind == "EndTransactionRecord":
+                ended += self._held or ()
+                self._held = None
+            elif kind == "AbortTransactionRecord":
+                self._held = None
+            else:
+                (ended if self._held is None else self._held).append(record)
+        return ended
+
+    # ---- the publisher's side -------------------------------------------------------------------
+
+    async def grown(self) -> None:
+        """Returns once there is a delta to take."""
+        while not self._deltas:
+            self._grown = asyncio.get_running_loop().create_future()
+            await self._grown
+
+    def take(self) -> Delta | None:
+        """The next delta, whose image is the published one from now on; None when there is none."""
+        if not self._deltas:
+            return None
+        delta = self._deltas.popleft()
+        # Keeps (2).
+        assert delta.before is self.published, (delta.before.offset, self.published.offset)
+        self.published = delta.after
+        return delta
+
+    def applied(self, offset: int) -> None:
+        """Every effect of the records up to `offset` has happened. Keeps (3)."""
+        assert self._applied <= offset <= self.published.offset, (
+            self._applied, offset, self.published.offset)
+        self._applied = offset
+        while self._waiters and self._waiters[0][0] <= offset:
+            _, _, waiter = heappop(self._waiters)
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ---- who waits ------------------------------------------------------------------------------
+
+    async def wait(self, offset: int) -> None:
+        """Returns once the records up to `offset` have had their effects here (3)."""
+        if offset > self._applied:
+            waiter = asyncio.get_running_loop().create_future()
+            heappush(self._waiters, (offset, next(self._numbers), waiter))
+            await waiter
+
+
+_FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))

@@ -1,0 +1,133 @@
+"""The one cause of effects: what the metadata log says is put into force here, in its order.
+
+Owns: the task that registers this broker again when its listeners changed.
+Called by: broker (run, stop); api (registered), which waits for what a request brought about.
+Invariants: (1) every delta of the tail passes through _apply(), in order, whoever wrote its
+  records; (2) an effect that fails is logged, and the others follow; (3) a topic's grants are void
+  before its logs close, and again after its logs changed, so that nobody is sent to old ones.
+Source: Kafka's BrokerMetadataPublisher.
+"""
+
+import asyncio
+import logging
+
+from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
+from pylog.metadata.service import local_roles
+
+log = logging.getLogger("pylog.publisher")
+
+
+class Publisher:
+    """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
+    and `groups`. apply_settings: puts the broker's settings into force where it is composed; blocks
+    and returns the listeners' addresses when they changed, else None.
+    """
+
+    def __init__(self, node_id: int, metadata, logs, grants, quotas, groups, apply_settings):
+        self._node_id = node_id
+        self._metadata = metadata
+        self._logs = logs
+        self._grants = grants
+        self._quotas = quotas
+        self._groups = groups
+        self._apply_settings = apply_settings
+        self._registering: asyncio.Task | None = None
+
+    async def run(self) -> None:
+        """Puts records into force as they are committed, until cancelled. Keeps (1)."""
+        tail = self._metadata.tail
+        while True:
+            await tail.grown()
+            while (delta := tail.take()) is not None:
+                await self._apply(delta)
+                tail.applied(delta.after.offset)
+
+    async def stop(self, task: asyncio.Task) -> None:
+        """Ends run(), which is `task`: what is not in force yet the next start reads."""
+        for one in filter(None, (task, self._registering)):
+            one.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def registered(self) -> None:
+        """Returns once this broker's listeners, as they are now, are in force in the image."""
+        if self._registering is not None:
+            await asyncio.shield(self._registering)
+        tail = self._metadata.tail
+        await tail.wait(tail.newest.offset)
+
+    # ---- effects --------------------------------------------------------------------------------
+
+    async def _apply(self, delta: Delta) -> None:
+        for effect in (self._apply_broker_settings, self._apply_topics, self._apply_topic_configs,
+                       self._apply_quotas, self._keep_image):
+            try:
+                await effect(delta)
+            except Exception:
+                # Keeps (2).
+                log.exception("an effect of metadata failed", extra={
+                    "effect": effect.__name__, "offset": delta.after.offset})
+
+    async def _apply_broker_settings(self, delta: Delta) -> None:
+        if not any(kind == RESOURCE_BROKER and name in ("", str(self._node_id))
+                   for kind, name in delta.configs):
+            return
+        self._metadata.take_broker_configs(delta.after)
+        await _in_thread(self._logs.reconfigure)
+        addresses = await _in_thread(self._apply_settings)
+        if addresses is not None:
+            # Not awaited: it is a decision, and those may wait for what is applied here.
+            self._registering = asyncio.get_running_loop().create_task(
+                self._metadata.register_again(addresses))
+
+    async def _apply_topics(self, delta: Delta) -> None:
+        if not delta.topic_ids:
+            return
+        gone, made, changed = topic_changes(delta)
+        for topic in gone:
+            self._grants.remove(topic.name)      # Keeps (3).
+        await _in_thread(self._apply_logs, delta.after, gone, made, changed)
+        for topic in (*gone, *changed):
+            self._grants.remove(topic.name)
+        for topic in gone:
+            self._groups.topic_deleted(topic.name)
+
+    def _apply_logs(self, image, gone, made, changed) -> None:
+        """Closes, opens and changes the parts of partition logs. Blocks."""
+        logs, node_id = self._logs, self._node_id
+        for topic in gone:
+            logs.delete(topic.name)
+        for topic in made:
+            logs.create(topic.name, topic.id, local_roles(topic, node_id),
+                        image.topic_config(topic.name))
+        for topic in changed:
+            logs.assume(topic.name, local_roles(topic, node_id))
+
+    async def _apply_topic_configs(self, delta: Delta) -> None:
+        names = [name for kind, name in delta.configs if kind == RESOURCE_TOPIC
+                 and name in delta.before.topics and name in delta.after.topics
+                 and delta.before.topics[name].id == delta.after.topics[name].id]
+        for name in names:
+            await _in_thread(self._logs.configure, name, delta.after.topic_config(name))
+
+    async def _apply_quotas(self, delta: Delta) -> None:
+        if delta.client_quotas:
+            hosts = await _in_thread(self._quotas.resolved, delta.after.client_quotas)
+            self._quotas.take(delta.after.client_quotas, hosts)
+
+    async def _keep_image(self, delta: Delta) -> None:
+        if self._metadata.is_image_due:
+            await _in_thread(self._metadata.keep_image)
+
+
+def topic_changes(delta: Delta) -> tuple:
+    """(topics that went, topics that came, topics with other partitions), as lists of Topic."""
+    before, after = delta.before.topics_by_id, delta.after.topics_by_id
+    gone = [before[id_] for id_ in delta.topic_ids if id_ in before and id_ not in after]
+    made = [after[id_] for id_ in delta.topic_ids if id_ in after and id_ not in before]
+    changed = [after[id_] for id_ in delta.topic_ids if id_ in after and id_ in before]
+    return gone, made, changed
+
+
+async def _in_thread(work, *args):
+    # Files are written there; the loop goes on answering.
+    return await asyncio.get_running_loop().run_in_executor(None, work, *args)

@@ -1,0 +1,232 @@
+"""Effects come from records, whoever wrote them."""
+
+import asyncio
+import random
+
+import pytest
+
+from pylog.config import Settings
+from pylog.log.partitions import Role
+from pylog.metadata.active_controller import ActiveController
+from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
+from pylog.metadata.log import MetadataBatch
+from pylog.metadata.tail import Tail
+from pylog.protocol import messages
+from tests.metadata.memory import (
+    Followers,
+    MemoryLog,
+    NoLogs,
+    Unlimited,
+    metadata_of,
+    published,
+    publisher_of,
+)
+from tests.metadata.node import Node
+
+NEW = messages.CreateTopicsRequest
+ENDPOINTS = [("PLAINTEXT", "localhost", 9092, 0)]
+DIRECTORIES = [bytes(15) + b"\x05"]
+
+
+class Broker:
+    """A tail with everything that follows it, on stand-ins."""
+
+    def __init__(self):
+        self.settings = Settings()
+        self.tail = Tail(Image())
+        self.logs = NoLogs()
+        self.followers = Followers()
+        self.quotas = Unlimited()
+        self.publisher = publisher_of(
+            metadata_of(self.tail, self.settings), self.logs, self.followers, self.quotas)
+
+    def state(self):
+        return {"image": self.tail.published, "logs": self.logs.topics,
+                "quotas": self.quotas.taken or {},
+                "own": self.settings.dynamic_own, "cluster": self.settings.dynamic_cluster}
+
+    async def follow(self, *records):
+        """Records that some other broker's controller wrote."""
+        self.tail.push(self.tail.fold(
+            MetadataBatch(self.tail.newest.offset + len(records), 7, list(records))))
+        await published(self.publisher, self.tail.wait(self.tail.newest.offset))
+
+
+def topic_records(name="t", isr=(1,), leader=1):
+    topic_id = name.encode().ljust(16, b"-")
+    return [messages.TopicRecord(name=name, topic_id=topic_id), messages.PartitionRecord(
+        partition_id=0, topic_id=topic_id, replicas=[1, 2], isr=list(isr), leader=leader,
+        leader_epoch=3, partition_epoch=0, removing_replicas=[], adding_replicas=[],
+        directories=[bytes(16)] * 2)]
+
+
+def test_a_topic_that_another_controller_made_gets_its_logs():
+    broker = Broker()
+    asyncio.run(broker.follow(*topic_records()))
+    assert broker.logs.topics["t"][1] == [Role(True, 3, 1)]
+
+
+def test_a_topic_that_another_controller_removed_loses_logs_grants_and_offsets():
+    broker = Broker()
+    asyncio.run(broker.follow(*topic_records()))
+    asyncio.run(broker.follow(messages.RemoveTopicRecord(topic_id=b"t".ljust(16, b"-"))))
+    assert broker.logs.topics == {} and "t" in broker.followers.void
+    assert broker.followers.deleted == ["t"]
+
+
+def test_a_topic_made_again_in_one_stretch_is_another_one():
+    broker = Broker()
+    asyncio.run(broker.follow(*topic_records()))
+    again = topic_records()
+    for record in again:
+        record.topic_id = b"u" * 16
+    asyncio.run(broker.follow(
+        messages.RemoveTopicRecord(topic_id=b"t".ljust(16, b"-")), *again))
+    assert broker.logs.topics["t"][0] == b"u" * 16 and broker.followers.deleted == ["t"]
+
+
+def test_a_change_of_the_isr_reaches_the_log_of_a_partition(tmp_path):
+    node = Node(tmp_path)
+    node.create("t")
+    tail, log = node.service.tail, node.logs.get("t", 0)
+    assert log.in_sync_count == 1
+    for isr, leader_epoch in (([1, 2], 0), ([1, 2, 3], 0), ([1], 0)):
+        change = messages.PartitionChangeRecord(
+            partition_id=0, topic_id=tail.newest.topics["t"].id, isr=isr, replicas=[1, 2, 3])
+        offset = node.service._log.append(
+            [change], node.service.controller._epoch, tail.newest.offset + 1)
+        tail.push(tail.fold(MetadataBatch(offset, tail.newest.epoch, [change])))
+        node.decide(tail.wait(offset))
+        assert (log.in_sync_count, log.leader_epoch) == (len(isr), leader_epoch)
+        assert log.is_leader
+    node.stop()
+
+
+def test_an_effect_that_fails_is_told_and_the_others_follow(caplog):
+    broker = Broker()
+
+    def refuse(*_):
+        raise ValueError("no")
+
+    broker.logs.create = refuse
+    asyncio.run(broker.follow(*topic_records(), messages.ConfigRecord(
+        resource_type=RESOURCE_BROKER, resource_name="", name="num.partitions", value="5")))
+    assert broker.settings["num.partitions"] == 5
+    assert "an effect of metadata failed" in caplog.text
+
+
+def test_settings_of_another_broker_change_nothing_here():
+    broker = Broker()
+    asyncio.run(broker.follow(messages.ConfigRecord(
+        resource_type=RESOURCE_BROKER, resource_name="2", name="log.cleaner.threads", value="3")))
+    assert broker.logs.reconfigured == 0
+
+
+class History:
+    """Random decisions of one broker, and records that others wrote in between."""
+
+    def __init__(self, dice):
+        self.dice = dice
+        self.log = MemoryLog()
+        self.broker = Broker()
+        self.controller = ActiveController(
+            self.log, self.broker.tail, self.broker.logs, self.broker.settings,
+            random.Random(dice.random()), 1)
+
+    async def live(self, steps):
+        self.controller.take_office(clean=True)
+        self.controller.register(ENDPOINTS, DIRECTORIES)
+        self.broker.tail.begin()
+        for _ in range(steps):
+            await self.dice.choice((self.create, self.create, self.delete, self.grow,
+                                    self.alter_topic, self.alter_broker, self.quota, self.isr,
+                                    self.leave, self.transaction))()
+
+    def a_topic(self):
+        topics = sorted(self.broker.tail.newest.topics)
+        return self.dice.choice(topics) if topics else "none"
+
+    async def create(self):
+        await self.controller.create_topics(NEW(topics=[NEW.CreatableTopic(
+            name=self.dice.choice("abcdef"), num_partitions=self.dice.randrange(1, 4),
+            replication_factor=1, configs=[NEW.CreatableTopicConfig(
+                name="retention.ms", value="5000")][:self.dice.randrange(2)])]))
+
+    async def delete(self):
+        await self.controller.delete_topics([(self.a_topic(), bytes(16))])
+
+    async def grow(self):
+        new = messages.CreatePartitionsRequest
+        await self.controller.create_partitions(new(topics=[new.CreatePartitionsTopic(
+            name=self.a_topic(), count=self.dice.randrange(1, 6), assignments=None)]))
+
+    async def _alter(self, kind, name, key, value):
+        new = messages.IncrementalAlterConfigsRequest
+        await self.controller.alter_configs(new(resources=[new.AlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=[new.AlterableConfig(
+                name=key, config_operation=self.dice.randrange(2), value=value)])]), True)
+
+    async def alter_topic(self):
+        await self._alter(RESOURCE_TOPIC, self.a_topic(), "segment.ms",
+                          str(self.dice.randrange(1000, 9000)))
+
+    async def alter_broker(self):
+        await self._alter(RESOURCE_BROKER, self.dice.choice(("", "1")), "log.retention.ms",
+                          str(self.dice.randrange(1000, 9000)))
+
+    async def quota(self):
+        new = messages.AlterClientQuotasRequest
+        await self.controller.alter_client_quotas(new(entries=[new.EntryData(
+            entity=[new.EntityData(entity_type="user", entity_name=self.dice.choice("xy"))],
+            ops=[new.OpData(key="consumer_byte_rate", value=float(self.dice.randrange(1, 99)),
+                            remove=self.dice.random() < 0.3)])]), {})
+
+    async def _written(self, *records):
+        """By another controller of the same epoch, as a tail would get them."""
+        tail = self.broker.tail
+        offset = self.log.append(list(records), self.log.epoch, tail.newest.offset + 1)
+        tail.push(tail.fold(MetadataBatch(offset, self.log.epoch, list(records))))
+        await tail.wait(offset)
+
+    async def isr(self):
+        topic = self.broker.tail.newest.topics.get(self.a_topic())
+        if topic is not None:
+            await self._written(messages.PartitionChangeRecord(
+                partition_id=0, topic_id=topic.id, leader=self.dice.choice((-2, 1, -1)),
+                isr=self.dice.choice(([1], [1, 2]))))
+
+    async def leave(self):
+        await self.controller.leave_offline([(self.a_topic(), 0)])
+
+    async def transaction(self):
+        await self._written(messages.BeginTransactionRecord(name="many"))
+        name = f"z{self.broker.tail.newest.offset}"
+        await self._written(*topic_records(name))
+        await self._written(self.dice.choice((
+            messages.EndTransactionRecord(), messages.AbortTransactionRecord(reason="no"))))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_replayed_history_leaves_the_state_of_the_one_that_lived_through_it(seed):
+    dice = random.Random(seed)
+
+    async def lived():
+        history = History(dice)
+        await published(history.broker.publisher, history.live(40))
+        return history
+
+    async def replayed(batches):
+        broker = Broker()
+        while batches:
+            # What is read at once may hold several appends.
+            count = dice.randrange(1, 7)
+            some, batches = batches[:count], batches[count:]
+            broker.tail.push(broker.tail.fold(MetadataBatch(
+                some[-1].last_offset, some[-1].epoch, [one for batch in some
+                                                       for one in batch.records])))
+        await published(broker.publisher, broker.tail.wait(broker.tail.newest.offset))
+        return broker
+
+    history = asyncio.run(lived())
+    again = asyncio.run(replayed(list(history.log.batches)))
+    assert again.state() == history.broker.state(), seed
