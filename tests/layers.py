@@ -1,9 +1,9 @@
-"""Which package may import which: DESIGN's tree as ranks, and a reader of imports.
+"""Which package may import which: the tree as ranks, and a reader of imports.
 
 Owns: nothing.
 Called by: tests.tidy.
 Invariants: (1) a module imports only what has a lower rank, or its own package.
-Source: the layer order of DESIGN.md and CONVENTIONS.md.
+Source: docs/ARCHITECTURE.md, The file map.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""The rules of CONVENTIONS.md that a program can check: `python -m tests.tidy`, `make tidy`.
+"""The rules of the code that a program can check: `python -m tests.tidy`, `make tidy`.
 
 Owns: nothing.
 Called by: test_tidy.py, make.

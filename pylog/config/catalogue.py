@@ -5,7 +5,7 @@ Called by: config.values and config.settings; docs/settings.md is generated from
 Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
   limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
   with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.
-Source: the ConfigDef tables inside Kafka 4.3.1's jars; PROTOCOL.md section 3.
+Source: the ConfigDef tables inside Kafka 4.3.1's jars.
 
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
   type: boolean, string, class, password, short, int, long, double, list (words between commas).
@@ -794,7 +794,7 @@ BROKER = (
 )
 
 # pylog's own. The flush: Kafka's answer means page cache only, and a power cut then loses
-# acknowledged records (FAULTS.md). The walk and the size limit: bench/ shows what each costs.
+# acknowledged records. The walk and the size limit: bench/ shows what each costs.
 OWN = (
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),

@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: config.settings; api.topics (CreateTopics) and api.configs through pylog.config.
 Invariants: (1) what validate_topic_configs lets pass, topic_config can apply.
-Source: Kafka's topic settings and their cross checks, as observed (PROTOCOL.md section 3).
+Source: Kafka's topic settings and their cross checks, as observed on Kafka 4.3.
 """
 
 from . import catalogue, values

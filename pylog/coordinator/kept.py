@@ -5,7 +5,7 @@ Called by: coordinator.service; find() on the event loop, write() on a worker th
 Invariants: (1) a partition's entries hold every record up to its applied offset, perhaps later ones
   too: replaying those again changes nothing; (2) an applied offset is written after all entries
   below it, and after the log is on disk up to there; (3) losing the entries loses nothing.
-Source: DESIGN: the log is the truth, LMDB is the map.
+Source: none; the log is the truth, LMDB is the map.
 
 Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
 group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the

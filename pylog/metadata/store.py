@@ -6,7 +6,7 @@ Invariants: (1) every entry says up to which offset of its log it holds; (2) los
   nothing; (3) the clean mark is gone, on disk, before anything is appended; (4) a damaged file is
   found before it is used: after a clean stop by the checksum beside it, else by a process that
   reads all of it and may die of it; (5) the image and checkpoints carry checksums of their own.
-Source: DESIGN: the log is the truth, LMDB is the map.
+Source: none; the log is the truth, LMDB is the map.
 
 Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a
 Checkpoint).

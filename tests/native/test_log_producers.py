@@ -1,4 +1,4 @@
-"""Idempotent producers: what the log takes, answers from memory and refuses (FAULTS.md 140-147)."""
+"""Idempotent producers: what the log takes, answers from memory and refuses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fetches that no consumer should send: FAULTS 3.6, rows 178 to 187.
+"""Fetches that no consumer should send, one test each.
 
 The expected codes are those of Apache Kafka 4.3 unless a row says that ours differs, and why.
 """

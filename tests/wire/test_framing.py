@@ -1,4 +1,4 @@
-"""Frames and headers that no client should send: FAULTS 3.1, rows 1 to 48, one test each.
+"""Frames and headers that no client should send, one test each.
 
 The expected outcomes are those of Apache Kafka 4.3 unless a row says that ours differs.
 """
@@ -220,7 +220,7 @@ def test_46_a_partial_frame_that_trickles_in_is_kept(target):
 
 def test_47_connections_beyond_the_limit_per_address_are_closed(against, tmp_path):
     if against == "kafka":
-        pytest.skip("needs a broker of its own; seen in FAULTS 3.1")
+        pytest.skip("needs a broker of its own")
     with Brokerd(tmp_path, {"max.connections.per.ip": 50}) as broker:
         connections = [Connection(broker.port) for _ in range(120)]
         time.sleep(0.3)

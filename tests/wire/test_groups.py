@@ -1,4 +1,4 @@
-"""Groups at the wire: the same requests to Apache Kafka and to brokerd, and FAULTS 3.5's rows.
+"""Groups at the wire: the same requests to Apache Kafka and to brokerd, and hostile ones.
 
 The expected codes of the rows are those of Apache Kafka 4.3 unless a row says that ours differs.
 """
@@ -328,7 +328,7 @@ def test_a_key_type_that_nobody_knows_is_an_invalid_request(target):
             assert ask(connection, FIND, version, key="x", key_type=7)["error_code"] == 42
 
 
-# ---- the rows of FAULTS 3.5 ---------------------------------------------------------------------
+# ---- hostile requests -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

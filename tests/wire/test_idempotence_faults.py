@@ -1,4 +1,4 @@
-"""Sequences, epochs and producer ids: FAULTS 3.4, rows 140 to 151 and 161, one test each.
+"""Sequences, epochs and producer ids, one test each.
 
 The expected codes are those of Apache Kafka 4.3.
 """

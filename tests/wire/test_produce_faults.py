@@ -1,4 +1,4 @@
-"""Record batches that no producer should send: FAULTS 3.3, rows 87 to 139, one test each.
+"""Record batches that no producer should send, one test each.
 
 The expected codes are those of Apache Kafka 4.3 unless a row says that ours differs, and why.
 """

@@ -1,4 +1,4 @@
-"""Topics that no client should ask for: FAULTS 3.2, rows 49 to 76 and 84 to 86.
+"""Topics that no client should ask for, one test each.
 
 The expected codes are those of Apache Kafka 4.3 unless a row says that ours differs, and why.
 """
