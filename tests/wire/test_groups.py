@@ -328,7 +328,7 @@ def test_a_key_type_that_nobody_knows_is_an_invalid_request(target):
             assert ask(connection, FIND, version, key="x", key_type=7)["error_code"] == 42
 
 
-# ---- hostile requests -----------------------------------------------------------------------------
+# ---- hostile requests --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
