@@ -41,6 +41,7 @@ class ActiveController:
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
+        self._tried_offset = -1      # of the last snapshot that could not be written
 
     @property
     def _image(self) -> Image:
@@ -109,14 +110,24 @@ class ActiveController:
                 results = await _in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                for result in results if branches else ():
-                    await _in_thread(self._logs.discard_branch, result.topic_id)
-                return _refused(results + refused, error)
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.topic_id in self._image.topics_by_id))
+                for result in results:
+                    if result.error != ErrorCode.NONE:
+                        await _in_thread(self._logs.discard_branch, result.topic_id)
+            offset = self._image.offset
         await self._tail.wait(offset)
         return results + refused
+
+    async def _tried(self, records: list) -> LogError | None:
+        """Commits; what it returns kept some of the records, or all, from the log."""
+        try:
+            await self._commit(records)
+        except LogError as error:
+            return error
+        return None
 
     def _prepare_branches(self, results: list, branches: dict) -> list:
         """The results, with an error where the links cannot be made. Blocks."""
@@ -139,10 +150,11 @@ class ActiveController:
         async with self._deciding:
             records, results = controller.delete_topics(
                 self._image, topics, self._settings, mutations)
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.name not in self._image.topics))
+            offset = self._image.offset
         await self._tail.wait(offset)
         return results
 
@@ -196,7 +208,9 @@ class ActiveController:
     async def leave_offline(self, offline) -> None:
         """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
         async with self._deciding:
-            records = partitions.leave_offline(self._image, self._node_id, offline)
+            # A topic that was made again meanwhile has nothing there.
+            records = partitions.leave_offline(self._image, self._node_id, [
+                partition for partition in offline if self._logs.is_offline(*partition)])
             try:
                 offset = await self._commit(records)
             except LogError as error:
@@ -257,7 +271,8 @@ class ActiveController:
         """Makes records part of the log (2). Returns the offset to wait for."""
         for part in _parts(records):
             self._tail.push(await _in_thread(self._appended, part))
-        if self._image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
+        if self._image.offset - max(
+                self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
             await _in_thread(self._take_snapshot)
         return self._image.offset
 
@@ -268,8 +283,13 @@ class ActiveController:
 
     def _take_snapshot(self) -> None:
         image = self._image
-        self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
-        self._log.trim(image.offset + 1)
+        try:
+            self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
+            self._log.trim(image.offset + 1)
+        except (LogError, OSError) as error:
+            # The records that it is about are in the log: whoever decided them is answered.
+            self._tried_offset = image.offset
+            log.error("a snapshot could not be written", extra={"reason": str(error)})
 
 
 async def _in_thread(work, *args):
@@ -277,12 +297,13 @@ async def _in_thread(work, *args):
     return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
-def _refused(results: list, error: LogError) -> list:
-    """The results when their records could not be appended; None stays."""
+def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
+    """The results when their records could not be appended; None stays, and what is done."""
     log.error("metadata could not be appended", extra={"reason": str(error)})
-    return [result if result is None or result.error != ErrorCode.NONE else result._replace(
-        error=ErrorCode.of(error.code), message="the metadata log could not be written")
-        for result in results]
+    return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
+            else result._replace(error=ErrorCode.of(error.code),
+                                 message="the metadata log could not be written")
+            for result in results]
 
 
 def _after(image: Image, records: list) -> Image:

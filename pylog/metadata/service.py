@@ -64,7 +64,7 @@ class MetadataService:
         try:
             self.store = Store(logs.paths[0])
         except StoreError as error:
-            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
         clean = logs.disks.take_clean_marks(self.store.take_clean_mark())
         checkpoints = self.store.load_checkpoints()
         try:
@@ -86,7 +86,10 @@ class MetadataService:
             [(topic.name, topic.id, local_roles(topic, self._node_id),
               image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self.store)
-        self.controller.leave_offline_now(logs.take_failed())
+        try:
+            self.controller.leave_offline_now(logs.take_failed())
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
         self.tail.begin()
 
     def _follow_log(self) -> None:

@@ -51,6 +51,14 @@ class NoLogs:
 
     offline = ()
 
+    @staticmethod
+    def is_offline(name, index):
+        return True
+
+    @staticmethod
+    def discard_branch(topic_id):
+        return None
+
     def create(self, name, topic_id, roles, overrides):
         self.topics[name] = (topic_id, roles, overrides)
 
