@@ -80,6 +80,7 @@ static bool log_append_must_roll(const struct log *log, struct segment *s, size_
 static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
+    assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
         ssize_t n = disk->pwrite(s->fd, bytes, len, at);

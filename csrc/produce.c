@@ -277,9 +277,11 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return;
+    /* The limit is on what is stored; what arrived was held against it before. */
+    size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
     int recoded =
         batch_recompress(p->records, p->len, config.compression_codec, config.compression_level,
-                         config.inflated_bytes_max, in, &p->recoded, &p->len);
+                         config.inflated_bytes_max, bytes_max, in, &p->recoded, &p->len);
     if (recoded == 0) recoded = batch_parse(p->recoded, p->len, &p->summary->header);
     if (recoded != 0) {
         p->error = batch_error_code(recoded);
@@ -351,8 +353,9 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
     }
     if (version >= 8) {
-        /* A checksum or a sequence has nothing to add to its error code. */
-        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE;
+        /* As in Kafka, these have nothing to add to their error codes. */
+        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
+                    p->check != BATCH_E_TOO_LARGE;
         const char *text = told ? batch_error_text(p->check) : NULL;
         uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
