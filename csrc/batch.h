@@ -16,7 +16,7 @@
 enum {
     BATCH_LOG_OVERHEAD = 12, /* bytes before what batchLength counts */
     BATCH_HEADER_BYTES = 61,
-    BATCH_BYTES_MAX = 1 << 30, /* the whole of it; what is longer is none: to nobody's log or reader */
+    BATCH_BYTES_MAX = 1 << 30, /* the whole; what is longer is no batch, to writers and readers */
     BATCH_BAD_RECORDS_MAX = 32 /* record errors that one answer names */
 };
 

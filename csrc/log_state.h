@@ -185,7 +185,8 @@ void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
 void log_wait_fail(struct log *log, int32_t status);
 
 /* log_open.c */
-/* A reference on a log that was found in dir->logs, under logs_lock. False: its last one is gone. */
+/* A reference on a log that was found in dir->logs, under logs_lock. False: its last one is gone.
+ */
 bool log_try_retain(struct log *log);
 int log_storage_error(struct log *log, int error,
                       const char *call); /* -errno to a log_error; may take the dir offline */

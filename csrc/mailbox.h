@@ -43,8 +43,8 @@ bool mailbox_leave(struct mailbox *m, const struct letter *l);
 /* Wakes a reader that sleeps although there are letters. */
 void mailbox_ring(struct mailbox *m);
 
-/* Reader only: moves up to `max` letters out, those of links first, each kind in order. The reader is awake: posts write no eventfd
- * until it arms again. */
+/* Reader only: moves up to `max` letters out, those of links first, each kind in order. The
+ * reader is awake: posts write no eventfd until it arms again. */
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max);
 /* Reader only: LETTER_WAKEs were dropped since the last call, so whoever waits must look again. */
 bool mailbox_overflowed(struct mailbox *m);

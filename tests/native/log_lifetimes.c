@@ -1,5 +1,5 @@
-/* Logs that are opened and let go of while their directory is flushed, settled and failed by others.
- * Usage: log_lifetimes DIRECTORY SCENE ROUNDS. Exit 0, or 1 with a line on stderr. */
+/* Logs that are opened and let go of while others flush and settle their directory. Usage:
+ * log_lifetimes DIRECTORY SCENE ROUNDS. Exit 0, or 1 with a line on stderr. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
