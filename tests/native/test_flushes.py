@@ -80,3 +80,21 @@ def test_a_log_is_flushed_at_the_message_that_its_setting_names(directory):
         while one.flushed_offset < already + 6 and time.monotonic() < end_s:
             time.sleep(0.005)
         assert one.flushed_offset == already + 6
+
+
+def test_a_slot_is_told_of_a_log_that_is_closed_and_lets_it_go(directory):
+    one, waits = opened(directory), FlushWaits(2)
+    for slot in range(2):
+        assert not waits.wait(slot, one, 10)
+    one.release()
+    assert sorted(told(waits)) == [0, 1]
+    with pytest.raises(log.LogDeleted):
+        waits.wait(0, one, 10)
+
+
+def test_waits_for_a_log_that_was_closed_may_be_dropped(directory):
+    one, waits = opened(directory), FlushWaits(1)
+    assert not waits.wait(0, one, 10)
+    one.close(NOW)
+    del waits
+    opened(directory).append(make(1), NOW)
