@@ -3,8 +3,8 @@
 Owns: one native waiter per slot, and the mailbox that their letters come to.
 Called by: coordinator.store, on the event loop.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
-  reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way, so that the mailbox never
-  overflows.
+  reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
+  so that the mailbox never overflows.
 Source: csrc/log.h (log_wait), csrc/mailbox.h.
 """
 
@@ -56,7 +56,7 @@ cdef class FlushWaits:
             c.mailbox_free(self.box)
 
     cdef void let_go(self, int slot) noexcept:
-        """Whoever posted may still be about to unlink the waiter: that must not hit the next wait."""
+        # Whoever posted may still be about to unlink the waiter: that must not hit the next wait.
         cdef c.log_t *log = self.logs[slot]
         if log != NULL:
             self.logs[slot] = NULL
