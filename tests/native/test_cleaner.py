@@ -182,7 +182,7 @@ def test_append_times_are_those_of_the_append_after_every_pass(directory, codec)
             changed += header.record_count != old.record_count
         assert changed > 0
         first = {}
-        for header, data in after:
+        for _, data in after:
             for row in batch.records(data):
                 first.setdefault(row[1], row[0])
         for time_ms, offset in first.items():
