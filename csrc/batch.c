@@ -105,6 +105,9 @@ int batch_parse(const uint8_t *p, size_t len, struct batch_header *h) {
         h->batch_length > INT32_MAX - BATCH_LOG_OVERHEAD) {
         return BATCH_E_LENGTH;
     }
+    if (batch_bytes(h) > BATCH_BYTES_MAX) {
+        return BATCH_E_TOO_LARGE;
+    }
     if (len < BATCH_HEADER_BYTES) {
         return BATCH_E_SHORT;
     }
@@ -225,7 +228,7 @@ int batch_check(const uint8_t *p, size_t len, const struct batch_rules *rules, s
     }
     int rc = batch_parse(p, len, h);
     if (rc < 0) {
-        return rc;
+        return rc == BATCH_E_TOO_LARGE && len < batch_bytes(h) ? BATCH_E_SHORT : rc;
     }
     if (len != batch_bytes(h)) {
         return len < batch_bytes(h) ? BATCH_E_SHORT : BATCH_E_MANY;

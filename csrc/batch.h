@@ -16,6 +16,7 @@
 enum {
     BATCH_LOG_OVERHEAD = 12, /* bytes before what batchLength counts */
     BATCH_HEADER_BYTES = 61,
+    BATCH_BYTES_MAX = 1 << 30, /* the whole; what is longer is no batch, to writers and readers */
     BATCH_BAD_RECORDS_MAX = 32 /* record errors that one answer names */
 };
 
@@ -40,7 +41,7 @@ enum batch_error {
     BATCH_E_CODEC = -10,       /* codec id above 4 */
     BATCH_E_INFLATE = -11,     /* compressed bytes that do not inflate */
     BATCH_E_INFLATE_MAX = -12, /* inflated size over the cap */
-    BATCH_E_TOO_LARGE = -13,   /* whole batch over max.message.bytes */
+    BATCH_E_TOO_LARGE = -13,   /* whole batch over max.message.bytes or BATCH_BYTES_MAX */
     BATCH_E_CONTROL = -14,     /* control bit from a client */
     BATCH_E_SEQUENCE = -15,    /* producer id without sequence */
     BATCH_E_BASE_OFFSET = -16, /* a producer's base offset is not 0 */
@@ -74,8 +75,8 @@ static inline int batch_codec(const struct batch_header *h) {
     return h->attributes & BATCH_CODEC_MASK;
 }
 
-/* Reads the header. 0, or BATCH_E_SHORT (fewer than 61 bytes), _LENGTH, _MAGIC, _OLD_MAGIC. Does
- * not look at the CRC, nor whether the whole batch is there. */
+/* Reads the header. 0, or BATCH_E_SHORT (fewer than 61 bytes), _LENGTH, _MAGIC, _OLD_MAGIC,
+ * _TOO_LARGE. Does not look at the CRC, nor whether the whole batch is there. */
 int batch_parse(const uint8_t *p, size_t len, struct batch_header *h);
 
 /* Compares the CRC of the whole batch at `p` (batch_bytes(h) must be readable). 0 or BATCH_E_CRC.
@@ -148,8 +149,8 @@ int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *p
                    size_t plain_len, uint8_t **out, size_t *out_len);
 
 /* Re-encodes a batch with another codec (CODEC_NONE: plain), same records, CRC recomputed. *out is
- * malloc'd. 0 or error. */
+ * malloc'd. 0 or error: BATCH_E_TOO_LARGE when it would be longer than bytes_max. */
 int batch_recompress(const uint8_t *p, size_t len, int codec, int level, int64_t inflated_bytes_max,
-                     struct inflater *in, uint8_t **out, size_t *out_len);
+                     size_t bytes_max, struct inflater *in, uint8_t **out, size_t *out_len);
 
 #endif

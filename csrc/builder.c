@@ -17,8 +17,7 @@
 enum {
     BUILDER_ROOM_MIN = 2048,
     BUILDER_POOLED_BYTES_MIN = 16 * 1024, /* below, malloc's own lists are as good */
-    BUILDER_VARINTS_BYTES_MAX = 64, /* all that a record has beside key, value and headers */
-    BUILDER_BATCH_BYTES_MAX = 1 << 30
+    BUILDER_VARINTS_BYTES_MAX = 64 /* all that a record has beside key, value and headers */
 };
 
 uint32_t builder_murmur2(const uint8_t *key, size_t len) {
@@ -156,7 +155,7 @@ int builder_append(struct builder *b, const struct builder_record *r) {
     if (UNLIKELY(at + bytes > b->bytes_max && b->count > 0)) {
         return BUILDER_FULL;
     }
-    if (UNLIKELY(at + bytes > BUILDER_BATCH_BYTES_MAX || b->count == INT32_MAX)) {
+    if (UNLIKELY(at + bytes > BATCH_BYTES_MAX || b->count == INT32_MAX)) {
         return BUILDER_E_SIZE;
     }
     if (UNLIKELY(at + bytes > b->room) && !builder_grow(b, at + bytes)) {

@@ -6,6 +6,7 @@
  * answer (fetch_answer.c). */
 #include "fetch_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,7 @@ static int find_verdict(const struct fetch *f, const struct serve_request *r,
 }
 
 static void set_topic(struct fetch_part *p, struct topic *topic) {
+    assert(p->waiter.mailbox == NULL && (p->log == NULL || p->topic != NULL));
     if (p->topic != NULL) topic_release(p->topic);
     p->topic = topic;
     p->log = NULL;
@@ -271,6 +273,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
 }
 
 static int16_t check_epochs(struct fetch_part *p) {
+    assert(p->topic != NULL && p->log != NULL);
     /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
     if (log_failed(p->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE;
     int32_t epoch = log_leader_epoch(p->log);

@@ -4,6 +4,7 @@
  * while requests still use the old one. */
 #include "grants.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,11 +64,15 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
 }
 
 void topic_retain(struct topic *t) {
-    atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
+    int before = atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
+    assert(before > 0);
+    (void)before;
 }
 
 void topic_release(struct topic *t) {
-    if (atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel) != 1) return;
+    int before = atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
     for (int32_t i = 0; i < t->partition_count; i++)
         if (t->partitions[i] != NULL) log_release(t->partitions[i]);
     free(t->partitions);

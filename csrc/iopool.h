@@ -6,9 +6,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "mailbox.h"
+
 enum { IOPOOL_THREADS_MAX = 256 };
 
-struct mailbox;
 struct iopool;
 
 struct iojob {
@@ -17,6 +18,7 @@ struct iojob {
                void *worker_scratch); /* on a worker; the result becomes the letter's status */
     struct mailbox *mailbox;          /* NULL: nobody is told (run frees or releases by itself) */
     uint64_t token;                   /* LETTER_IO_DONE with this token and data = the job */
+    struct letter_link done;          /* that letter: it needs no room in the mailbox */
     bool patient; /* goes after the others, takes with its kind at most half the workers, and gives
                      way to every thread that wakes up (slices.h) */
 };

@@ -80,6 +80,7 @@ static bool log_append_must_roll(const struct log *log, struct segment *s, size_
 static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
+    assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
         ssize_t n = disk->pwrite(s->fd, bytes, len, at);
@@ -103,6 +104,8 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     pthread_mutex_lock(&log->view_lock);
+    assert(end >= atomic_load_explicit(&log->end_offset, memory_order_relaxed));
+    assert(atomic_load_explicit(&log->flushed, memory_order_relaxed) <= end);
     atomic_fetch_add_explicit(&log->size_bytes,
                               bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
                               memory_order_relaxed);
@@ -276,6 +279,7 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
 /* The end of an empty log, whose files are not made yet. */
 static void log_end_at(struct log *log, int64_t offset) {
     pthread_mutex_lock(&log->view_lock);
+    log->truncations++; /* A flush under way may have noted an end above this one. */
     atomic_store(&log->end_offset, offset);
     atomic_store(&log->flushed, offset);
     pthread_mutex_unlock(&log->view_lock);
@@ -297,7 +301,8 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     while (result == 0 && at < len) {
         if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
             result = LOG_E_CORRUPT;
-        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0)
+        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0 ||
+                 h.base_offset > LOG_OFFSET_MAX)
             result = LOG_E_RANGE;
         else if (batch_check_crc(batches + at, &h) != 0)
             result = LOG_E_CORRUPT;

@@ -375,7 +375,8 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
                                           (h->attributes & BATCH_CONTROL) != 0 && ended == 0,
                                       .stays = c->beside_damage || is_last_of_producer(c, h)};
     int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
-    if (result < 0 && cannot_be_opened(c, h, result))
+    /* Too large: what is left of it takes more room than all of it did. */
+    if (result == BATCH_E_TOO_LARGE || (result < 0 && cannot_be_opened(c, h, result)))
         kept = (struct clean_kept){p, batch_bytes(h), 0, 0};
     else if (result < 0)
         return batch_failure(result);

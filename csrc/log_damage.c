@@ -15,7 +15,6 @@
 enum {
     DAMAGE_WINDOW_BYTES = 1 << 20,
     DAMAGE_HOLES_MAX = 1 << 16,
-    DAMAGE_BATCH_BYTES_MAX = 1 << 30,
     DAMAGE_MAGIC_AT = 16
 };
 
@@ -93,7 +92,7 @@ bool segment_batch_fits(int64_t base_offset, const struct batch_header *h, int64
 /* 1: a whole batch with the right CRC is at `position`. */
 static int damage_check(struct damage_search *d, int64_t position, const struct batch_header *h) {
     size_t len = batch_bytes(h);
-    if ((int64_t)len > d->end - position || len > DAMAGE_BATCH_BYTES_MAX) return 0;
+    if ((int64_t)len > d->end - position) return 0;
     if (len > d->batch_room) {
         uint8_t *bytes = realloc(d->batch, len);
         if (bytes == NULL) return LOG_E_MEMORY;

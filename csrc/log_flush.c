@@ -1,6 +1,7 @@
 /* One log's flush: every segment past the flushed offset, its names and epochs; then the end is
  * published and waiters wake. Who flushes when is flusher.c's. A failed flush is never tried again:
  * the pages that it was about may be gone. The directory is offline from then on. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -96,6 +97,7 @@ static int log_flush_names(struct log *log) {
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     pthread_mutex_lock(&log->view_lock);
     bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
+    assert(!moved || target <= atomic_load(&log->end_offset));
     if (moved) atomic_store(&log->flushed, target);
     if (moved) log_witness_flushed(log);
     pthread_mutex_unlock(&log->view_lock);

@@ -8,7 +8,6 @@
 #include "log_state.h"
 
 enum {
-    LOG_LOOKUP_BATCH_BYTES_MAX = 1 << 30,
     LOG_LOOKUP_ATTEMPTS = 16
 };
 
@@ -40,7 +39,6 @@ struct log_lookup_batch {
 
 static int log_lookup_load(struct segment *s, int64_t position, struct log_lookup_batch *batch) {
     size_t len = batch_bytes(&batch->header);
-    if (len > LOG_LOOKUP_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
     if ((batch->bytes = malloc(len)) == NULL) return LOG_E_MEMORY;
     int result = segment_read(s, position, batch->bytes, len);
     return result;

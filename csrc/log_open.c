@@ -374,6 +374,30 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
     return log_open_as(dir, name, topic_id, config, checkpoint, now_ms, out);
 }
 
+/* From here on the directory's flushes know it: its ends must be those of its batches. */
+static void log_enlist(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    assert(atomic_load(&log->flushed) <= atomic_load(&log->end_offset));
+    pthread_mutex_lock(&dir->logs_lock);
+    log->dir_next = dir->logs;
+    if (log->dir_next != NULL) log->dir_next->dir_prev = log;
+    dir->logs = log;
+    log->listed = true;
+    pthread_mutex_unlock(&dir->logs_lock);
+}
+
+static void log_delist(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    pthread_mutex_lock(&dir->logs_lock);
+    if (log->dir_prev != NULL)
+        log->dir_prev->dir_next = log->dir_next;
+    else
+        dir->logs = log->dir_next;
+    if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
+    log->listed = false;
+    pthread_mutex_unlock(&dir->logs_lock);
+}
+
 int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
                 const struct log_config *config, const struct log_checkpoint *checkpoint,
                 int64_t now_ms, struct log **out) {
@@ -387,11 +411,6 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
         free(log);
         return LOG_E_MEMORY;
     }
-    pthread_mutex_lock(&dir->logs_lock);
-    log->dir_next = dir->logs;
-    if (log->dir_next != NULL) log->dir_next->dir_prev = log;
-    dir->logs = log;
-    pthread_mutex_unlock(&dir->logs_lock);
     int result = 0;
     if (checkpoint->clean) {
         result = log_open_clean(log, checkpoint);
@@ -407,25 +426,33 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
         log_release(log);
         return result;
     }
+    log_enlist(log);
     *out = log;
     return 0;
 }
 
 void log_retain(struct log *log) {
-    atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed);
+    uint32_t before = atomic_fetch_add_explicit(&log->references, 1, memory_order_relaxed);
+    assert(before > 0); /* Who finds a log in a list uses log_try_retain. */
+    (void)before;
+}
+
+bool log_try_retain(struct log *log) {
+    uint32_t before = atomic_load_explicit(&log->references, memory_order_relaxed);
+    while (before > 0)
+        if (atomic_compare_exchange_weak_explicit(&log->references, &before, before + 1,
+                                                  memory_order_acq_rel, memory_order_relaxed))
+            return true;
+    return false;
 }
 
 void log_release(struct log *log) {
-    if (log == NULL || atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel) != 1)
-        return;
-    struct log_dir *dir = log->home->dir;
-    pthread_mutex_lock(&dir->logs_lock);
-    if (log->dir_prev != NULL)
-        log->dir_prev->dir_next = log->dir_next;
-    else
-        dir->logs = log->dir_next;
-    if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
-    pthread_mutex_unlock(&dir->logs_lock);
+    if (log == NULL) return;
+    uint32_t before = atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
+    if (log->listed) log_delist(log);
+    assert(atomic_load(&log->references) == 0);
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) assert(log->waiters[kind] == NULL);
     log_witness_give_back(log);
     for (uint32_t i = 0; i < log->segment_count; i++) segment_release(log->segments[i]);

@@ -45,8 +45,7 @@ const char *log_file_extension(const char *name, int64_t *offset) {
             __builtin_add_overflow(value, name[i] - '0', &value))
             return NULL;
     }
-    /* A segment's offsets reach INT32_MAX above its first, and a log goes on behind them. */
-    if (value > INT64_MAX - 2 * (int64_t)INT32_MAX) return NULL;
+    if (value > LOG_OFFSET_MAX) return NULL;
     *offset = value;
     return name[20] == '.' ? name + 21 : NULL;
 }

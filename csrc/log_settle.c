@@ -23,7 +23,8 @@ static bool log_settle_due(struct log *log) {
             log_marked(&log->files_marks) || log_marked(&log->epochs_marks));
 }
 
-/* References to the directory's logs: all, or those with something to flush. */
+/* References to the directory's logs: all, or those with something to flush. Not to those that are
+ * being opened or let go of. */
 static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_t *count) {
     uint32_t n = 0;
     *count = 0;
@@ -31,8 +32,7 @@ static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_
     for (struct log *log = dir->logs; log != NULL; log = log->dir_next) n++;
     struct log_settle *list = calloc(n + 1, sizeof *list);
     for (struct log *log = dir->logs; log != NULL && list != NULL; log = log->dir_next) {
-        if (!all && !log_settle_due(log)) continue;
-        log_retain(log);
+        if ((!all && !log_settle_due(log)) || !log_try_retain(log)) continue;
         list[(*count)++].log = log;
     }
     pthread_mutex_unlock(&dir->logs_lock);

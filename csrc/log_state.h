@@ -26,6 +26,10 @@ enum {
     LOG_DAMAGES_MAX = 1024
 };
 
+/* Of a segment or a batch's base offset: a segment's offsets reach INT32_MAX above its first, and a
+ * log goes on behind them. */
+#define LOG_OFFSET_MAX (INT64_MAX - 2 * (int64_t)INT32_MAX)
+
 /* A path below the log directory that is to be unlinked (a directory: with its files) when its time
  * has come. */
 struct log_dir_removal {
@@ -94,7 +98,8 @@ struct log_hint {
 struct log {
     _Atomic uint32_t references;
     struct segment_home *home;
-    struct log *dir_next, *dir_prev; /* logs_lock */
+    struct log *dir_next, *dir_prev; /* logs_lock, as is the next */
+    bool listed;                     /* in dir->logs: opened whole */
     struct log *flush_next,
         *slow_next;                 /* the flusher's, with the next two lines: dir->flush_lock */
     bool flush_wanted, slow_wanted; /* queued */
@@ -180,6 +185,9 @@ void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
 void log_wait_fail(struct log *log, int32_t status);
 
 /* log_open.c */
+/* A reference on a log that was found in dir->logs, under logs_lock. False: its last one is gone.
+ */
+bool log_try_retain(struct log *log);
 int log_storage_error(struct log *log, int error,
                       const char *call); /* -errno to a log_error; may take the dir offline */
 void log_tune_last(struct log *log, struct segment *s);

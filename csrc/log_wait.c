@@ -28,10 +28,12 @@ static void log_wait_unlink(struct log *log, struct log_waiter *w) {
     atomic_fetch_sub(&log->waiting[w->wait_for], 1);
 }
 
-/* A mailbox that is full keeps its waiter linked for the next event. */
 static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status) {
     struct letter letter = {.kind = LETTER_WAKE, .status = status, .token = w->token, .data = w};
-    if (mailbox_post(w->mailbox, &letter)) log_wait_unlink(log, w);
+    bool posted = mailbox_post(w->mailbox, &letter);
+    assert(posted && "a mailbox refuses no LETTER_WAKE");
+    (void)posted;
+    log_wait_unlink(log, w);
 }
 
 bool log_wait(struct log *log, struct log_waiter *waiter) {

@@ -8,7 +8,6 @@
 #include "log_state.h"
 
 enum {
-    LOG_WALK_BATCH_BYTES_MAX = 1 << 30,
     LOG_WALK_WINDOW_BYTES = 256 << 10,
     LOG_WALK_TOLD_BYTES = 4 << 20
 };
@@ -21,7 +20,6 @@ struct log_walk_buffer {
 static int log_walk_check(const struct segment_scan *scan, const struct batch_header *h,
                           struct log_walk_buffer *buffer) {
     size_t len = batch_bytes(h), within = (size_t)(scan->position - scan->window_position);
-    if (len > LOG_WALK_BATCH_BYTES_MAX) return LOG_E_CORRUPT;
     if (within + len <= scan->window_bytes)
         return batch_check_crc(scan->window + within, h) == 0 ? 0 : LOG_E_CORRUPT;
     if (len > buffer->room) {

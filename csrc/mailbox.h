@@ -14,6 +14,12 @@ struct letter {
     uint64_t size;
 };
 
+/* A letter with room of its own, part of what it tells of: it can always be posted. */
+struct letter_link {
+    struct letter_link *next;
+    struct letter letter;
+};
+
 /* Kinds that lower layers post: the one vocabulary that log, iopool and reactor share. */
 enum letter_kind { LETTER_WAKE = 1, LETTER_IO_DONE = 2, LETTER_FIRST_FREE = 16 };
 
@@ -23,9 +29,13 @@ void mailbox_free(struct mailbox *m);
 int mailbox_fd(const struct mailbox *m);
 
 /* Any thread. LETTER_WAKEs take at most half of the room; those beyond are dropped, and
- * mailbox_overflowed says so. False when full (the limit is sized so that this is a bug or a flood;
- * the poster decides). */
+ * mailbox_overflowed says so: for them it is never false. False when full, in a flood: the poster
+ * waits, or does without. */
 bool mailbox_post(struct mailbox *m, const struct letter *l);
+
+/* The same for a letter that must arrive: it takes none of the room. The link is the reader's from
+ * now on, until mailbox_take has copied the letter out. */
+void mailbox_post_link(struct mailbox *m, struct letter_link *link);
 
 /* As mailbox_post, but the reader is not woken: mailbox_ring follows, for all that was left. A
  * reader that is awake takes it at its own time. Not for LETTER_WAKEs. */
@@ -33,8 +43,8 @@ bool mailbox_leave(struct mailbox *m, const struct letter *l);
 /* Wakes a reader that sleeps although there are letters. */
 void mailbox_ring(struct mailbox *m);
 
-/* Reader only: moves up to `max` letters out, in order. The reader is awake: posts write no eventfd
- * until it arms again. */
+/* Reader only: moves up to `max` letters out, those of links first, each kind in order. The
+ * reader is awake: posts write no eventfd until it arms again. */
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max);
 /* Reader only: LETTER_WAKEs were dropped since the last call, so whoever waits must look again. */
 bool mailbox_overflowed(struct mailbox *m);

@@ -5,6 +5,7 @@
  * in place until the batches are appended (they are stamped there). */
 #include "serve_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +14,9 @@
 enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000 };
 
 struct produce_part {
-    struct topic *topic; /* one reference; NULL when not granted */
+    struct topic *topic; /* one reference; NULL when not granted. Changed by set_topic alone */
     const uint8_t *key;  /* the topic as the request named it: name or id, in the body */
-    struct log *log;     /* borrowed through topic */
+    struct log *log;     /* borrowed through topic: NULL when that is */
     uint8_t *records;    /* in the body, or recoded */
     uint8_t *recoded;    /* owned: after compression.type */
     size_t len;
@@ -43,13 +44,29 @@ struct produce {
     struct produce_part parts_inline[PARTS_INLINE];
 };
 
+/* Takes the reference on `topic` over, and lets go of what stood there: log and topic go together.
+ * `error`: why the part is refused all the same. */
+static void set_topic(struct produce_part *p, struct topic *topic, int16_t error) {
+    assert(!p->waiting && (p->log == NULL || p->topic != NULL));
+    if (p->topic != NULL) topic_release(p->topic);
+    p->topic = topic;
+    p->log = NULL;
+    p->error = error;
+    if (topic == NULL || error != 0) return;
+    if (p->partition < 0 || p->partition >= topic->partition_count)
+        p->error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+    else if ((p->log = topic->partitions[p->partition]) == NULL)
+        p->error = topic->absent_error;
+}
+
 static void produce_free(struct serve_request *r) {
     struct produce *q = r->state;
     if (q == NULL) return;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (p->waiting) log_unwait(p->log, &p->waiter);
-        if (p->topic != NULL) topic_release(p->topic);
+        p->waiting = false;
+        set_topic(p, NULL, 0);
         free(p->recoded);
         free(p->summary);
     }
@@ -196,13 +213,7 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
         } else if (topic != NULL) {
             topic_retain(topic);
         }
-        p->topic = topic;
-        p->error = error;
-        if (topic == NULL || error != 0) continue;
-        if (p->partition < 0 || p->partition >= topic->partition_count)
-            p->error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
-        else if ((p->log = topic->partitions[p->partition]) == NULL)
-            p->error = topic->absent_error;
+        set_topic(p, topic, error);
     }
     return complete;
 }
@@ -266,9 +277,11 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return;
+    /* The limit is on what is stored; what arrived was held against it before. */
+    size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
     int recoded =
         batch_recompress(p->records, p->len, config.compression_codec, config.compression_level,
-                         config.inflated_bytes_max, in, &p->recoded, &p->len);
+                         config.inflated_bytes_max, bytes_max, in, &p->recoded, &p->len);
     if (recoded == 0) recoded = batch_parse(p->recoded, p->len, &p->summary->header);
     if (recoded != 0) {
         p->error = batch_error_code(recoded);
@@ -299,6 +312,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->error = log_error_code(LOG_E_FULL);
         return;
     }
+    assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     if (error != 0) {
         p->error = log_error_code(error);
@@ -339,8 +353,9 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
     }
     if (version >= 8) {
-        /* A checksum or a sequence has nothing to add to its error code. */
-        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE;
+        /* As in Kafka, these have nothing to add to their error codes. */
+        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
+                    p->check != BATCH_E_TOO_LARGE;
         const char *text = told ? batch_error_text(p->check) : NULL;
         uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
@@ -412,6 +427,7 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
     bool pending = false;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
+        assert(p->topic != NULL || (p->log == NULL && p->error != 0));
         if (p->error == 0)
             append_part(p, now_ms);
         else if (p->log != NULL)
@@ -475,13 +491,6 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     return SERVE_CLOSE;
 }
 
-static void drop_topics(struct produce *q) {
-    for (uint32_t i = 0; i < q->part_count; i++) {
-        if (q->parts[i].topic != NULL) topic_release(q->parts[i].topic);
-        q->parts[i].topic = NULL;
-    }
-}
-
 /* After a wake or at the deadline: what is still waiting, and what will never come. */
 static enum serve_status look_again(struct serve_request *r, struct produce *q, bool timed_out) {
     bool pending = false;
@@ -509,7 +518,6 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason) {
     struct produce *q = r->state;
     if (reason == SERVE_GRANTED) {
-        drop_topics(q);
         look_up(s, r, q, true);
         return check_all(s, r, q);
     }

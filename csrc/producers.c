@@ -2,6 +2,7 @@
  * linear probing. Removal rebuilds the table, for expiry removes many at once and is rare. */
 #include "producers.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,13 @@ static int32_t producers_first_sequence(const struct producers_batch *b) {
     return (int32_t)(((int64_t)b->last_sequence - b->offset_delta) & INT32_MAX);
 }
 
+/* The newest has age 0. The ring may begin at any slot: `batches` is read through this alone. */
+static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
+    assert(age < e->batch_count && e->batch_count <= PRODUCERS_BATCHES);
+    assert(e->newest < PRODUCERS_BATCHES);
+    return &e->batches[(e->newest + PRODUCERS_BATCHES - age) % PRODUCERS_BATCHES];
+}
+
 int producers_check(const struct producers *p, const struct batch_header *h,
                     struct producers_batch *seen) {
     const struct producers_entry *e = producers_find(p, h->producer_id);
@@ -78,13 +86,14 @@ int producers_check(const struct producers *p, const struct batch_header *h,
         return h->base_sequence == 0 || is_free ? yes : LOG_E_SEQUENCE;
     if (e->batch_count == 0) return yes;
     int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
-    for (uint32_t i = 0; i < e->batch_count; i++)
-        if (e->batches[i].last_sequence == last &&
-            producers_first_sequence(&e->batches[i]) == h->base_sequence) {
-            *seen = e->batches[i];
+    for (uint32_t age = 0; age < e->batch_count; age++) {
+        const struct producers_batch *b = producers_at(e, age);
+        if (b->last_sequence == last && producers_first_sequence(b) == h->base_sequence) {
+            *seen = *b;
             return 1;
         }
-    int32_t next = producers_sequence_add(e->batches[e->newest].last_sequence, 1);
+    }
+    int32_t next = producers_sequence_add(producers_at(e, 0)->last_sequence, 1);
     return h->base_sequence == next || is_free ? yes : LOG_E_SEQUENCE;
 }
 
@@ -126,10 +135,6 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     return 0;
 }
 
-static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
-    return &e->batches[(e->newest + PRODUCERS_BATCHES - age) % PRODUCERS_BATCHES];
-}
-
 void producers_recall(struct producers *p, const struct producers *older) {
     for (uint32_t i = 0; i < p->capacity; i++) {
         struct producers_entry *e = &p->slots[i];
@@ -143,9 +148,12 @@ void producers_recall(struct producers *p, const struct producers *older) {
         while (age < o->batch_count && producers_at(o, age)->last_offset != oldest->last_offset)
             age++;
         for (age++; age < o->batch_count && e->batch_count < PRODUCERS_BATCHES; age++) {
+            const struct producers_batch *b = producers_at(o, age);
+            /* Headers on a damaged disk may say anything. */
+            if (b->last_offset >= producers_at(e, e->batch_count - 1u)->last_offset) break;
             uint32_t slot =
                 ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
-            e->batches[slot] = *producers_at(o, age);
+            e->batches[slot] = *b;
             e->batch_count++;
         }
     }
@@ -177,7 +185,7 @@ void producers_end_before(struct producers *p, int64_t start) {
         struct producers_entry *e = &p->slots[i];
         if (e->producer_id == -1 || e->transaction_first_offset < 0) continue;
         if (e->transaction_first_offset < start && e->batch_count > 0 &&
-            e->batches[e->newest].last_offset < start)
+            producers_at(e, 0)->last_offset < start)
             e->transaction_first_offset = -1;
     }
 }
@@ -203,7 +211,7 @@ uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
         const struct producers_entry *e = &p->slots[i];
         if (e->producer_id == -1) continue;
         bool any = e->batch_count > 0;
-        const struct producers_batch *b = &e->batches[e->newest];
+        const struct producers_batch *b = any ? producers_at(e, 0) : NULL;
         put_i64(at, e->producer_id);
         put_i16(at + 8, e->epoch);
         put_i32(at + 10, any ? b->last_sequence : -1);

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256 };
+_Static_assert(REACTOR_LETTERS_MAX / 2 >= LETTERS_TURN, "wakes overflow what a turn leaves behind");
 
 int64_t reactors_now_ns(void) {
     struct timespec t;

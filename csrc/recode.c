@@ -66,10 +66,10 @@ int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *p
         return batch_inflate_error(rc);
     }
     size_t len = BATCH_HEADER_BYTES + payload_len;
-    uint8_t *batch = len > INT32_MAX ? NULL : malloc(len);
+    uint8_t *batch = len > BATCH_BYTES_MAX ? NULL : malloc(len);
     if (batch == NULL) {
         free(payload);
-        return BATCH_E_MEMORY;
+        return len > BATCH_BYTES_MAX ? BATCH_E_TOO_LARGE : BATCH_E_MEMORY;
     }
     memcpy(batch, header, BATCH_HEADER_BYTES);
     memcpy(batch + BATCH_HEADER_BYTES, payload, payload_len);
@@ -83,9 +83,21 @@ int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *p
     return 0;
 }
 
+/* Inflates, and not more than the batch may be when it stays plain. */
+static int batch_recode_plain(const uint8_t *p, const struct batch_header *h, int codec,
+                              uint64_t inflated_bytes_max, size_t bytes_max, struct inflater *in,
+                              uint8_t **plain, size_t *plain_len) {
+    uint64_t room = bytes_max < BATCH_HEADER_BYTES ? 0 : bytes_max - BATCH_HEADER_BYTES;
+    bool is_bound = codec == CODEC_NONE && room < inflated_bytes_max;
+    int rc = batch_inflate(p, h, is_bound ? room : inflated_bytes_max, in, plain, plain_len);
+    return is_bound && rc == BATCH_E_INFLATE_MAX ? BATCH_E_TOO_LARGE : rc;
+}
+
 int batch_recompress(const uint8_t *p, size_t len, int codec, int level, int64_t inflated_bytes_max,
-                     struct inflater *in, uint8_t **out, size_t *out_len) {
+                     size_t bytes_max, struct inflater *in, uint8_t **out, size_t *out_len) {
     struct batch_header h;
+    uint64_t inflated_max = inflated_bytes_max < 0 ? 0 : (uint64_t)inflated_bytes_max;
+    uint8_t *inflated = NULL;
     int rc = batch_parse(p, len, &h);
     if (rc < 0) {
         return rc;
@@ -93,17 +105,20 @@ int batch_recompress(const uint8_t *p, size_t len, int codec, int level, int64_t
     if (len < batch_bytes(&h)) {
         return BATCH_E_SHORT;
     }
-    if (batch_codec(&h) == CODEC_NONE) {
-        return batch_assemble(p, codec, level, p + BATCH_HEADER_BYTES,
-                              batch_bytes(&h) - BATCH_HEADER_BYTES, out, out_len);
+    const uint8_t *plain = p + BATCH_HEADER_BYTES;
+    size_t plain_len = batch_bytes(&h) - BATCH_HEADER_BYTES;
+    if (batch_codec(&h) != CODEC_NONE) {
+        rc = batch_recode_plain(p, &h, codec, inflated_max, bytes_max, in, &inflated, &plain_len);
+        plain = inflated;
     }
-    uint8_t *plain;
-    size_t plain_len;
-    rc = batch_inflate(p, &h, inflated_bytes_max < 0 ? 0 : (uint64_t)inflated_bytes_max, in, &plain,
-                       &plain_len);
     if (rc == 0) {
         rc = batch_assemble(p, codec, level, plain, plain_len, out, out_len);
-        free(plain);
+    }
+    free(inflated);
+    if (rc == 0 && *out_len > bytes_max) {
+        free(*out);
+        *out = NULL;
+        rc = BATCH_E_TOO_LARGE;
     }
     return rc;
 }

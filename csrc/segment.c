@@ -68,7 +68,9 @@ struct segment *segment_new(struct segment_home *home, int64_t base_offset, int6
 }
 
 void segment_retain(struct segment *s) {
-    atomic_fetch_add_explicit(&s->references, 1, memory_order_relaxed);
+    uint32_t before = atomic_fetch_add_explicit(&s->references, 1, memory_order_relaxed);
+    assert(before > 0);
+    (void)before;
 }
 
 /* Unmaps and closes; files_lock held, nobody has it pinned. */
@@ -87,7 +89,9 @@ static void segment_close(struct segment *s) {
 }
 
 void segment_release(struct segment *s) {
-    if (atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel) != 1) return;
+    uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
     pthread_mutex_lock(&s->home->dir->files_lock);
     if (atomic_load(&s->pins) >= 0) {
         assert(atomic_load(&s->pins) == 0);

@@ -327,9 +327,9 @@ def find_max_timestamp(const uint8_t[::1] batch not None):
 
 def recompress(
     const uint8_t[::1] batch not None, int codec, level: int | None = None,
-    int64_t inflated_bytes_max=INFLATED_BYTES_MAX,
+    int64_t inflated_bytes_max=INFLATED_BYTES_MAX, size_t bytes_max=csrc.BATCH_BYTES_MAX,
 ) -> bytes:
-    """The same records under another codec. Raises BatchError."""
+    """The same records under another codec, in bytes_max bytes at most. Raises BatchError."""
     cdef Inflater owner = borrow_inflater()
     cdef size_t size = batch.shape[0]
     cdef const uint8_t *p = &batch[0] if size else NULL
@@ -339,7 +339,7 @@ def recompress(
     cdef int rc
     with nogil:
         rc = csrc.batch_recompress(
-            p, size, codec, wanted, inflated_bytes_max, owner.inflater, &out, &out_size)
+            p, size, codec, wanted, inflated_bytes_max, bytes_max, owner.inflater, &out, &out_size)
     return_inflater(owner)
     return owned_bytes(rc, out, out_size)
 

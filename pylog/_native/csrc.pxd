@@ -34,7 +34,7 @@ cdef extern from "compress.h" nogil:
 
 # ---- batch.h
 cdef extern from "batch.h" nogil:
-    enum: BATCH_LOG_OVERHEAD, BATCH_HEADER_BYTES, BATCH_BAD_RECORDS_MAX
+    enum: BATCH_LOG_OVERHEAD, BATCH_HEADER_BYTES, BATCH_BYTES_MAX, BATCH_BAD_RECORDS_MAX
     enum: BATCH_CODEC_MASK, BATCH_LOG_APPEND_TIME, BATCH_TRANSACTIONAL, BATCH_CONTROL
     enum: BATCH_E_SHORT, BATCH_E_RECORD, BATCH_E_CODEC, BATCH_E_MEMORY
     int16_t batch_error_code(int error)
@@ -78,8 +78,8 @@ cdef extern from "batch.h" nogil:
     int batch_assemble(const uint8_t *header, int codec, int level, const uint8_t *plain,
                        size_t plain_len, uint8_t **out, size_t *out_len)
     int batch_recompress(const uint8_t *p, size_t len, int codec, int level,
-                         int64_t inflated_bytes_max, inflater *inflater, uint8_t **out,
-                         size_t *out_len)
+                         int64_t inflated_bytes_max, size_t bytes_max, inflater *inflater,
+                         uint8_t **out, size_t *out_len)
 
 # ---- columns.h
 cdef extern from "columns.h" nogil:

@@ -2,9 +2,9 @@
 
 Owns: one native waiter per slot, and the mailbox that their letters come to.
 Called by: coordinator.store, on the event loop.
-Invariants: (1) a slot waits for one offset of one log at a time; (2) a log with a linked waiter is
-  kept alive by its slot; (3) a slot has at most one letter under way, so that the mailbox never
-  overflows.
+Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
+  reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
+  so that the mailbox never overflows.
 Source: csrc/log.h (log_wait), csrc/mailbox.h.
 """
 
@@ -21,7 +21,7 @@ cdef enum:
     ROOM_PER_SLOT = 4
 
 
-# no_gc_clear: __dealloc__ needs the logs of what still waits (2).
+# no_gc_clear: __dealloc__ needs the directories of what still waits (2).
 @cython.final
 @cython.no_gc_clear
 cdef class FlushWaits:
@@ -29,30 +29,40 @@ cdef class FlushWaits:
 
     cdef c.mailbox *box
     cdef c.log_waiter *waiters
+    cdef c.log_t **logs
     cdef readonly int count
-    cdef list logs
+    # Whose memory the logs stand in.
+    cdef set directories
 
     def __cinit__(self, int count):
         assert count > 0, count
         self.count = count
-        self.logs = [None] * count
+        self.directories = set()
+        self.logs = <c.log_t **>calloc(count, sizeof(c.log_t *))
         self.waiters = <c.log_waiter *>calloc(count, sizeof(c.log_waiter))
         self.box = c.mailbox_new(<uint32_t>count * ROOM_PER_SLOT)
-        if self.waiters == NULL or self.box == NULL:
+        if self.waiters == NULL or self.logs == NULL or self.box == NULL:
             raise MemoryError("flush waiters")
         c.mailbox_arm(self.box)
 
     def __dealloc__(self):
         cdef int slot
-        cdef Log log
-        if self.waiters != NULL:
+        if self.waiters != NULL and self.logs != NULL:
             for slot in range(self.count):
-                if self.logs[slot] is not None:
-                    log = self.logs[slot]
-                    c.log_unwait(log.ptr, &self.waiters[slot])
-            free(self.waiters)
+                self.let_go(slot)
+        free(self.waiters)
+        free(self.logs)
         if self.box != NULL:
             c.mailbox_free(self.box)
+
+    cdef void let_go(self, int slot) noexcept:
+        # Whoever posted may still be about to unlink the waiter: that must not hit the next wait.
+        cdef c.log_t *log = self.logs[slot]
+        if log != NULL:
+            self.logs[slot] = NULL
+            with nogil:
+                c.log_unwait(log, &self.waiters[slot])
+                c.log_release(log)
 
     def fileno(self) -> int:
         return c.mailbox_fd(self.box)
@@ -61,27 +71,29 @@ cdef class FlushWaits:
         """Asks for everything up to and including `offset` to be flushed. True: it is already.
         Else the slot turns up in take(): when it is done, or when the log fails or goes."""
         cdef c.log_waiter *waiter
+        cdef c.log_t *held
         cdef bint done
         assert 0 <= slot < self.count, slot
-        assert self.logs[slot] is None, slot
+        assert self.logs[slot] == NULL, slot
         log.use()
         waiter = &self.waiters[slot]
         waiter.mailbox = self.box
         waiter.token = <uint32_t>slot
         waiter.offset = offset
         waiter.wait_for = c.LOG_WAIT_FLUSHED
-        self.logs[slot] = log
+        self.directories.add(log.log_dir)
+        held = self.logs[slot] = log.ptr
+        c.log_retain(held)
         with nogil:
-            done = c.log_wait(log.ptr, waiter)
+            done = c.log_wait(held, waiter)
         if done:
-            self.logs[slot] = None
+            self.let_go(slot)
         return done
 
     def take(self) -> list:
         """The slots that were woken since the last call. The caller looks why."""
         cdef c.letter letters[LETTERS]
         cdef uint32_t taken, i
-        cdef Log log
         cdef int slot
         found = []
         c.mailbox_disarm(self.box)
@@ -89,11 +101,8 @@ cdef class FlushWaits:
             taken = c.mailbox_take(self.box, letters, LETTERS)
             for i in range(taken):
                 slot = <int>letters[i].token
-                log = self.logs[slot]
-                assert log is not None, slot
-                # Whoever posted may still be about to unlink it: that must not hit the next wait.
-                c.log_unwait(log.ptr, &self.waiters[slot])
-                self.logs[slot] = None
+                assert self.logs[slot] != NULL, slot
+                self.let_go(slot)
                 found.append(slot)
             if taken == 0 and c.mailbox_arm(self.box):
                 return found

@@ -10,7 +10,8 @@
 #include "records.h"
 
 enum {
-    FUZZ_INFLATED_MAX = 4 * 1024 * 1024
+    FUZZ_INFLATED_MAX = 4 * 1024 * 1024,
+    FUZZ_RECODED_MAX = 1024 * 1024
 };
 
 static void require(int holds) {
@@ -78,8 +79,9 @@ static void search_and_recode(uint8_t *p, size_t len, struct inflater *in,
     (void)batch_find_max_timestamp(p, len, in, &offset, &timestamp);
     uint8_t *out;
     size_t out_len;
-    if (batch_recompress(p, len, codec % 5, INT32_MIN, FUZZ_INFLATED_MAX, in, &out, &out_len) ==
-        0) {
+    if (batch_recompress(p, len, codec % 5, INT32_MIN, FUZZ_INFLATED_MAX, FUZZ_RECODED_MAX, in,
+                         &out, &out_len) == 0) {
+        require(out_len <= FUZZ_RECODED_MAX);
         if (good) {
             struct batch_summary summary;
             require(batch_check(out, out_len, rules, in, &summary) == 0);

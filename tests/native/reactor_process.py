@@ -16,7 +16,7 @@ from tests.wire import raw
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
 SOURCES = {
-    "reactor_units": PARTS,
+    "reactor_units": [*PARTS, "iopool"],
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
                        "receive", "output", "frames", "reply", "iopool", "timing"],
 }

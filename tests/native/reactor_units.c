@@ -8,6 +8,7 @@
 
 #include "events.h"
 #include "input.h"
+#include "iopool.h"
 #include "mailbox.h"
 #include "peers.h"
 #include "slab.h"
@@ -143,6 +144,64 @@ static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
     mailbox_free(mailbox);
 }
 
+static void a_wake_that_has_no_room_is_told_of_all_the_same(void) {
+    struct mailbox *mailbox = mailbox_new(8);
+    struct letter letters[8];
+    for (uint64_t i = 0; i < 8; i++)
+        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_FIRST_FREE, .token = i}));
+    CHECK(!mailbox_overflowed(mailbox));
+    CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_WAKE}));
+    CHECK(mailbox_overflowed(mailbox) && mailbox_take(mailbox, letters, 8) == 8);
+    CHECK(mailbox_arm(mailbox));
+    mailbox_free(mailbox);
+}
+
+enum { JOBS = 50 };
+struct numbered_job {
+    struct iojob job;
+    int number, told;
+};
+
+static int work(struct iojob *job, void *scratch) {
+    (void)scratch;
+    return ((struct numbered_job *)(void *)job)->number;
+}
+
+static void jobs_are_told_of_whatever_room_the_mailbox_has(void) {
+    static struct numbered_job jobs[JOBS];
+    struct mailbox *mailbox = mailbox_new(8);
+    struct iopool *pool = iopool_new(3, JOBS, NULL, NULL);
+    struct letter letters[JOBS];
+    uint64_t rung;
+    uint32_t count, others = 0, done = 0;
+    for (int i = 0; i < 8; i++)
+        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_FIRST_FREE}));
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = (struct numbered_job){.number = i};
+        jobs[i].job = (struct iojob){
+            .run = work, .mailbox = mailbox, .token = (uint64_t)i, .patient = i % 2 == 1};
+        CHECK(iopool_submit(pool, &jobs[i].job));
+    }
+    iopool_free(pool); /* all have run */
+    CHECK(!mailbox_arm(mailbox));
+    while ((count = mailbox_take(mailbox, letters, 1 + draw(JOBS))) != 0)
+        for (uint32_t i = 0; i < count; i++) {
+            struct numbered_job *one = letters[i].data;
+            others += letters[i].kind == LETTER_FIRST_FREE;
+            if (letters[i].kind != LETTER_IO_DONE) continue;
+            CHECK(letters[i].token == (uint64_t)one->number && letters[i].status == one->number);
+            CHECK(one->told++ == 0);
+            done++;
+        }
+    CHECK(others == 8 && done == JOBS && mailbox_arm(mailbox));
+    /* One alone wakes a reader that sleeps. */
+    pool = iopool_new(1, 1, NULL, NULL);
+    CHECK(iopool_submit(pool, &jobs[0].job));
+    iopool_free(pool);
+    CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) == sizeof rung && rung == 1);
+    mailbox_free(mailbox);
+}
+
 static bool readable(int fd) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
@@ -193,6 +252,8 @@ int main(int argc, char **argv) {
     a_name_that_outlived_its_item_finds_nothing();
     buffers_are_counted_limited_and_given_back();
     a_flood_of_wakes_leaves_room_for_what_must_arrive();
+    a_wake_that_has_no_room_is_told_of_all_the_same();
+    jobs_are_told_of_whatever_room_the_mailbox_has();
     events_come_in_order_and_ring_until_the_last_is_taken();
     addresses_are_counted_one_by_one();
     puts("ok");

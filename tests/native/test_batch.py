@@ -460,3 +460,28 @@ def test_recompression_is_held_to_the_cap():
     with pytest.raises(BatchError) as raised:
         native.recompress(build([(None, bytes(1 << 20), NOW, [])], codec=4), 1, None, 1 << 19)
     assert raised.value.code == TOO_LARGE
+
+
+@EACH_CODEC
+@pytest.mark.parametrize("target", CODECS.values(), ids=CODECS)
+def test_recompression_is_held_to_the_size_that_the_batch_may_have(codec, target):
+    batch = build(RECORDS * 50, codec=codec)
+    again = native.recompress(batch, target)
+    assert native.recompress(batch, target, bytes_max=len(again)) == again
+    for bytes_max in (len(again) - 1, 61, 0):
+        with pytest.raises(BatchError) as raised:
+            native.recompress(batch, target, bytes_max=bytes_max)
+        assert raised.value.code == TOO_LARGE
+
+
+def test_what_no_log_could_read_back_is_too_large_whatever_the_topic_takes():
+    longest = 1 << 30
+    head = patched(build(KEYED), 8, struct.pack(">i", longest - 12), mend_crc=False)[:61]
+    assert header(head).batch_length == longest - 12
+    whole = bytearray(longest + 1)
+    whole[:61] = head
+    assert check(whole)[1]["code"] == INVALID_RECORD  # a byte behind the batch
+    whole[8:12] = struct.pack(">i", longest + 1 - 12)
+    assert check(whole)[1]["code"] == TOO_LARGE
+    with pytest.raises(BatchError):
+        header(whole[:61])

@@ -157,6 +157,42 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes(directory):
     assert (2, b"kept", b"2") in content(one)
 
 
+@pytest.mark.parametrize("codec", [0, 4])
+def test_append_times_are_those_of_the_append_after_every_pass(directory, codec):
+    """Records claim other times than the broker's clock; a batch that loses some keeps its own."""
+    one = opened(directory, {**CONFIG, "message.timestamp.type": "LogAppendTime"})
+    for number in range(40):
+        records = [(b"k%d" % key, None if (number + key) % 7 == 0 else b"v" * 60,
+                    NOW - 10**6 * key - number, []) for key in (number % 5, 5 + number)]
+        one.append(batch.build(records, codec=codec), NOW + 100 * number)
+    for number in range(60):
+        one.append(batch.build([(b"filler", b"x" * 100, 5, [])]), NOW + 100 * (40 + number))
+    before = {header.base_offset: header for header, _ in headers(one)}
+    end = 0
+    for past_ms in (20_000, 20_000 + RETENTION_MS):
+        end = cleaned(one, first_dirty=end, now_ms=NOW + past_ms)["end_offset"]
+        after = headers(one)
+        changed = 0
+        for header, data in after:
+            old = before[header.base_offset]
+            assert header.attributes & batch.LOG_APPEND_TIME
+            assert header.max_timestamp == old.max_timestamp
+            times = {row[1] for row in batch.records(data)}
+            assert times <= {old.max_timestamp}, (header, times)
+            changed += header.record_count != old.record_count
+        assert changed > 0
+        first = {}
+        for _, data in after:
+            for row in batch.records(data):
+                first.setdefault(row[1], row[0])
+        for time_ms, offset in first.items():
+            assert one.offset_for_time(time_ms)[:2] == (offset, time_ms)
+        one.append(batch.build([(b"filler", b"x" * 5_000, 5, [])]), NOW + 10_000)
+        one.append(batch.build([(b"filler", b"x" * 5_000, 5, [])]), NOW + 10_000)
+        before |= {header.base_offset: header for header, _ in headers(one)
+                   if header.base_offset not in before}
+
+
 def test_the_active_segment_and_young_ones_are_left_alone(directory):
     one = opened(directory)
     append(one, [(b"k", b"1")])

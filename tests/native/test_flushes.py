@@ -1,6 +1,7 @@
 """Waits for the disk that one descriptor tells: each slot once, whatever log it waits for next."""
 
 import select
+import time
 
 import pytest
 
@@ -56,3 +57,44 @@ def test_waits_that_nobody_took_keep_no_log(directory):
     one.append(make(1), NOW)
     one.flush()
     one.close(NOW)
+
+
+def test_a_log_is_flushed_at_the_message_that_its_setting_names(directory):
+    one, other = opened(directory, config={"flush.messages": 6}), opened(directory, partition=1)
+    waits = FlushWaits(1)
+
+    def flush_other():
+        """What asked before has been flushed when these are."""
+        for _ in range(20):
+            _, last = other.append(make(1), NOW)
+            if not waits.wait(0, other, last):
+                assert told(waits) == [0]
+
+    for already in (0, 6):
+        one.append(make(3), NOW)
+        one.append(make(2), NOW)
+        flush_other()
+        assert one.flushed_offset == already
+        one.append(make(1), NOW)
+        end_s = time.monotonic() + 60
+        while one.flushed_offset < already + 6 and time.monotonic() < end_s:
+            time.sleep(0.005)
+        assert one.flushed_offset == already + 6
+
+
+def test_a_slot_is_told_of_a_log_that_is_closed_and_lets_it_go(directory):
+    one, waits = opened(directory), FlushWaits(2)
+    for slot in range(2):
+        assert not waits.wait(slot, one, 10)
+    one.release()
+    assert sorted(told(waits)) == [0, 1]
+    with pytest.raises(log.LogDeleted):
+        waits.wait(0, one, 10)
+
+
+def test_waits_for_a_log_that_was_closed_may_be_dropped(directory):
+    one, waits = opened(directory), FlushWaits(1)
+    assert not waits.wait(0, one, 10)
+    one.close(NOW)
+    del waits
+    opened(directory).append(make(1), NOW)

@@ -218,3 +218,15 @@ def test_whatever_meets_a_broken_disk_takes_its_directory_offline(tmp_path, what
     assert directory.offline and directory.failure[1] == "EIO"
     with pytest.raises(log.StorageError):
         opened(directory, "v")
+
+
+def test_a_follower_takes_no_offsets_that_a_log_cannot_go_on_from(tmp_path):
+    one = opened(log.LogDir(tmp_path, 2), leader=False)
+    one.become_follower(0)
+    one.append_as_follower(bytearray(make(1)), NOW)
+    for base in (2**63 - 1, 2**63 - 2**32 + 2):
+        made = bytearray(make(1))
+        batch.stamp(made, base, 0)
+        with pytest.raises(log.OffsetOutOfRange):
+            one.append_as_follower(made, NOW)
+    assert one.end_offset == 1

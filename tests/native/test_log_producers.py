@@ -3,7 +3,7 @@
 import pytest
 
 from pylog._native import log
-from tests.native.test_log import NOW, make, opened
+from tests.native.test_log import NOW, checkpoint_of, make, opened
 
 INT_MAX = 2**31 - 1
 
@@ -105,3 +105,27 @@ def test_state_is_there_after_a_clean_stop_and_an_epoch_stays_fenced(tmp_path):
     assert send(again, INT_MAX, 2, epoch=3) == (0, 1)
     assert refused(again, 0, epoch=2) == 47
     assert send(again, 1, epoch=3) == (2, 2)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("recovered", [False, True])
+def test_every_batch_that_may_be_sent_again_is_found_after_a_restart(tmp_path, count, recovered):
+    directory = log.LogDir(tmp_path, 1)
+    one = opened(directory)
+    for sequence in range(0, 10, 2):
+        send(one, sequence, 2, producer=8)
+    for sequence in range(count):
+        assert send(one, sequence) == (10 + sequence, 10 + sequence)
+    checkpoint = {"recovery_point": one.end_offset} if recovered else checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, **checkpoint)
+    kept = range(max(0, count - 5), count)
+    assert [send(again, sequence) for sequence in kept] == [(10 + at, 10 + at) for at in kept]
+    if count > 5:
+        assert refused(again, count - 6) == 45
+    assert again.end_offset == 10 + count
+    # New ones push out the oldest, whatever the restart brought back.
+    for sequence in range(count, count + 3):
+        send(again, sequence)
+    kept = range(max(0, count - 2), count + 3)
+    assert [send(again, sequence) for sequence in kept] == [(10 + at, 10 + at) for at in kept]

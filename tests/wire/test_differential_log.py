@@ -48,6 +48,26 @@ def test_produce_answers_are_kafkas(kafka, target, version):
     compare(kafka, target, _produce, version)
 
 
+def _re_encoded(side: Side) -> None:
+    """Batches that grow when the topic's codec takes the place of theirs, around its limit."""
+    rows = [record(value=bytes(100_000))]
+    small, plain = batch(rows, codec=raw.ZSTD), batch(rows)
+    for codec in ("uncompressed", "gzip", "snappy", "lz4"):
+        topic = side.topic(codec, compression_type=codec, max_message_bytes=len(small) + 20)
+        produce(side, f"{codec}: grows", 8, [(topic, [(0, small)])])
+    for size in (len(plain) - 1, len(plain)):
+        topic = side.topic(f"limit {size}".replace(" ", "-"), compression_type="uncompressed",
+                           max_message_bytes=size)
+        produce(side, f"at a limit of {size}", 8, [(topic, [(0, small)])])
+        produce(side, f"plain at a limit of {size}", 8, [(topic, [(0, plain)])])
+    zstd = side.topic("shrinks", compression_type="zstd", max_message_bytes=len(plain))
+    produce(side, "shrinks", 8, [(zstd, [(0, plain)])])
+
+
+def test_batches_that_grow_over_the_limit_are_refused_as_by_kafka(kafka, target):
+    compare(kafka, target, _re_encoded)
+
+
 def _list_offsets(side: Side, version: int) -> None:
     full, empty = side.topic("full", **KEEP), side.topic("empty")
     batches = mixed_batches()

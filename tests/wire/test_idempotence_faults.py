@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.brokers import Brokerd
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record
@@ -191,3 +192,30 @@ def test_duplicates_pipelined_on_one_connection_are_stored_once(target, topic):
     for number in range(len(requests)):
         producer.connection.answer(raw.PRODUCE, 8, number)
     assert producer.log_end() == 3
+
+
+@pytest.mark.parametrize("end", [Brokerd.stop, Brokerd.kill])
+def test_batches_in_flight_over_a_restart_are_each_answered_with_their_offset(tmp_path, end):
+    counts = range(1, 6)
+    with Brokerd(tmp_path) as broker:
+        with Connection(broker.port) as connection:
+            producer_id = _new_id(connection)["producer_id"]
+        names = {count: unique(f"in-flight-{count}") for count in counts}
+        for count, name in names.items():
+            create_topic(broker.port, name)
+            others = Producer(broker, name, producer_id=producer_id + 1)
+            for sequence in range(10):
+                assert others.send(sequence) == (OK, sequence)
+            mine = Producer(broker, name, producer_id=producer_id)
+            for sequence in range(count):
+                assert mine.send(sequence) == (OK, 10 + sequence)
+            others.connection.close()
+            mine.connection.close()
+        end(broker)
+        broker.start()
+        for count, name in names.items():
+            again = Producer(broker, name, producer_id=producer_id)
+            answered = [again.send(sequence) for sequence in range(count)]
+            assert answered == [(OK, 10 + sequence) for sequence in range(count)]
+            assert again.send(count) == (OK, 10 + count)
+            again.connection.close()

@@ -1,0 +1,447 @@
+/* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that park
+ * or wait while something else happens to what they hold. Usage: serve_requests DIRECTORY SCENE.
+ * Exit 0, or 1 with a line on stderr. */
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "crc32c.h"
+#include "grants.h"
+#include "scratch.h"
+#include "serve.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum {
+    NOW = 1000000,
+    PRODUCE = 0,
+    PRODUCE_VERSION = 8,
+    FETCH = 1,
+    FETCH_VERSION = 11,
+    CORRELATION = 7,
+    PARTITIONS = 2,
+    WAIT_MS = 30000
+};
+
+static struct log_dir *directory;
+static struct grants *grants;
+static struct mailbox *mailbox;
+static struct iopool *pool;
+static struct serve_shared *shared;
+static struct serve *serve;
+
+/* ---- a disk whose syncs wait ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool held;
+} syncs = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int slow_fdatasync(int fd) {
+    pthread_mutex_lock(&syncs.lock);
+    while (syncs.held) pthread_cond_wait(&syncs.changed, &syncs.lock);
+    pthread_mutex_unlock(&syncs.lock);
+    return fdatasync(fd);
+}
+
+static void hold_syncs(bool held) {
+    pthread_mutex_lock(&syncs.lock);
+    syncs.held = held;
+    pthread_cond_broadcast(&syncs.changed);
+    pthread_mutex_unlock(&syncs.lock);
+}
+
+/* ---- topics ---- */
+
+struct held_topic {
+    struct log *logs[PARTITIONS];
+    uint8_t id[16];
+    char name[8];
+};
+
+static struct log_config config_of(void) {
+    return (struct log_config){.segment_ms = 1 << 30,
+                               .retention_ms = -1,
+                               .retention_bytes = -1,
+                               .flush_messages = INT64_MAX,
+                               .flush_ms = INT64_MAX,
+                               .timestamp_before_max_ms = INT64_MAX,
+                               .timestamp_after_max_ms = INT64_MAX,
+                               .producer_id_expiration_ms = INT64_MAX,
+                               .inflated_bytes_max = 1 << 20,
+                               .segment_bytes = 1 << 20,
+                               .segment_index_bytes = 1 << 20,
+                               .index_interval_bytes = 4096,
+                               .max_message_bytes = 1 << 20,
+                               .compression_level = INT32_MIN,
+                               .compression_codec = -1,
+                               .min_insync_replicas = 1,
+                               .cleanup_delete = true,
+                               .walk_records = true};
+}
+
+/* `alone`: no other replica, so that appends are visible at once. */
+static void open_topic(struct held_topic *t, const char *name, const struct log_config *config,
+                       bool alone) {
+    const struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
+    memset(t, 0, sizeof *t);
+    memset(t->id, name[0], sizeof t->id);
+    strcpy(t->name, name);
+    for (int i = 0; i < PARTITIONS; i++) {
+        CHECK(log_open(directory, name, i, t->id, config, &checkpoint, NOW, &t->logs[i]) == 0);
+        CHECK(log_become_leader(t->logs[i], 0, alone) == 0);
+    }
+    struct topic *made = topic_new(name, t->id, false, t->logs, PARTITIONS);
+    CHECK(made != NULL && grants_install(grants, made) == 0);
+    topic_release(made);
+    CHECK(grants_allow(grants, 0, t->id, GRANT_READ | GRANT_WRITE | GRANT_KNOWN) == 0);
+}
+
+/* As a deletion does it: afterwards only requests under way keep the logs. */
+static void delete_topic(struct held_topic *t) {
+    grants_remove(grants, t->name, (uint16_t)strlen(t->name));
+    for (int i = 0; i < PARTITIONS; i++) {
+        CHECK(log_delete(t->logs[i], 0) == 0);
+        log_release(t->logs[i]);
+    }
+}
+
+/* ---- requests ---- */
+
+struct message {
+    uint8_t bytes[4096];
+    size_t len;
+};
+
+static uint8_t *room(struct message *m, size_t n) {
+    CHECK(m->len + n <= sizeof m->bytes);
+    m->len += n;
+    return m->bytes + m->len - n;
+}
+static void add_i8(struct message *m, int8_t v) { *room(m, 1) = (uint8_t)v; }
+static void add_i16(struct message *m, int16_t v) { put_i16(room(m, 2), v); }
+static void add_i32(struct message *m, int32_t v) { put_i32(room(m, 4), v); }
+static void add_i64(struct message *m, int64_t v) { put_i64(room(m, 8), v); }
+static void add_string(struct message *m, const char *s) {
+    add_i16(m, (int16_t)strlen(s));
+    memcpy(room(m, strlen(s)), s, strlen(s));
+}
+
+/* One record of a producer: -1 is none. */
+static size_t make_batch(uint8_t *p, int64_t producer, int32_t sequence, int16_t attributes) {
+    const uint8_t record[] = {20, 0, 0, 0, 2, 'k', 6, 'a', 'b', 'c', 0};
+    size_t len = BATCH_HEADER_BYTES + sizeof record;
+    memset(p, 0, BATCH_HEADER_BYTES);
+    put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
+    p[16] = 2;
+    put_i16(p + 21, attributes);
+    put_i64(p + 27, NOW);
+    put_i64(p + 35, NOW);
+    put_i64(p + 43, producer);
+    put_i16(p + 51, producer < 0 ? -1 : 0);
+    put_i32(p + 53, sequence);
+    put_i32(p + 57, 1);
+    memcpy(p + BATCH_HEADER_BYTES, record, sizeof record);
+    put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
+    return len;
+}
+
+/* acks=all to the first `count` partitions of each topic. */
+static void make_produce(struct message *m, const char *const *topics, int count,
+                         int32_t timeout_ms) {
+    int32_t n = 0;
+    while (topics[n] != NULL) n++;
+    m->len = 0;
+    add_i16(m, -1); /* no transactional id */
+    add_i16(m, -1);
+    add_i32(m, timeout_ms);
+    add_i32(m, n);
+    for (int32_t i = 0; i < n; i++) {
+        add_string(m, topics[i]);
+        add_i32(m, count);
+        for (int32_t partition = 0; partition < count; partition++) {
+            uint8_t batch[256];
+            size_t len = make_batch(batch, -1, -1, 0);
+            add_i32(m, partition);
+            add_i32(m, (int32_t)len);
+            memcpy(room(m, len), batch, len);
+        }
+    }
+}
+
+static void make_fetch(struct message *m, const char *topic, int64_t offset, int32_t wait_ms) {
+    m->len = 0;
+    add_i32(m, -1); /* replica */
+    add_i32(m, wait_ms);
+    add_i32(m, 1); /* bytes at least */
+    add_i32(m, 1 << 20);
+    add_i8(m, 1); /* read committed */
+    add_i32(m, 0);
+    add_i32(m, -1);
+    add_i32(m, 1);
+    add_string(m, topic);
+    add_i32(m, 1);
+    add_i32(m, 0); /* partition */
+    add_i32(m, -1);
+    add_i64(m, offset);
+    add_i64(m, -1);
+    add_i32(m, 1 << 20);
+    add_i32(m, 0);
+    add_string(m, "");
+}
+
+static enum serve_status start(struct serve_request *r, const struct message *m, int16_t key,
+                               int16_t version) {
+    memset(r, 0, sizeof *r);
+    r->body = m->bytes;
+    r->body_len = m->len;
+    r->token = 1;
+    r->correlation_id = CORRELATION;
+    r->api_key = key;
+    r->api_version = version;
+    reply_init(&r->reply);
+    return serve_start(serve, r);
+}
+
+/* The error codes of a Produce answer, partition by partition. */
+static void read_produce_errors(struct serve_request *r, const char *const *topics, int count,
+                                int16_t *errors) {
+    const uint8_t *p = r->reply.bytes + 12; /* size, correlation, topics */
+    for (int32_t i = 0; topics[i] != NULL; i++) {
+        p += 2 + strlen(topics[i]) + 4;
+        for (int k = 0; k < count; k++) {
+            *errors++ = get_i16(p + 4);
+            p += 4 + 2 + 8 + 8 + 8;
+            CHECK(get_i32(p) == 0 && get_i16(p + 4) == -1);
+            p += 6;
+        }
+    }
+    CHECK(p + 4 == r->reply.bytes + r->reply.len);
+    CHECK(r->state == NULL);
+    reply_clear(&r->reply);
+}
+
+static bool letter_waits(void) {
+    struct letter l;
+    return mailbox_take(mailbox, &l, 1) != 0;
+}
+
+static void await_letter(struct letter *l) {
+    struct pollfd ready = {.fd = mailbox_fd(mailbox), .events = POLLIN};
+    while (mailbox_take(mailbox, l, 1) == 0) {
+        if (!mailbox_arm(mailbox)) continue;
+        CHECK(poll(&ready, 1, WAIT_MS) == 1);
+        mailbox_disarm(mailbox);
+    }
+}
+
+/* ---- scenes ---- */
+
+/* A Produce to [a, missing] parks; a is deleted; the request goes on. */
+static void parked(void) {
+    const char *const topics[] = {"a", "missing", NULL};
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    int16_t errors[2 * PARTITIONS];
+    for (int round = 0; round < 20; round++) {
+        open_topic(&a, "a", &config, true);
+        make_produce(&m, topics, PARTITIONS, WAIT_MS);
+        CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_MISS && r.missing_count == 1);
+        delete_topic(&a);
+        r.missing[0].error = 3;
+        CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+        read_produce_errors(&r, topics, PARTITIONS, errors);
+        CHECK(errors[0] == 6 && errors[1] == 6 && errors[2] == 3 && errors[3] == 3);
+    }
+}
+
+/* The same, and a is there again, as another topic: what was parked goes to that one. */
+static void replaced(void) {
+    const char *const topics[] = {"a", "missing", NULL};
+    const struct log_config config = config_of();
+    struct held_topic a, again;
+    struct serve_request r;
+    struct message m;
+    int16_t errors[2 * PARTITIONS];
+    open_topic(&a, "a", &config, true);
+    make_produce(&m, topics, PARTITIONS, WAIT_MS);
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_MISS);
+    delete_topic(&a);
+    open_topic(&again, "a", &config, true);
+    r.missing[0].error = 3;
+    CHECK(serve_resume(serve, &r, SERVE_GRANTED) == SERVE_ANSWER);
+    read_produce_errors(&r, topics, PARTITIONS, errors);
+    CHECK(errors[0] == 0 && errors[1] == 0 && errors[2] == 3 && errors[3] == 3);
+    CHECK(log_end_offset(again.logs[0]) == 1 && log_end_offset(again.logs[1]) == 1);
+    delete_topic(&again);
+}
+
+/* A part whose other replica does not come is answered 7 at the deadline, the others as they are;
+ * nothing is told of it afterwards. */
+static void timed_out(void) {
+    const char *const topics[] = {"a", NULL};
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    int16_t errors[PARTITIONS];
+    open_topic(&a, "a", &config, false);
+    make_produce(&m, topics, PARTITIONS, 50);
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
+    CHECK(!r.exclusive && r.deadline_ms == r.received_ms + 50);
+    log_advance_high_watermark(a.logs[1], 1);
+    CHECK(letter_waits());
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+    CHECK(r.deadline_ms == r.received_ms + 50);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    read_produce_errors(&r, topics, PARTITIONS, errors);
+    CHECK(errors[0] == 7 && errors[1] == 0);
+    log_advance_high_watermark(a.logs[0], 1);
+    CHECK(!letter_waits());
+    delete_topic(&a);
+}
+
+/* The same for a disk that takes longer than the client waits. */
+static void timed_out_on_disk(void) {
+    const char *const topics[] = {"a", NULL};
+    struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct letter l;
+    int16_t errors[PARTITIONS];
+    config.acks_all_flush = true;
+    open_topic(&a, "a", &config, true);
+    hold_syncs(true);
+    make_produce(&m, topics, PARTITIONS, 50);
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
+    CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
+    read_produce_errors(&r, topics, PARTITIONS, errors);
+    CHECK(errors[0] == 7 && errors[1] == 7);
+    /* The next one waits for both, and each tells it. */
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
+    hold_syncs(false);
+    enum serve_status status = SERVE_WAIT;
+    while (status == SERVE_WAIT) {
+        await_letter(&l);
+        CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+        status = serve_resume(serve, &r, SERVE_WOKEN);
+    }
+    CHECK(status == SERVE_ANSWER);
+    read_produce_errors(&r, topics, PARTITIONS, errors);
+    CHECK(errors[0] == 0 && errors[1] == 0);
+    CHECK(log_flushed_offset(a.logs[0]) == 2 && log_flushed_offset(a.logs[1]) == 2);
+    delete_topic(&a);
+}
+
+/* A client that is gone while its Produce waits leaves no waiter behind. */
+static void abandoned(void) {
+    const char *const topics[] = {"a", NULL};
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    open_topic(&a, "a", &config, false);
+    make_produce(&m, topics, PARTITIONS, WAIT_MS);
+    CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
+    CHECK(serve_abandon(serve, &r));
+    log_advance_high_watermark(a.logs[0], 1);
+    CHECK(!letter_waits());
+    reply_clear(&r.reply);
+    delete_topic(&a);
+}
+
+static void append(struct log *log, int64_t producer, int32_t sequence, int16_t attributes) {
+    uint8_t batch[256];
+    struct batch_summary summary = {0};
+    struct log_appended out;
+    size_t len = make_batch(batch, producer, sequence, attributes);
+    if (attributes & BATCH_CONTROL) {
+        /* Version 0, a commit; the value is of no matter. */
+        const uint8_t marker[] = {22, 0, 0, 0, 8, 0, 0, 0, 1, 2, 0, 0};
+        memcpy(batch + BATCH_HEADER_BYTES, marker, sizeof marker);
+        len = BATCH_HEADER_BYTES + sizeof marker;
+        put_i32(batch + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
+        put_u32(batch + 17, crc32c_extend(0, batch + 21, len - 21));
+    }
+    CHECK(batch_parse(batch, len, &summary.header) == 0);
+    CHECK(log_append(log, batch, len, &summary, -1, NOW, &out) == 0);
+}
+
+/* A reader of what is committed sleeps through what is not, and is woken by the marker. */
+static void committed(void) {
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct letter l;
+    open_topic(&a, "a", &config, true);
+    append(a.logs[0], 5, 0, BATCH_TRANSACTIONAL);
+    make_fetch(&m, "a", 0, WAIT_MS);
+    CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_high_watermark(a.logs[0]) == 2 && log_last_stable_offset(a.logs[0]) == 0);
+    CHECK(!letter_waits());
+    append(a.logs[0], 5, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
+    CHECK(log_last_stable_offset(a.logs[0]) == 3);
+    await_letter(&l);
+    CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    /* Size, correlation, throttle, error, session, topics, name, partitions, partition. */
+    const uint8_t *p = r.reply.bytes + 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4;
+    CHECK(get_i16(p) == 0 && get_i64(p + 2) == 3 && get_i64(p + 10) == 3);
+    CHECK(get_i32(p + 26) == 0 && get_i32(p + 34) > 0);
+    reply_clear(&r.reply);
+    delete_topic(&a);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*play)(void);
+    } scenes[] = {{"parked", parked},
+                  {"replaced", replaced},
+                  {"timed_out", timed_out},
+                  {"timed_out_on_disk", timed_out_on_disk},
+                  {"abandoned", abandoned},
+                  {"committed", committed}};
+    const struct serve_limits limits = {
+        .fetch_bytes_max = 1 << 20, .sessions_max = 4, .inline_inflate_bytes = 4096};
+    struct disk disk = *disk_of(DISK_SYSTEM);
+    disk.fdatasync = slow_fdatasync;
+    int error;
+    CHECK(argc == 3);
+    pool = iopool_new(1, 64, scratch_new, scratch_free);
+    directory = log_dir_new(argv[1], pool, &error);
+    mailbox = mailbox_new(64);
+    grants = grants_new(10);
+    shared = serve_shared_new(grants, pool, &limits);
+    serve = serve_new(shared, mailbox);
+    CHECK(directory != NULL && serve != NULL);
+    log_dir_set_disk(directory, &disk);
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (strcmp(scenes[i].name, argv[2]) == 0) {
+            scenes[i].play();
+            puts("ok");
+        }
+    serve_free(serve);
+    serve_shared_free(shared);
+    grants_free(grants);
+    log_dir_free(directory);
+    iopool_free(pool);
+    mailbox_free(mailbox);
+    return 0;
+}

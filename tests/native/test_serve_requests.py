@@ -1,0 +1,48 @@
+"""Produce and Fetch that wait or are parked while what they hold changes, with the sanitizers."""
+
+import functools
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.native.plain import ENVIRONMENT
+from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
+
+SERVE = ["serve", "produce", "fetch", "fetch_answer", "sessions", "grants", "quotas", "reply",
+         "scratch", "log_figures", "log_settle"]
+BUILT = tempfile.TemporaryDirectory(prefix="serve-")
+
+
+@functools.cache
+def built(sanitizer: str) -> Path:
+    program = Path(BUILT.name) / f"serve_requests-{sanitizer}"
+    sources = [str(ROOT / "csrc" / f"{name}.c") for name in sorted({*SOURCES, *SERVE})]
+    subprocess.run(
+        [*os.environ.get("CC", "gcc").split(), *FLAGS, f"-fsanitize={sanitizer}", "-I",
+         str(ROOT / "csrc"), "-o", str(program), str(ROOT / "tests/native/serve_requests.c"),
+         *sources, *LIBRARIES],
+        check=True, env=ENVIRONMENT)
+    return program
+
+
+SCENES = {
+    "a_produce_that_was_parked_lets_go_of_a_topic_that_was_deleted": "parked",
+    "a_produce_that_was_parked_goes_to_the_topic_that_has_the_name_now": "replaced",
+    "a_produce_that_waits_for_replicas_is_answered_at_its_deadline": "timed_out",
+    "a_produce_that_waits_for_the_disk_is_answered_at_its_deadline": "timed_out_on_disk",
+    "a_produce_whose_client_is_gone_leaves_no_waiter_behind": "abandoned",
+    "a_reader_of_committed_records_is_woken_by_the_end_of_a_transaction": "committed",
+}
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+@pytest.mark.timeout(300)
+def test_requests_that_wait(tmp_path, sanitizer, scene):
+    ran = subprocess.run([str(built(sanitizer)), str(tmp_path / "data"), scene],
+                         capture_output=True, text=True, timeout=120,
+                         env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
