@@ -60,6 +60,9 @@ class Directories:
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
                 witness.remember(native, MEMORY)
+                if native.syncs_each:
+                    log.info("each log is synced by itself, syncfs may hide errors", extra={
+                        "directory": path, "reason": native.syncs_each})
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:
