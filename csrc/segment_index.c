@@ -232,12 +232,18 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
     int fd = segment_index_open(s, times, O_WRONLY | O_CREAT | (*count == 0 ? O_TRUNC : 0));
     if (fd < 0) return fd;
     const struct disk *disk = log_dir_disk(s->home->dir);
-    ssize_t n = bytes == 0 ? 0
-                           : disk->pwrite(fd, times ? t->times : t->offsets, bytes,
-                                          (off_t)(*count * entry));
+    struct stat st;
+    off_t at = (off_t)(*count * entry);
+    if (at > 0 && fstat(fd, &st) == 0 && st.st_size < at) {
+        /* Somebody cut it. */
+        s->index_lost = true;
+        close(fd);
+        return 0;
+    }
+    ssize_t n =
+        bytes == 0 ? 0 : disk->pwrite(fd, times ? t->times : t->offsets, bytes, at);
     int result = n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -ENOSPC;
     /* One that was there before may be longer, and none of it counts. */
-    struct stat st;
     off_t whole = result == 0 ? (off_t)bytes : 0;
     if (*count == 0 && (fstat(fd, &st) != 0 || st.st_size != whole) &&
         disk->ftruncate(fd, whole) != 0 && result == 0)
