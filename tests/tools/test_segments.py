@@ -61,7 +61,7 @@ with Segment(path) as segment:
     first = next(rows)
     os.truncate(path, int(sys.argv[2]))
     assert first["base_offset"] == 0 and len(list(rows)) < 29 or int(sys.argv[2]) > 1 << 20
-    assert segment.verify(False, lambda moved: None, None).faults
+    assert segment.verify(False, lambda moved: None, 30).faults
 assert holes_of(path, 0)[0] <= 30
 print("ok")
 """
