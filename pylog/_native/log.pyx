@@ -138,12 +138,6 @@ cdef class LogDir:
         return free_bytes, total_bytes
 
     @property
-    def syncs_each(self):
-        """Why each log is synced by itself, however many there are; None: groups by one syncfs."""
-        cdef const char *why = csrc.log_dir_syncfs_silent(self.dir)
-        return why.decode() if why != NULL else None
-
-    @property
     def short_of_space(self) -> bool:
         """Clients' appends are refused: less is free than the reserve."""
         return csrc.log_dir_short_of_space(self.dir)

@@ -350,31 +350,6 @@ def test_a_write_that_the_kill_tore_is_cut(path, memory):
     assert walked(directory)[0] > 0
 
 
-@pytest.mark.parametrize("more", [0, 50])
-def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(path, memory, more):
-    """A disk that lost what it had said to have, and no time tells of it."""
-    killed(path, memory, "one = filled(directory, 20); one.flush()")
-    file, = (path / "t-0").glob("*.log")
-    border = file.stat().st_size // 20 * 12
-    os.truncate(file, border + more)
-    seen = file.stat()
-    table, told = header_of(memory)
-    for at in range(SLOTS_AT, len(told), SLOT.size):
-        inode, *rest = SLOT.unpack_from(told, at)
-        if inode == seen.st_ino:
-            assert rest[1] > seen.st_size and rest[3] == 40
-            SLOT.pack_into(told, at, inode, *rest[:2], seen.st_ctime_ns, rest[3])
-    table.write_bytes(told)
-    directory = started(path, memory)
-    one = recovered(directory)
-    assert walked(directory)[1] == 0
-    assert (one.end_offset, one.size_bytes) == (24, border) and one.flushed_offset <= 24
-    assert [damage.bytes for damage in damages.take(directory)] == ([more] if more else [])
-    one.become_leader(1)
-    assert one.append(make(1), NOW) == (24, 24)
-    assert len(list((path / "t-0").glob("*.log"))) == 1
-
-
 def test_a_whole_batch_that_the_kill_left_unsaid_is_there(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
