@@ -4,9 +4,18 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
 
 static int open_system(int dir, const char *path, int flags, mode_t mode) {
     return openat(dir, path, flags, mode);
@@ -101,4 +110,27 @@ const struct disk *disk_of(enum disk_kind kind) {
     };
     assert((size_t)kind < sizeof disks / sizeof *disks);
     return &disks[kind];
+}
+
+/* Since Linux 5.8 pages that could not be written are told of (to each descriptor that was open
+ * then), since 5.17 journals and transactions that failed too. */
+static bool syncfs_tells(const char *release) {
+    int version = 0, patch = 0;
+    return sscanf(release, "%d.%d", &version, &patch) == 2 &&
+           (version > 5 || (version == 5 && patch >= 17));
+}
+
+const char *disk_syncfs_silent(int fd) {
+    struct utsname system;
+    struct statfs fs;
+    if (uname(&system) != 0 || !syncfs_tells(system.release)) return "Linux before 5.17";
+    if (fstatfs(fd, &fs) != 0) return "an unknown file system";
+    switch ((uint64_t)fs.f_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case TMPFS_MAGIC: return NULL;
+    /* FUSE and network file systems do not tell, and overlays not of those below them. */
+    default: return "a file system that may not tell";
+    }
 }

@@ -1,6 +1,7 @@
 /* Every call by which logs open, read, write, name and sync their files, as a table: tests put a
- * disk that fails in the place of the system's. Two reads pass it by, for neither waits for a disk:
- * through a map, and of the page cache alone; and fetches send by sendfile. */
+ * disk that fails in the place of the system's. Two reads pass it by: of indexes through maps (what
+ * a map could not read is read by it) and of the page cache alone, which never waits; and fetches
+ * send by sendfile. */
 #ifndef PYLOG_DISK_H
 #define PYLOG_DISK_H
 
@@ -30,5 +31,9 @@ enum disk_kind {
 };
 
 const struct disk *disk_of(enum disk_kind kind);
+
+/* Why syncfs may say nothing of a write-back that failed below the open directory `fd`, so that
+ * each file is to be synced by itself; NULL: it is known to tell. */
+const char *disk_syncfs_silent(int fd);
 
 #endif

@@ -219,7 +219,8 @@ static void flusher_stage(struct log_dir *dir) {
     uint32_t count = 0, skips = atomic_load(&f->syncfs_skips);
     for (struct log *log = first; log != NULL; log = log->flush_next) count++;
     atomic_fetch_add_explicit(&f->groups, 1, memory_order_relaxed);
-    if (count >= FLUSHER_SYNCFS_MIN && skips == 0 && !f->syncfs_busy && !log_dir_offline(dir)) {
+    bool whole = count >= FLUSHER_SYNCFS_MIN && dir->syncfs_silent == NULL;
+    if (whole && skips == 0 && !f->syncfs_busy && !log_dir_offline(dir)) {
         f->syncfs_busy = true;
         flusher_stage_whole(dir, first);
         f->syncfs_busy = false;

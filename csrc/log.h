@@ -73,6 +73,8 @@ void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
 /* The same, about once a second: also forgets what was read cold by those who did not come back. */
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes);
+/* Why one syncfs does not serve for many logs here; NULL: it does. */
+const char *log_dir_syncfs_silent(const struct log_dir *dir);
 bool log_dir_short_of_space(const struct log_dir *dir);
 struct log_dir_figures {
     uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted;

@@ -69,6 +69,8 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
     return error;
 }
 
+const char *log_dir_syncfs_silent(const struct log_dir *dir) { return dir->syncfs_silent; }
+
 void log_dir_remember(struct log_dir *dir, const char *where) {
     assert(dir->witness == NULL && dir->logs == NULL);
     dir->witness = witness_new(dir->fd, where);
@@ -249,6 +251,7 @@ static int log_dir_prepare(struct log_dir *dir, const char *path) {
     dir->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd < 0) return errno;
     if (faccessat(dir->fd, ".", W_OK | X_OK, AT_EACCESS) != 0) return errno;
+    dir->syncfs_silent = disk_syncfs_silent(dir->fd);
     dir->path = strdup(path);
     return dir->path == NULL ? ENOMEM : 0;
 }

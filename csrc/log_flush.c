@@ -57,6 +57,16 @@ int log_flush_index(struct segment *s, const char *extension) {
     return result;
 }
 
+/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. */
+static int log_flush_indexes(struct segment *s) {
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    result = segment_index_finish(s);
+    segment_unpin(s);
+    if (result == 0) result = log_flush_index(s, "index");
+    return result != 0 ? result : log_flush_index(s, "timeindex");
+}
+
 static int log_flush_segment(struct segment *s) {
     bool sealed = atomic_load(&s->sealed);
     int result = segment_pin(s, false);
@@ -75,8 +85,7 @@ static int log_flush_segment(struct segment *s) {
     segment_unpin(s);
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
      * passes. */
-    if (result == 0 && sealed) result = log_flush_index(s, "index");
-    if (result == 0 && sealed) result = log_flush_index(s, "timeindex");
+    if (result == 0 && sealed) result = log_flush_indexes(s);
     if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->settled, true);
     return result;
 }

@@ -322,6 +322,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
         const int64_t *triple = checkpoint->segments + 3 * (size_t)i;
         struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
         if (s == NULL) return LOG_E_MEMORY;
+        s->index_interval_bytes = log->config.index_interval_bytes;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
         atomic_store(&s->settled, i + 1 < checkpoint->segment_count);
         int result = log_add_segment(log, s);
@@ -469,6 +470,15 @@ void log_release(struct log *log) {
     free(log);
 }
 
+/* Of the last segment, nobody appends to it. Kafka's tools look for both files. */
+static int log_close_indexes(struct segment *s) {
+    /* Without an entry there is nothing to find: a full disk goes without the files. */
+    bool needed = segment_index_entries(s, false) > 0;
+    int result = segment_index_write(s, true);
+    if (result == 0) result = segment_index_finish(s);
+    return !needed && log_is_full(result) ? 0 : result;
+}
+
 int log_close_files(struct log *log) {
     int result = 0, pinned;
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
@@ -477,8 +487,7 @@ int log_close_files(struct log *log) {
     if (log->writable) {
         struct segment *s = log->segments[log->segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
-            /* Without an entry there is nothing to find: the next open scans these few batches. */
-            if (segment_index_entries(s, false) > 0) result = segment_index_write(s, true);
+            result = log_close_indexes(s);
             if (result == 0) result = segment_trim(s);
             if (result == 0) log_witness_say(log, s, NULL);
             segment_unpin(s);

@@ -14,7 +14,7 @@
 
 #include "log_state.h"
 
-enum { LOG_READ_SWAPS_MAX = 16 };
+enum { LOG_READ_SWAPS_MAX = 16, LOG_READ_INDEXES_MAX = 2 };
 
 int32_t log_find_segment(const struct log *log, int64_t offset) {
     uint32_t low = 0, n = log->segment_count;
@@ -59,16 +59,35 @@ static int log_read_error(int result) {
     return result == -EAGAIN ? LOG_E_WOULD_BLOCK : result > LOG_E_IO ? LOG_E_IO : result;
 }
 
+/* The first batch from the index's `from` on, for `offset`: whether that entry was none. Where the
+ * segment is damaged a hole is passed over. */
+static bool log_index_lied(const struct segment_scan *scan, const struct batch_header *h,
+                           int result, int64_t from, int64_t offset) {
+    if (from == 0) return false;
+    return result == 0 || result == LOG_E_CORRUPT ||
+           (result == 1 && scan->position == from && h->base_offset > offset);
+}
+
 int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
                int64_t *first) {
     struct segment_scan scan;
     struct batch_header h;
     int64_t from;
-    int result = segment_index_floor(s, offset, nowait, &from);
-    if (result != 0) return log_read_error(result);
-    segment_scan_begin(&scan, s, from, end, nowait);
-    while ((result = segment_scan_peek(&scan, &h)) == 1 && batch_last_offset(&h) < offset)
+    int result;
+    for (int i = 0;; i++) {
+        result = segment_index_floor(s, offset, nowait, &from);
+        if (result != 0) return log_read_error(result);
+        if (i == LOG_READ_INDEXES_MAX) from = 0;
+        segment_scan_begin(&scan, s, from, end, nowait);
+        result = segment_scan_peek(&scan, &h);
+        if (!log_index_lied(&scan, &h, result, from, offset)) break;
+        segment_index_distrust(s);
+        if (nowait) return LOG_E_WOULD_BLOCK;
+    }
+    while (result == 1 && batch_last_offset(&h) < offset) {
         segment_scan_skip(&scan, &h);
+        result = segment_scan_peek(&scan, &h);
+    }
     if (result < 0) return log_read_error(result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
@@ -76,6 +95,23 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
     if (scan.hole_end == scan.position && (result == 0 || h.base_offset > offset))
         return LOG_E_CORRUPT;
     return result;
+}
+
+/* Puts the scan from the batch `h` on at the index's `begin`, when a later one begins there. */
+static int log_border_begin(struct segment_scan *scan, const struct batch_header *h,
+                            int64_t begin) {
+    struct segment *s = scan->segment;
+    struct batch_header at;
+    int64_t from = scan->position;
+    /* What begins within the first batch by the index is none, or that one's length is wrong. */
+    if (begin < from + (int64_t)batch_bytes(h)) return 0;
+    segment_scan_begin(scan, s, begin, scan->end, scan->nowait);
+    int result = segment_scan_peek(scan, &at);
+    if (result != LOG_E_CORRUPT && !(result == 1 && at.base_offset <= batch_last_offset(h)))
+        return result < 0 ? result : 0;
+    segment_index_distrust(s);
+    segment_scan_begin(scan, s, from, scan->end, scan->nowait);
+    return 0;
 }
 
 /* The last batch border in (from, from + bytes_max], and the offset that follows it; the first
@@ -91,9 +127,7 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     if ((result = segment_scan_peek(&scan, &h)) != 1)
         return result < 0 ? log_read_error(result) : LOG_E_CORRUPT;
     if (scan.position != from) return LOG_E_CORRUPT;
-    /* What begins within the first batch by the index is none, or that one's length is wrong. */
-    if (begin >= from + (int64_t)batch_bytes(&h))
-        segment_scan_begin(&scan, s, begin, limit, nowait);
+    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(result);
     *next = -1;
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;

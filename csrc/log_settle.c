@@ -86,7 +86,8 @@ int log_dir_flush(struct log_dir *dir) {
     if (log_dir_offline(dir)) return LOG_E_OFFLINE;
     struct log_settle *list = log_settle_list(dir, false, &count);
     if (list == NULL) return LOG_E_MEMORY;
-    if (count >= LOG_SETTLE_SYNCFS_MIN) result = log_settle_sync(dir, list, count);
+    if (count >= LOG_SETTLE_SYNCFS_MIN && dir->syncfs_silent == NULL)
+        result = log_settle_sync(dir, list, count);
     for (uint32_t i = 0; i < count && result == 0; i++) {
         if (!list[i].noted) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;

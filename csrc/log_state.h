@@ -71,6 +71,7 @@ struct log_dir {
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
     _Atomic uint64_t recovered_bytes, trusted_bytes;
     struct witness *witness; /* NULL: nothing is kept for the next process */
+    const char *syncfs_silent; /* why each log is synced by itself; NULL: groups by one syncfs */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
     struct meter_histogram flush_ns;

@@ -3,12 +3,12 @@
  * Above the recovery point every batch is checked. Below what was flushed a bad one is passed over
  * when a good one follows: it is not the work of a crash, and what lies behind was acknowledged. */
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "log_state.h"
 
 enum {
     LOG_WALK_WINDOW_BYTES = 256 << 10,
+    LOG_WALK_FAR_BYTES = 8 << 10, /* a call costs less than a copy of that */
     LOG_WALK_TOLD_BYTES = 4 << 20
 };
 
@@ -47,31 +47,24 @@ static void log_walk_epoch(struct log *log, const struct batch_header *h, bool o
     log_mark(&log->epochs_marks);
 }
 
-/* Of a trusted file headers alone are looked at, in a map: its size is what it was told to be, and
- * the page cache has it, so that no call is made for each. Checked batches are read whole anyway:
- * in large pieces. Without the memory it is slower, nothing else. */
+/* Batches that are checked are read whole anyway: in large pieces. So are the headers alone that
+ * are looked at in a trusted file, where they lie close together. No map: a page that the disk
+ * cannot read is an error of its directory. Without the memory it is slower, nothing else. */
 static void log_walk_lend(const struct log_walk *walk, struct segment_scan *scan,
                           struct log_walk_buffer *window) {
     if (scan->end <= SEGMENT_WINDOW_BYTES) return;
-    if (walk->trusted && scan->end <= UINT32_MAX) {
-        window->room = (size_t)scan->end;
-        void *at = mmap(NULL, window->room, PROT_READ, MAP_SHARED, scan->segment->fd, 0);
-        if (at == MAP_FAILED) return;
-        scan->window = window->bytes = at;
-        scan->window_bytes = (uint32_t)window->room;
-    } else if (!walk->trusted && walk->check_from != INT64_MAX) {
-        window->room = LOG_WALK_WINDOW_BYTES;
-        if ((window->bytes = malloc(window->room)) == NULL) return;
-        scan->window = window->bytes;
-        scan->window_room = LOG_WALK_WINDOW_BYTES;
-    }
+    if (!walk->trusted && walk->check_from == INT64_MAX) return;
+    if ((window->bytes = malloc(LOG_WALK_WINDOW_BYTES)) == NULL) return;
+    scan->window = window->bytes;
+    scan->window_room = LOG_WALK_WINDOW_BYTES;
 }
 
-static void log_walk_take_back(const struct log_walk *walk, struct log_walk_buffer *window) {
-    if (walk->trusted && window->bytes != NULL)
-        munmap(window->bytes, window->room);
-    else
-        free(window->bytes);
+/* Of headers that lie far apart each is read by itself. */
+static void log_walk_look_ahead(const struct log_walk *walk, const struct log_walk_buffer *window,
+                                struct segment_scan *scan, const struct batch_header *h) {
+    if (!walk->trusted || window->bytes == NULL) return;
+    bool far = batch_bytes(h) >= LOG_WALK_FAR_BYTES;
+    scan->window_room = far ? BATCH_HEADER_BYTES : LOG_WALK_WINDOW_BYTES;
 }
 
 /* A walk under way. `doubt`: of the first of the bad batches that nothing good has followed yet;
@@ -141,6 +134,7 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     if (walk->index && log->epochs_loaded) log_walk_epoch(log, h, walk->replay_from == INT64_MAX);
     w->next = batch_last_offset(h) + 1;
     segment_scan_skip(&w->scan, h);
+    log_walk_look_ahead(walk, &w->window, &w->scan, h);
     return 0;
 }
 
@@ -204,7 +198,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     }
     meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
     free(w.buffer.bytes);
-    log_walk_take_back(walk, &w.window);
+    free(w.window.bytes);
     walk->good = w.scan.position;
     walk->next = w.next;
     return result;

@@ -75,9 +75,7 @@ void segment_retain(struct segment *s) {
 
 /* Unmaps and closes; files_lock held, nobody has it pinned. */
 static void segment_close(struct segment *s) {
-    if (s->offset_map != NULL) munmap((void *)s->offset_map, s->offset_map_bytes);
-    if (s->time_map != NULL) munmap((void *)s->time_map, s->time_map_bytes);
-    s->offset_map = s->time_map = NULL;
+    segment_index_unmap(s);
     close(s->fd);
     s->fd = -1;
     struct log_dir *dir = s->home->dir;

@@ -18,6 +18,7 @@
 #include "batch.h"
 #include "iopool.h"
 #include "log.h"
+#include "mapped.h"
 
 struct log_dir;
 struct witness_slot;
@@ -59,6 +60,9 @@ struct segment {
     bool removed;             /* files renamed or gone: never opened again (files_lock) */
     bool counted;             /* index counts are known (index_lock) */
     bool rebuilt; /* indexes were rebuilt once: not again for the same damage (index_lock) */
+    bool index_lost;    /* the files do not have what was written: neither read nor written until
+                           they are made anew (index_lock) */
+    bool index_doubted; /* that was found by what they led to, once (index_lock) */
     int fd;
     struct segment_home *home;
     struct segment *clock_next, *clock_prev;
@@ -72,8 +76,7 @@ struct segment {
     uint32_t offset_count, time_count; /* entries in the files */
     int64_t last_indexed_time;         /* of the time index, INT64_MIN none */
     _Atomic bool preallocating, sealed;
-    const uint8_t *offset_map, *time_map;
-    size_t offset_map_bytes, time_map_bytes;
+    struct mapped_read maps; /* of the offset index and of the time index (index_lock) */
     struct segment_tail *tail;
     struct segment_aborted *aborted; /* log_aborted.c; NULL: the file is all (index_lock) */
     _Atomic bool aborted_due;        /* the file does not have all, or not on disk */
@@ -124,16 +127,23 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
 int segment_index_write(struct segment *s, bool final);
 /* Drops entries at or above the offset / position. */
 void segment_index_truncate(struct segment *s, int64_t offset, int64_t position);
+/* index_lock held, or nobody has it pinned. */
+void segment_index_unmap(struct segment *s);
 uint32_t segment_index_entries(struct segment *s, bool times);
 /* Forgets everything and empties the files, before a rebuild. */
 void segment_index_reset(struct segment *s);
 /* 1: a file is missing where one is due, or its entries cannot be right. 0: sane. Reads the files
  * whole. */
 int segment_index_damaged(struct segment *s);
+/* They led where no batch begins, or not the one that they told of: made anew, but not for ever. */
+void segment_index_distrust(struct segment *s);
+/* Of a segment that nobody appends to, before its files are synced: both are there with all their
+ * entries. A full disk leaves those in memory. 0 or -errno. Pinned. */
+int segment_index_finish(struct segment *s);
 
 /* Position to scan from for `offset`: of the last indexed batch whose last offset is <= offset; 0
- * when none. -EAGAIN: the index is not in the page cache (only with `nowait`); other -errno.
- * Pinned. */
+ * when none. -EAGAIN: the index is not in the page cache (only with `nowait`); other -errno, or
+ * LOG_E_IO. Files that somebody cut or damaged are made anew. Pinned. */
 int segment_index_floor(struct segment *s, int64_t offset, bool nowait, int64_t *position);
 /* The last indexed batch start at or below `position` (0 when none). */
 int segment_index_border(struct segment *s, int64_t position, bool nowait, int64_t *border);

@@ -19,6 +19,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "mapped.h"
+
 #ifndef STATX_MNT_ID_UNIQUE
 #define STATX_MNT_ID_UNIQUE 0x00004000U
 #endif
@@ -60,7 +62,8 @@ struct witness {
     bool forgotten;
     char name[WITNESS_NAME_BYTES];
     struct witness_header header; /* as it should be */
-    uint8_t *map;                 /* addresses for WITNESS_SLOTS_MAX, of which `room` are backed */
+    struct mapped_kept *kept;
+    uint8_t *map; /* addresses for WITNESS_SLOTS_MAX, of which `room` are backed */
     uint32_t room, used;
     struct witness_slot **given_back;
     uint32_t given_back_count, given_back_room;
@@ -256,7 +259,9 @@ static bool witness_make(struct witness *w) {
     void *map = mmap(NULL, WITNESS_MAP_BYTES, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w->map = map == MAP_FAILED ? NULL : map;
-    bool made = w->map != NULL && witness_back(w, 0, WITNESS_HEADER_BYTES) &&
+    /* Whoever cuts it takes what it tells, not the broker. */
+    w->kept = w->map != NULL ? mapped_keep(w->map, WITNESS_MAP_BYTES) : NULL;
+    bool made = w->kept != NULL && witness_back(w, 0, WITNESS_HEADER_BYTES) &&
                 (w->entry_count == 0 || witness_grow(w, w->entry_count));
     if (made) {
         memcpy(w->map, &w->header, sizeof w->header);
@@ -271,6 +276,7 @@ static bool witness_make(struct witness *w) {
 }
 
 static void witness_drop(struct witness *w) {
+    if (w->kept != NULL) mapped_let_go(w->kept);
     if (w->map != NULL) munmap(w->map, WITNESS_MAP_BYTES);
     if (w->fd >= 0) close(w->fd);
     close(w->where);

@@ -308,6 +308,7 @@ cdef extern from "log.h" nogil:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
     void log_dir_set_reserve(log_dir *dir, int64_t bytes)
     bint log_dir_tend(log_dir *dir, int64_t *free_bytes, int64_t *total_bytes)
+    const char *log_dir_syncfs_silent(const log_dir *dir)
     bint log_dir_short_of_space(const log_dir *dir)
     const disk *disk_of(disk_kind kind)
     void log_dir_set_disk(log_dir *dir, const disk *table)

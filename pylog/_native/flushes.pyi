@@ -1,6 +1,6 @@
 from typing import final
 
-from pylog._native.log import Log
+from pylog._native.log import Log, LogDir
 
 @final
 class FlushWaits:
@@ -9,3 +9,5 @@ class FlushWaits:
     def fileno(self) -> int: ...
     def wait(self, slot: int, log: Log, offset: int) -> bool: ...
     def take(self) -> list[int]: ...
+
+def syncs_each(directory: LogDir) -> str | None: ...

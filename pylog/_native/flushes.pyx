@@ -1,7 +1,7 @@
 """Waiting for the disk without a thread: group commits told through one descriptor.
 
 Owns: one native waiter per slot, and the mailbox that their letters come to.
-Called by: coordinator.store, on the event loop.
+Called by: coordinator.store, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
   reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
   so that the mailbox never overflows.
@@ -12,13 +12,20 @@ import cython
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from pylog._native.log cimport Log
+from pylog._native.log cimport Log, LogDir
 from pylog._native cimport csrc as c
 
 cdef enum:
     LETTERS = 32
     # LETTER_WAKEs may take half of a mailbox.
     ROOM_PER_SLOT = 4
+
+
+def syncs_each(LogDir directory not None):
+    """Why each log of the directory is synced by itself, however many there are; None: groups by
+    one syncfs."""
+    cdef const char *why = c.log_dir_syncfs_silent(directory.dir)
+    return why.decode() if why != NULL else None
 
 
 # no_gc_clear: __dealloc__ needs the directories of what still waits (2).

@@ -13,7 +13,7 @@ import logging
 import os
 import resource
 
-from pylog._native import witness
+from pylog._native import flushes, witness
 from pylog._native.log import LogDir
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
@@ -60,6 +60,10 @@ class Directories:
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
                 witness.remember(native, MEMORY)
+                why = flushes.syncs_each(native)
+                if why is not None:
+                    log.info("each log is synced by itself, syncfs may hide errors", extra={
+                        "directory": path, "reason": why})
             except OSError as error:
                 reason = error.strerror or str(error)
                 if number == 0:

@@ -15,7 +15,6 @@ Checkpoint).
 import contextlib
 import json
 import logging
-import mmap
 import os
 import struct
 import sys
@@ -226,10 +225,13 @@ def _put_unrested(txn, key: bytes, value: bytes) -> None:
 
 
 def _sum(path: str) -> str:
-    """What SUM says of a file: checksum and size."""
-    with open(path, "rb") as file, \
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        return f"{crc32c(data):08x} {len(data)}\n"
+    """What SUM says of a file: checksum and size. Raises OSError: a map would end the process."""
+    checksum = size = 0
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(1 << 20):
+            checksum = crc32c(piece, checksum)
+            size += len(piece)
+    return f"{checksum:08x} {size}\n"
 
 
 def _summed(value: bytes) -> bytes:

@@ -1,15 +1,15 @@
 """One segment as it lies on disk: its batches, records, indexes, and what is wrong with them.
 
-Owns: the map of the file while it is open.
+Owns: the file while it is open.
 Called by: tools.segments.
-Invariants: (1) bytes are read where they lie, batch by batch: memory does not grow with the file;
-  (2) a file that another process cuts while it is read ends the reading, not the program.
+Invariants: (1) bytes are read batch by batch: memory does not grow with the file; (2) a file that
+  another process cuts while it is read, or that the disk cannot read, ends the reading, not the
+  program.
 Source: docs/formats.md; csrc/batch.h names the faults of a batch.
 """
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,21 +57,14 @@ class Segment:
     def __init__(self, path: Path):
         self.path = path
         self.base_offset = int(path.stem) if path.stem.isdigit() else 0
-        with open(path, "rb") as file:
-            self.size = file.seek(0, 2)
-            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if self.size else None
-        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+        self.view = holes.FileBytes(path)
+        self.size = len(self.view)
 
     def __enter__(self) -> Segment:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        try:
-            self.view.release()
-            if self._map is not None:
-                self._map.close()
-        except BufferError:
-            pass  # A walk that was not finished still has a slice: the map goes with it.
+        self.view.__exit__(*exception)
 
     # Reading
 
@@ -80,7 +73,7 @@ class Segment:
         position = 0
         while position + native.HEADER_BYTES <= self.size:
             head = self.view[position:position + native.HEADER_BYTES]
-            if not any(head):
+            if not any(head) or len(head) < native.HEADER_BYTES:
                 return
             header = native.header(head)
             if position + 12 + header.batch_length > self.size:
@@ -104,7 +97,7 @@ class Segment:
                 "control": bool(head.attributes & CONTROL), "leader_epoch": head.leader_epoch,
                 "producer_id": head.producer_id, "producer_epoch": head.producer_epoch,
                 "base_sequence": head.base_sequence,
-                "crc_ok": native.crc_ok(self.view[position:position + 12 + head.batch_length])}
+                "crc_ok": self._crc_ok(position, head)}
 
     def records(self, from_offset: int, reader: Any) -> Iterator[dict[str, Any]]:
         """One row for each record. reader(key, value, is control): what they mean, or None."""
@@ -112,6 +105,8 @@ class Segment:
             if head.base_offset + head.last_offset_delta < from_offset:
                 continue
             whole = self.view[position:position + 12 + head.batch_length]
+            if len(whole) < 12 + head.batch_length:
+                return     # Keeps (2).
             for offset, timestamp, key, value, headers in native.records(whole):
                 if offset < from_offset:
                     continue
@@ -122,6 +117,10 @@ class Segment:
                     continue
                 yield {**row, "key": text_of(key), "value": text_of(value), "headers": [
                     {"key": name, "value": text_of(data)} for name, data in headers]}
+
+    def _crc_ok(self, position: int, head: Any) -> bool:
+        whole = self.view[position:position + 12 + head.batch_length]
+        return len(whole) == 12 + head.batch_length and native.crc_ok(whole)
 
     def index_entries(self) -> Iterator[dict[str, Any]]:
         for relative, position in self._entries(".index", ">ii"):
@@ -152,7 +151,7 @@ class Segment:
         while position < self.size:
             head, why = self._head(position, due)
             if head is None:
-                end, offset = holes.next_good(self._map, position, due, self.base_offset)
+                end, offset = holes.next_good(self.view, position, due, self.base_offset)
                 if offset is None:
                     self._check_tail(found, position, due, why, next_base is not None)
                     break
@@ -179,7 +178,7 @@ class Segment:
         where = f"position {position}, offset {head.base_offset}"
         last = head.base_offset + head.last_offset_delta
         whole = self.view[position:position + 12 + head.batch_length]
-        if not native.crc_ok(whole):
+        if not self._crc_ok(position, head):
             found.fault(f"{where}: {WHY[-5]}")
         elif is_deep:
             self._check_records(found, where, head, whole)
@@ -210,6 +209,8 @@ class Segment:
     def _head(self, position: int, due: int) -> tuple[Any, str]:
         """(header of the batch at `position`, "") or (None, why there is none)."""
         bytes_ = self.view[position:position + native.HEADER_BYTES]
+        if not bytes_:
+            return None, CUT_SHORT
         if not any(bytes_):
             return None, "zeros"
         try:
@@ -222,8 +223,8 @@ class Segment:
         if head.base_offset < due or head.last_offset_delta < 0:
             return (head, "") if head.base_offset >= 0 else (None, "has an offset that cannot be")
         # A wrong length shows in the CRC, and in what it leads to.
-        if not native.crc_ok(self.view[position:end]) and not holes.leads_on(
-                self._map, end, head.base_offset + head.last_offset_delta + 1, self.base_offset):
+        if not self._crc_ok(position, head) and not holes.leads_on(
+                self.view, end, head.base_offset + head.last_offset_delta + 1, self.base_offset):
             return None, WHY[-5]
         return head, ""
 
@@ -279,11 +280,13 @@ class Segment:
             previous = timestamp, relative
 
 
-def _has_data(view: memoryview, position: int) -> bool:
+def _has_data(view: holes.FileBytes, position: int) -> bool:
     """Whether a byte behind `position` is not zero, a block at a time."""
     zeros = bytes(1 << 16)
     while position < len(view):
         block = view[position:position + len(zeros)]
+        if not block:
+            return False     # It was cut meanwhile.
         if block != zeros[:len(block)]:
             return True
         position += len(block)

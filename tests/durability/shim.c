@@ -4,8 +4,8 @@
  * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
  * in which they took effect; a sync is two events, so that what it covers is known (all that
  * completed before it began). SHIM_FAULTS: a file that may appear at any time with lines
- * "KIND SUBSTRING ERRNO"; calls of that kind (sync, write, read, open, name, any) on paths that
- * contain SUBSTRING then fail with ERRNO.
+ * "KIND SUBSTRING ERRNO"; calls of that kind (sync, syncfs, write, read, open, name, any) on paths
+ * that contain SUBSTRING then fail with ERRNO; syncs do not go on while there is a line of "hold".
  * An event is a struct event, then its path, then (for writes) the bytes.
  *
  * Not preloaded but loaded by a test, it is a disk for logs of the test's own process: shim_begin
@@ -292,6 +292,7 @@ static int synced(int fd, int (*call)(int), int all) {
     char path[PATH_MAX];
     if (!path_of(fd, path)) return call(fd);
     int code = fault("sync", path);
+    if (code == 0 && all) code = fault("syncfs", path);
     struct stat st;
     fstat(fd, &st);
     pthread_mutex_lock(&lock);
@@ -304,6 +305,7 @@ static int synced(int fd, int (*call)(int), int all) {
         errno = code;
         return -1;
     }
+    while (fault("hold", path)) usleep(1000);
     int result = call(fd);
     int saved = errno;
     if (result == 0) {

@@ -2,6 +2,7 @@
 on, as KIP-112 has it. The first directory holds the metadata: without it the broker stops.
 """
 
+import contextlib
 import errno
 import re
 import subprocess
@@ -11,9 +12,9 @@ import urllib.request
 import pytest
 
 from tests.brokers import BrokerDied, Brokerd
-from tests.durability.disk import environment
+from tests.durability.disk import SYNC_BEGIN, environment, read_record
 from tests.wire import raw
-from tests.wire.messages import ask
+from tests.wire.messages import ask, decode
 from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import create_topic, fetch, produce, unique
 
@@ -26,12 +27,12 @@ WAIT_S = 15
 class Disks:
     """A broker with two log directories, and the file that has one of them fail."""
 
-    def __init__(self, ram, preload, **settings):
+    def __init__(self, ram, preload, record=None, **settings):
         self.good, self.bad = ram / "run" / "good", ram / "run" / "bad"
         self.faults = ram / "faults"
         self.broker = Brokerd(
             ram / "run", {"log.dirs": f"{self.good},{self.bad}", **settings},
-            environment=environment(preload, ram / "run", faults=self.faults), data_dir=self.good)
+            environment=environment(preload, ram / "run", record, self.faults), data_dir=self.good)
 
     def fail(self, kind: str, path=None, code=errno.EIO):
         self.faults.write_text(f"{kind} {path or f'{self.bad}/'} {code}\n")
@@ -234,6 +235,49 @@ def test_a_directory_on_a_read_only_disk_is_offline_from_the_start(ram, tmp_path
     finally:
         broker.kill()
         subprocess.run(["umount", "-l", bad], check=True)
+
+
+FLUSHERS = 4      # threads of one directory: csrc/flusher.h
+GROUP = 32        # logs that one syncfs serves: csrc/flusher.c
+
+
+def _held(record, topic):
+    return {event.path for event in read_record(record)
+            if event.type == SYNC_BEGIN and f"/{topic}-" in event.path}
+
+
+def test_a_group_of_partitions_whose_one_sync_fails_is_not_acknowledged(ram, preload):
+    record = ram / "record"
+    one = Disks(ram, preload, record)
+    with one.broker, contextlib.ExitStack() as stack:
+        first, topic = unique("first"), unique("group")
+        create_topic(one.broker.port, first, 2 * FLUSHERS)
+        create_topic(one.broker.port, topic, 3 * GROUP)
+        bad = one.places(topic, 3 * GROUP)["bad"]
+        assert len(bad) >= GROUP
+        # While all threads are held, those who ask for a flush become one group.
+        one.faults.write_text(f"hold /{first}- 1\nsyncfs {one.bad} {errno.EIO}\n")
+        for index in one.places(first, 2 * FLUSHERS)["bad"]:
+            connection = stack.enter_context(Connection(one.broker.port))
+            body = raw.produce_body(8, first, [(index, batch())])
+            connection.send(raw.frame(raw.header(raw.PRODUCE, 8) + body))
+        end_s = time.monotonic() + WAIT_S
+        while len(_held(record, first)) < FLUSHERS:
+            assert time.monotonic() < end_s, _held(record, first)
+            time.sleep(0.02)
+        connection = stack.enter_context(Connection(one.broker.port))
+        body = raw.produce_body(8, topic, [(index, batch()) for index in bad])
+        connection.send(raw.frame(raw.header(raw.PRODUCE, 8) + body))
+        with Connection(one.broker.port) as other:
+            while not fetch(other, topic, 0, partition=bad[-1])["high_watermark"]:
+                assert time.monotonic() < end_s
+                time.sleep(0.02)
+        one.fail("syncfs", one.bad)
+        rows = decode(raw.PRODUCE, 8, connection.answer(raw.PRODUCE, 8, 1))["responses"][0]
+        codes = {row["error_code"] for row in rows["partition_responses"]}
+        assert codes == {STORAGE_ERROR}
+        one.wait_offline(topic, bad)
+        assert "syncfs" in one.broker.tail(20_000)
 
 
 def test_the_metric_counts_the_disk_and_its_partitions(ram, preload):

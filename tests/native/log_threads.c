@@ -1,5 +1,5 @@
-/* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments and truncation-free
- * role changes on a few logs at once; then a directory that fails. Every reader must see each
+/* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments, truncation-free
+ * role changes and somebody who cuts indexes on a few logs at once; then a directory that fails. Every reader must see each
  * offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
 #include <fcntl.h>
 #include <pthread.h>
@@ -25,6 +25,7 @@ enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
     } while (0)
 
 struct setting {
+    const char *path;
     struct log_dir *dir;
     struct log *logs[LOGS_MAX];
     int batches, count;
@@ -185,6 +186,27 @@ static void *upkeep(void *argument) {
     return NULL;
 }
 
+/* Pages of indexes that others have mapped are gone, and nothing else is. */
+static void *cut(void *argument) {
+    struct setting *setting = ((struct worker *)argument)->setting;
+    for (int64_t at = 0; atomic_load(&setting->appenders_left) > 0; at = (at + 17) % 400) {
+        int k = (int)at % setting->count;
+        const char *kind = at % 2 == 0 ? "index" : "timeindex";
+        char path[512];
+        struct log_range range;
+        int64_t offset, timestamp;
+        int32_t epoch;
+        snprintf(path, sizeof path, "%s/t-%d/%020d.%s", setting->path, k, 0, kind);
+        (void)!truncate(path, 0);
+        int result = log_read(setting->logs[k], at, LOG_BOUND_HIGH_WATERMARK, 500, true, &range);
+        CHECK(result == 0 || result == LOG_E_RANGE);
+        if (result == 0) log_range_release(&range);
+        CHECK(log_offset_for_time(setting->logs[k], 1001, &offset, &timestamp, &epoch) >= 0);
+        usleep(300);
+    }
+    return NULL;
+}
+
 /* All keys differ: no record may be lost while neighbours become one segment. */
 static void *clean(void *argument) {
     struct setting *setting = ((struct worker *)argument)->setting;
@@ -228,6 +250,7 @@ int main(int argc, char **argv) {
     int error;
     struct setting setting = {
         .batches = atoi(argv[2]), .count = atoi(argv[3]), .appenders_left = APPENDERS};
+    setting.path = argv[1];
     struct iopool *pool = iopool_new(2, 64, NULL, NULL);
     setting.dir = log_dir_new(argv[1], pool, &error);
     CHECK(setting.dir != NULL && setting.count <= LOGS_MAX);
@@ -254,7 +277,8 @@ int main(int argc, char **argv) {
         void *(*run)(void *);
         int count;
     } parts[] = {
-        {append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS}, {upkeep, 1}, {clean, 1}};
+        {append, APPENDERS}, {read_all, READERS}, {wait_all, WAITERS},
+        {upkeep, 1},         {clean, 1},          {cut, 1}};
     struct worker workers[16];
     int n = 0;
     for (size_t part = 0; part < sizeof parts / sizeof *parts; part++)

@@ -451,7 +451,8 @@ def test_a_directory_settles_all_of_its_logs_at_once(directory, tmp_path, count)
     directory.settle()
     assert [one.recovery_point for one in logs] == [2] * count
     for p in range(count):
-        assert {file.suffix for file in (tmp_path / f"t-{p}").glob("0*")} == {".log", ".snapshot"}
+        assert {file.suffix for file in (tmp_path / f"t-{p}").glob("0*")} == {
+            ".log", ".index", ".timeindex", ".snapshot"}
         assert (tmp_path / f"t-{p}" / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
     files = directory.stats()["flush_files"]
     for one in logs:

@@ -19,11 +19,24 @@ SHIM = r"""
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 static int broken(const char *what) {
-    const char *v = getenv("BROKEN");
-    return v && access(v, F_OK) == 0 && what;
+    const char *v = getenv("BROKEN"), *spared = getenv("SPARED");
+    return v && access(v, F_OK) == 0 && (!spared || strcmp(spared, what) != 0);
+}
+int uname(struct utsname *out) {
+    int result = ((int (*)(struct utsname *))dlsym(RTLD_NEXT, "uname"))(out);
+    if (getenv("RELEASE")) strcpy(out->release, getenv("RELEASE"));
+    return result;
+}
+int fstatfs(int fd, struct statfs *out) {
+    int result = ((int (*)(int, struct statfs *))dlsym(RTLD_NEXT, "fstatfs"))(fd, out);
+    if (getenv("MAGIC")) out->f_type = strtol(getenv("MAGIC"), NULL, 16);
+    return result;
 }
 int fdatasync(int fd) {
     if (broken("fdatasync")) { errno = EIO; return -1; }
@@ -64,8 +77,8 @@ FAILING = """
 """
 
 
-@pytest.mark.parametrize("logs", [1, 40])
-def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
+def ran(tmp_path, script, *arguments, **environment):
+    """Under the shim."""
     source, shim = tmp_path / "shim.c", tmp_path / "shim.so"
     source.write_text(SHIM)
     subprocess.run(
@@ -73,21 +86,66 @@ def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
     )
     # A sanitizer that is preloaded already must stay the first.
     preload = f"{os.environ.get('LD_PRELOAD', '')} {shim}".strip()
-    env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"))
-    ran = subprocess.run(
+    env = dict(os.environ, LD_PRELOAD=preload, BROKEN=str(tmp_path / "broken"), **environment)
+    done = subprocess.run(
         [
             os.path.realpath(sys.executable),
             "-c",
-            textwrap.dedent(FAILING),
+            textwrap.dedent(script),
             str(tmp_path / "data"),
-            str(logs),
+            *map(str, arguments),
         ],
         env=dict(env, PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
         cwd=Path(__file__).resolve().parents[2],
+        check=False,
     )
-    assert (ran.stdout, ran.stderr) == ("ok\n", "")
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("logs", [1, 40])
+def test_a_failed_flush_takes_the_directory_offline_for_good(tmp_path, logs):
+    assert ran(tmp_path, FAILING, logs) == ("ok\n", "")
+
+
+EXT4, XFS, BTRFS = "ef53", "58465342", "9123683e"
+OVERLAY, FUSE, NFS = "794c7630", "65735546", "6969"
+# Which of the two sync calls is used, when the other one would fail.
+MANY = """
+    import os, sys
+    from pylog._native import flushes, log
+    from tests.native.test_log import NOW, make, opened
+    directory = log.LogDir(sys.argv[1], 2)
+    logs = [opened(directory, "t", p) for p in range(200)]
+    directory.settle()
+    open(os.environ["BROKEN"], "w").close()
+    for one in logs:
+        one.append(make(1), NOW)
+    try:
+        directory.flush()
+    except log.StorageError:
+        assert directory.failure[1] == "EIO"
+    silent = flushes.syncs_each(directory) is not None
+    print(directory.failure[2] if directory.failure else "done", silent,
+          {one.flushed_offset for one in logs})
+"""
+
+
+@pytest.mark.parametrize("release, magic, trusts", [
+    ("5.7.19", EXT4, False), ("4.18.0-553.el8", XFS, False), ("5.15.0-91-generic", EXT4, False),
+    ("5.17.0", EXT4, True), ("6.1.0-13-amd64", XFS, True), ("10.2", BTRFS, True),
+    ("6.1.0", OVERLAY, False), ("6.1.0", FUSE, False), ("6.1.0", NFS, False), ("odd", EXT4, False)])
+def test_one_sync_for_many_logs_is_trusted_only_where_it_tells_of_errors(tmp_path, release, magic,
+                                                                         trusts):
+    # Where it may say nothing it says nothing here: only a sync of each file meets the error.
+    told = ran(tmp_path, MANY, RELEASE=release, MAGIC=magic, SPARED="syncfs")
+    assert told == (("done False {1}\n" if trusts else "fdatasync True {0}\n"), "")
+
+
+def test_one_sync_for_many_logs_that_fails_alone_takes_the_directory_offline(tmp_path):
+    told = ran(tmp_path, MANY, RELEASE="6.1.0", MAGIC=EXT4, SPARED="fdatasync")
+    assert told == ("syncfs False {0}\n", "")
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ SOURCES = [
     "log_settle",
     "log_wait",
     "disk",
+    "mapped",
     "log_move",
     "keymap",
     "clean",

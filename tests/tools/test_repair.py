@@ -186,6 +186,22 @@ def test_a_tail_that_is_cut_off_is_kept_beside_the_log(tmp_path):
         b"something that is no batch"
 
 
+@pytest.mark.parametrize("damage", [*MENDED, middle_header, middle_crc, middle_of_the_last],
+                         ids=lambda damage: damage.__name__)
+def test_nothing_that_a_branch_has_too_is_written_in_place(tmp_path, damage):
+    folder = partition(tmp_path)
+    damage(folder, sorted(folder.glob("*.log")))
+    branch = tmp_path / "branch" / "b-0"
+    branch.mkdir(parents=True)
+    for path in folder.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex"):
+            os.link(path, branch / path.name)
+    before = contents(branch)
+    run("log", "repair", folder, "--execute", "--quarantine")
+    run("log", "verify", folder)
+    assert contents(branch) == before
+
+
 class Died(BaseException):
     pass
 

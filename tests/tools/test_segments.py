@@ -1,6 +1,8 @@
 """Segment files, verified and printed without a broker: ours, Kafka's, and damaged ones."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,33 @@ def test_damage_is_found_and_the_code_says_so(tmp_path, damage, words):
     ended = run("log", "verify", path, fails=True)
     assert words in ended.err and ended.code == 1
     assert "1 of 1 segments are damaged" in ended.err
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+from pylog.tools.files import Segment
+from pylog.tools.holes import holes_of
+path = Path(sys.argv[1])
+with Segment(path) as segment:
+    rows = segment.batches()
+    first = next(rows)
+    os.truncate(path, int(sys.argv[2]))
+    assert first["base_offset"] == 0 and len(list(rows)) < 29 or int(sys.argv[2]) > 1 << 20
+    assert segment.verify(False, lambda moved: None, 30).faults
+assert holes_of(path, 0)[0] <= 30
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("left", [0, 100_010, 1_500_000])
+def test_a_segment_that_is_cut_while_it_is_read_ends_the_reading_not_the_program(tmp_path, left):
+    path = written(tmp_path / "t-0", *[
+        batch.build([(b"k", bytes(100_000), 1_767_225_600_000, [])], base_offset=offset)
+        for offset in range(30)])
+    done = subprocess.run([sys.executable, "-c", CUT, path / FIRST, str(left)],
+                          capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
 def test_where_good_batches_go_on_behind_damage_is_told(tmp_path):

@@ -1,0 +1,46 @@
+"""What was told of a file that is not what it was told to be, and no time shows it."""
+
+import os
+
+import pytest
+
+from pylog._native import damages
+from tests.native.test_log import NOW, make
+from tests.native.test_witness import (
+    SLOT, SLOTS_AT, header_of, killed, recovered, remembered, started, walked)
+
+
+@pytest.fixture
+def memory(tmp_path):
+    with remembered(tmp_path / "logs") as folder:
+        yield folder
+
+
+@pytest.fixture
+def path(tmp_path, memory):
+    return tmp_path / "logs"
+
+
+@pytest.mark.parametrize("more", [0, 50])
+def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(path, memory, more):
+    """A disk that lost what it had said to have, and no time tells of it."""
+    killed(path, memory, "one = filled(directory, 20); one.flush()")
+    file, = (path / "t-0").glob("*.log")
+    border = file.stat().st_size // 20 * 12
+    os.truncate(file, border + more)
+    seen = file.stat()
+    table, told = header_of(memory)
+    for at in range(SLOTS_AT, len(told), SLOT.size):
+        inode, *rest = SLOT.unpack_from(told, at)
+        if inode == seen.st_ino:
+            assert rest[1] > seen.st_size and rest[3] == 40
+            SLOT.pack_into(told, at, inode, *rest[:2], seen.st_ctime_ns, rest[3])
+    table.write_bytes(told)
+    directory = started(path, memory)
+    one = recovered(directory)
+    assert walked(directory)[1] == 0
+    assert (one.end_offset, one.size_bytes) == (24, border) and one.flushed_offset <= 24
+    assert [damage.bytes for damage in damages.take(directory)] == ([more] if more else [])
+    one.become_leader(1)
+    assert one.append(make(1), NOW) == (24, 24)
+    assert len(list((path / "t-0").glob("*.log"))) == 1
