@@ -2,7 +2,7 @@
 
 Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
   .kafka_cleanshutdown.
-Called by: log.manager, metadata.service; Kafka and its tools read them too.
+Called by: log.hints, log.cleaner, log.directories; Kafka and its tools read them too.
 Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """
@@ -24,7 +24,9 @@ def write_offsets(path: str, offsets) -> None:
 
 
 def read_offsets(path: str) -> dict:
-    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint."""
+    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint.
+
+    Raises OSError for one that cannot be read: its rows must not be taken for gone."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -35,7 +37,7 @@ def read_offsets(path: str) -> dict:
             topic, partition, offset = line.split(" ")
             offsets[(topic, int(partition))] = int(offset)
         return offsets
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ValueError, IndexError):
         return {}
 
 
