@@ -343,7 +343,7 @@ class MetadataService(Controller):
         try:
             self._store = Store(logs.paths[0])
         except StoreError as error:
-            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be written: {error}") from error
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
         clean = logs.disks.take_clean_marks(self._store.take_clean_mark())
         checkpoints = self._store.load_checkpoints()
         try:
