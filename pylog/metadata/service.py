@@ -58,6 +58,7 @@ class Controller:
         self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
         self._stored_offset = -1
+        self._tried_offset = -1      # of the last snapshot that could not be written
 
     def take_office(self, image: Image, clean: bool) -> None:
         """Replays the log behind `image` and becomes its controller. Blocks; before requests are
@@ -102,17 +103,26 @@ class Controller:
                 results, prepared = await _in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
-            try:
-                await self._commit(records)
-            except LogError as error:
-                for parts in prepared.values():
-                    await _in_thread(branches_on_disk.discard, parts)
-                return _refused(results + refused, error)
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.topic_id in self.image.topics_by_id))
+                for name, parts in prepared.items():
+                    if name not in self.image.topics:
+                        await _in_thread(branches_on_disk.discard, parts)
             if records:
                 made = [self.image.topics[result.name] for result in results
                         if result.error == ErrorCode.NONE]
                 await _in_thread(self._open_topics, made, prepared)
         return results + refused
+
+    async def _tried(self, records: list) -> LogError | None:
+        """Commits; what it returns kept some of the records, or all, from the log."""
+        try:
+            await self._commit(records)
+        except LogError as error:
+            return error
+        return None
 
     def _prepare_branches(self, results: list, branches: dict) -> tuple:
         """(results, name -> what LogManager.prepare_branch gave). Blocks."""
@@ -136,10 +146,10 @@ class Controller:
             before = self.image
             records, results = controller.delete_topics(
                 before, topics, self._settings, mutations)
-            try:
-                await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            failure = await self._tried(records)
+            if failure is not None:
+                results = _refused(results, failure, lambda result: (
+                    result.name not in self.image.topics))
             gone = [before.topics[result.name] for result in results
                     if result.error == ErrorCode.NONE]
             if gone:
@@ -199,7 +209,9 @@ class Controller:
     async def leave_offline(self, offline) -> None:
         """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
         async with self._deciding:
-            records = partitions.leave_offline(self.image, self._node_id, offline)
+            # A topic that was made again meanwhile has nothing there.
+            records = partitions.leave_offline(self.image, self._node_id, [
+                partition for partition in offline if self._logs.is_offline(*partition)])
             try:
                 await self._change_partitions(records)
             except LogError as error:
@@ -244,10 +256,14 @@ class Controller:
 
     async def _change_partitions(self, records: list) -> None:
         """Commits records of partitions and lets their logs do what the image says."""
-        await self._commit(records)
         topics = {bytes(record.topic_id) for record in records}
-        if topics:
-            await _in_thread(self._assume_roles, [self.image.topics_by_id[id_] for id_ in topics])
+        try:
+            await self._commit(records)
+        finally:
+            # Of many records some may be in the log when others cannot follow.
+            if topics:
+                await _in_thread(
+                    self._assume_roles, [self.image.topics_by_id[id_] for id_ in topics])
 
     def _assume_roles(self, topics) -> None:
         for topic in topics:
@@ -282,7 +298,8 @@ class Controller:
         """Makes records part of the log, then of the image (2)."""
         for part in _parts(records):
             self.image = await _in_thread(self._appended, part)
-        if self.image.offset - self._log.snapshot_end >= RECORDS_BETWEEN_SNAPSHOTS:
+        if self.image.offset - max(
+                self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
             await _in_thread(self._take_snapshot)
         if self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES:
             self._stored_offset = self.image.offset
@@ -293,8 +310,13 @@ class Controller:
 
     def _take_snapshot(self) -> None:
         image = self.image
-        self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
-        self._log.trim(image.offset + 1)
+        try:
+            self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
+            self._log.trim(image.offset + 1)
+        except (LogError, OSError) as error:
+            # The records that it is about are in the log: whoever decided them is answered.
+            self._tried_offset = image.offset
+            log.error("a snapshot could not be written", extra={"reason": str(error)})
 
     def _commit_now(self, records: list) -> None:
         for part in _parts(records):
@@ -365,7 +387,10 @@ class MetadataService(Controller):
             [(topic.name, topic.id, local_roles(topic, self._node_id),
               image.topic_config(topic.name)) for topic in image.topics.values()],
             checkpoints, clean, self._store)
-        self._commit_now(partitions.leave_offline(image, self._node_id, logs.take_failed()))
+        try:
+            self._commit_now(partitions.leave_offline(image, self._node_id, logs.take_failed()))
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
 
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
@@ -477,12 +502,13 @@ def replayed(image: Image, batches) -> tuple:
     return image, held is not None
 
 
-def _refused(results: list, error: LogError) -> list:
-    """The results when their records could not be appended; None stays."""
+def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
+    """The results when their records could not be appended; None stays, and what is done."""
     log.error("metadata could not be appended", extra={"reason": str(error)})
-    return [result if result is None or result.error != ErrorCode.NONE else result._replace(
-        error=ErrorCode.of(error.code), message="the metadata log could not be written")
-        for result in results]
+    return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
+            else result._replace(error=ErrorCode.of(error.code),
+                                 message="the metadata log could not be written")
+            for result in results]
 
 
 def _after(image: Image, records: list) -> Image:
