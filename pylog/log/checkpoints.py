@@ -7,6 +7,7 @@ Invariants: (1) a file is complete or absent: it is renamed into place after it 
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """
 
+import errno
 import json
 import os
 
@@ -84,3 +85,20 @@ def sync_directory(path: str) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory where there is none, and brings its name to disk, and the names of those it
+    lies in: a start before this one may have made them, and been killed."""
+    os.makedirs(path, exist_ok=True)
+    child = os.path.realpath(path)
+    while (parent := os.path.dirname(child)) != child:
+        try:
+            if os.stat(parent).st_dev != os.stat(child).st_dev:
+                return
+            sync_directory(parent)
+        except OSError as error:
+            # Not ours to read, or on a file system that syncs no directories.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+                raise
+        child = parent

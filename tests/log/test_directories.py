@@ -140,3 +140,27 @@ def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
     node = Node(",".join(paths))
     assert node.logs.get("b", 0).end_offset == 35
     node.stop()
+
+
+@pytest.mark.parametrize("made_before", [True, False])
+def test_the_name_of_a_new_directory_is_on_disk_before_it_is_formatted(
+        tmp_path, monkeypatch, made_before):
+    synced, path = [], tmp_path / "disk" / "pylog" / "data"
+    if made_before:
+        # By a start that was killed before it could bring the names to disk.
+        path.mkdir(parents=True)
+    fsync = os.fsync
+
+    def record(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    node = Node(path)
+    formatted = synced.index(str(path / "meta.properties.tmp"))
+    assert {str(one) for one in (path.parent, path.parent.parent, tmp_path)} <= set(
+        synced[:formatted])
+    node.stop()
+    synced.clear()
+    Node(path).stop()
+    assert str(path.parent) not in synced
