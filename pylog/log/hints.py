@@ -3,9 +3,9 @@
 Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
 Called by: log.manager.
 Invariants: (1) a row is of the topic whose partition lies in that directory under that name; when
-  the partition goes, it goes too, on disk, before another topic may have the name there; (2) the log start that DeleteRecords
-  answered is in the file of the partition's directory: state.lmdb may be lost; (3) a file is
-  written with `lock` held, from what is there then.
+  the partition goes, it goes too, on disk, before another topic may have the name there; (2) the
+  log start that DeleteRecords answered is in the file of the partition's directory: state.lmdb may
+  be lost; (3) a file is written with `lock` held, from what is there then.
 Source: Kafka's files; Kafka's log manager writes them anew when it deletes logs.
 """
 

@@ -105,10 +105,9 @@ class LogManager:
         self._gone += checkpoints
         if anew:
             store.save(None, anew)
-        here = {number: set() for number, _ in self.disks.usable()}
-        for _, name, _, index, _, _, place, _ in plan:
-            here.get(place, set()).add((name, index))
-        told = {number: self._hints.take(number, keys) for number, keys in here.items()}
+        told = {number: self._hints.take(number, {
+            (entry[1], entry[3]) for entry in plan if entry[6] == number})
+            for number, _ in self.disks.usable()}
         self._set_aside(where)
         self.disks.listings.clear()
         self.disks.look_at_space()
@@ -133,43 +132,46 @@ class LogManager:
         self.moves.begin(Move(name, index, place, one, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now, or one at last. Blocks. Logs of before
-        go next time."""
+        """Topics of which a partition has another Log now, or one at last. Blocks."""
         changed = self._open_late()
         while self._moved:
             try:
                 self._moved.pop().delete(self._now_ms())
             except LogError as error:
                 log.error("a moved log could not be removed", extra={"reason": str(error)})
-        for move in self.moves.take_ready():
-            name, index, one = move.topic, move.partition, move.target
-            try:
-                if move.damaged_bytes:
-                    self._keep_damage()
-                self._hints.keep_start(move.place, (name, index), move.source, one)
-                finish(move, self._now_ms())
-            except LogError as error:
-                log.error("a replica could not be moved", extra={
-                    "topic": name, "partition": index, "reason": str(error)})
-                continue
-            topic_id, logs, overrides = self._topics[name]
-            before = self._place_of.pop(move.source, 0)
-            self._hints.forget([(before, (name, index))])
-            self.disks.loads[before] -= 1
-            self.disks.loads[move.place] += 1
-            self._place_of[one] = move.place
-            self._timed.discard(move.source)
-            # Settings may have changed since the move began.
-            config = self._config(overrides)
-            one.set_config(config)
-            self._watch(one, config)
-            with self._lists_lock:
-                logs = self._topics[name][1]
-                self._topics[name] = (
-                    topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
-            self._moved.append(move.source)
-            changed.append(name)
-        return changed
+        return changed + [move.topic for move in self.moves.finish_ready(self._finish)]
+
+    def _finish(self, move: Move) -> bool:
+        name, index, one = move.topic, move.partition, move.target
+        if self.get(name, index) is not move.source:
+            # Its topic was deleted; another may have the name.
+            self.moves.give_up(move)
+            return False
+        try:
+            if move.damaged_bytes:
+                self._keep_damage()
+            self._hints.keep_start(move.place, (name, index), move.source, one)
+            finish(move, self._now_ms())
+        except LogError as error:
+            log.error("a replica could not be moved", extra={
+                "topic": name, "partition": index, "reason": str(error)})
+            return False
+        topic_id, _, overrides = self._topics[name]
+        before = self._place_of.pop(move.source, 0)
+        self._hints.forget([(before, (name, index))])
+        self.disks.loads[before] -= 1
+        self.disks.loads[move.place] += 1
+        self._place_of[one] = move.place
+        self._timed.discard(move.source)
+        # Settings may have changed since the move began.
+        config = self._config(overrides)
+        one.set_config(config)
+        self._watch(one, config)
+        with self._lists_lock:
+            logs = self._topics[name][1]
+            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+        self._moved.append(move.source)
+        return True
 
     def _keep_damage(self) -> None:
         """Has recovery points above all that is on disk: a start after a crash cuts no copy where
@@ -352,10 +354,12 @@ class LogManager:
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         self._wait_ready(name)
+        for index in range(len(self._topics[name][1])):
+            # One that is about to be finished is, before the name goes.
+            self.moves.cancel(name, index)
         topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
-            self.moves.cancel(name, index)
             self._offline.discard((name, index))
             self._unopened.pop((name, index), None)
         held = []
