@@ -127,7 +127,7 @@ class Hints:
                 _write(path, points | missing)
             path = self._path(number, files.LOG_START)
             before = files.read_offsets(path)
-            if any(before.get(key) != start for key, start in starts.items()):
+            if any(before.get(key, 0) != start for key, start in starts.items()):
                 _write(path, before | starts)
 
     def keep_start(self, number: int, key: tuple, one, copy=None) -> None:

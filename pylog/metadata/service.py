@@ -132,7 +132,7 @@ class Controller:
                 try:
                     prepared[result.name] = self._logs.prepare_branch(
                         result.name, result.topic_id, *branches[result.name], result.configs)
-                except (LogError, OSError) as error:
+                except (LogError, StoreError, OSError) as error:
                     log.error("a branch could not be made", extra={
                         "topic": result.name, "reason": str(error)})
                     result = result._replace(
@@ -383,14 +383,16 @@ class MetadataService(Controller):
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
                 f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
-        logs.open_partitions(
-            [(topic.name, topic.id, local_roles(topic, self._node_id),
-              image.topic_config(topic.name)) for topic in image.topics.values()],
-            checkpoints, clean, self._store)
         try:
+            logs.open_partitions(
+                [(topic.name, topic.id, local_roles(topic, self._node_id),
+                  image.topic_config(topic.name)) for topic in image.topics.values()],
+                checkpoints, clean, self._store)
             self._commit_now(partitions.leave_offline(image, self._node_id, logs.take_failed()))
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
 
     def _stored_image(self) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""

@@ -306,6 +306,24 @@ def test_every_decision_after_a_failed_flush_is_answered_with_a_storage_error(tm
     node.crash()
 
 
+def test_a_branch_that_state_lmdb_has_no_room_for_is_answered(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+
+    def refuse(*args, **fields):
+        raise StoreError("no space")
+
+    new = messages.CreateTopicsRequest
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", refuse)
+        assert decided(node.service.create_topics(new(topics=[new.CreatableTopic(
+            name="b", num_partitions=-1, replication_factor=-1, configs=[
+                new.CreatableTopicConfig(name="pylog.branch.source", value="a")])]))) == 56
+    assert set(node.image.topics) == {"a"}
+    node.stop()
+
+
 def test_a_failure_of_the_old_topics_disk_is_none_of_the_new_ones(tmp_path):
     """It was told of before the topic was deleted and made again."""
     node = Node(tmp_path)
