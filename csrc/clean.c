@@ -325,6 +325,10 @@ int clean_batch(const struct clean_batch_rules *rules, const uint8_t *p,
     bool over = has_horizon(h) && rules->now_ms >= h->base_timestamp;
     if (facts->aborted || (marker && facts->empty_marker && over)) {
         if (!facts->stays) return 0;
+        if (h->record_count == 0) {
+            *out = (struct clean_kept){p, batch_bytes(h), 0, 0};
+            return 0;
+        }
         int result = clean_empty(p, h, w);
         out->bytes = w->made;
         out->len = w->made_len;

@@ -58,7 +58,7 @@ void clean_work_free(struct clean_work *w);
 struct clean_batch_facts {
     bool aborted;          /* of an aborted transaction */
     bool empty_marker;     /* a marker of which no data is left */
-    bool stays; /* empty if need be: its producer's last, or beside damage */
+    bool stays; /* empty if need be: its producer's or its segment's last, or beside damage */
 };
 
 struct clean_kept {

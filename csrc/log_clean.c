@@ -360,6 +360,13 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     return 0;
 }
 
+/* The last batch of a new segment. It stays, empty if need be: the next segment goes on where this
+ * one ends, as everywhere in a log that was never compacted, and a start can tell what was lost. */
+static bool is_last_of_group(const struct log_clean *c, const struct batch_header *h) {
+    return c->at + 1 == c->group_end &&
+           c->position + (int64_t)batch_bytes(h) >= atomic_load(&c->sources[c->at]->bytes);
+}
+
 static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch_header *h) {
     struct clean_kept kept;
     struct clean_batch_rules rules = {c->map, c->rules.now_ms, c->rules.delete_retention_ms,
@@ -373,7 +380,8 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
     struct clean_batch_facts facts = {.aborted = clean_is_aborted(&c->aborted, h),
                                       .empty_marker =
                                           (h->attributes & BATCH_CONTROL) != 0 && ended == 0,
-                                      .stays = c->beside_damage || is_last_of_producer(c, h)};
+                                      .stays = c->beside_damage || is_last_of_producer(c, h) ||
+                                               is_last_of_group(c, h)};
     int result = clean_batch(&rules, p, h, &facts, &c->work, &kept);
     /* Too large: what is left of it takes more room than all of it did. */
     if (result == BATCH_E_TOO_LARGE || (result < 0 && cannot_be_opened(c, h, result)))

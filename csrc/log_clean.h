@@ -8,7 +8,8 @@
  * and from then on it counts; (3) a pass that meets segments it does not expect (retention,
  * truncation, deletion came in between) changes nothing more; (4) damage stays: bytes that are no
  * good batches are copied as they lie, in a segment of their own, and the batches on both sides of
- * them stay, empty if need be, so that what a reader finds missing is what was missing before. */
+ * them stay, empty if need be, so that what a reader finds missing is what was missing before; (5)
+ * a segment that was cleaned ends where the next begins: its last batch stays, empty if need be. */
 #ifndef PYLOG_LOG_CLEAN_H
 #define PYLOG_LOG_CLEAN_H
 

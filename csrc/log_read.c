@@ -166,6 +166,12 @@ static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
     return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->last_stable : &log->high_watermark);
 }
 
+/* Whether what was read is still where it was: not truncated, and no other file in its place. */
+static bool log_read_holds(const struct log *log, const struct log_read_plan *plan) {
+    int32_t i = log_find_segment(log, plan->base_offset);
+    return log->truncations == plan->truncations && i >= 0 && log->segments[i] == plan->segment;
+}
+
 /* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing
  * to read. */
 static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
@@ -300,7 +306,7 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
         if (result == 0 && out->length > 0) {
             pthread_mutex_lock(&log->view_lock);
             /* Damaged offsets may fall, and a hint must not lead its reader back. */
-            if (log->truncations == plan.truncations && out->next_offset > offset)
+            if (log_read_holds(log, &plan) && out->next_offset > offset)
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
             pthread_mutex_unlock(&log->view_lock);

@@ -2,11 +2,12 @@
 
 Owns: recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
   .kafka_cleanshutdown.
-Called by: log.manager, metadata.service; Kafka and its tools read them too.
+Called by: log.hints, log.cleaner, log.directories; Kafka and its tools read them too.
 Invariants: (1) a file is complete or absent: it is renamed into place after it is on disk.
 Source: Kafka's files as seen on disk: version, count, then a line per partition.
 """
 
+import errno
 import json
 import os
 
@@ -24,7 +25,9 @@ def write_offsets(path: str, offsets) -> None:
 
 
 def read_offsets(path: str) -> dict:
-    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint."""
+    """(topic, partition) -> offset; empty when the file is missing or damaged: it is a hint.
+
+    Raises OSError for one that cannot be read: its rows must not be taken for gone."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -35,7 +38,7 @@ def read_offsets(path: str) -> dict:
             topic, partition, offset = line.split(" ")
             offsets[(topic, int(partition))] = int(offset)
         return offsets
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ValueError, IndexError):
         return {}
 
 
@@ -82,3 +85,20 @@ def sync_directory(path: str) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory where there is none, and brings its name to disk, and the names of those it
+    lies in: a start before this one may have made them, and been killed."""
+    os.makedirs(path, exist_ok=True)
+    child = os.path.realpath(path)
+    while (parent := os.path.dirname(child)) != child:
+        try:
+            if os.stat(parent).st_dev != os.stat(child).st_dev:
+                return
+            sync_directory(parent)
+        except OSError as error:
+            # Not ours to read, or on a file system that syncs no directories.
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL):
+                raise
+        child = parent

@@ -75,10 +75,15 @@ class Cleaner:
             thread.join()
 
     def forget(self, topic: str) -> None:
-        """A topic is gone: another of its name begins dirty."""
+        """A topic is gone: another of its name begins dirty, also after a start."""
         with self._lock:
-            for key in [key for key in self._clean_until or () if key[0] == topic]:
+            if self._clean_until is None:
+                self._clean_until = self._load()
+            gone = [key for key in self._clean_until if key[0] == topic]
+            for key in gone:
                 del self._clean_until[key]
+            for number, _ in self._disks.usable() if gone else ():
+                self._store(number)
             self._failed = {key for key in self._failed if key[0] != topic}
 
     def stats(self) -> dict[str, int]:
@@ -215,6 +220,9 @@ class Cleaner:
     def _note(self, candidate: Candidate, done: dict, took_ms: int) -> None:
         """Keeps (2)."""
         with self._lock:
+            # Its topic may be gone, and another have its name.
+            if all(one.log is not candidate.log for one in self._candidates()):
+                return
             self._clean_until[candidate.topic, candidate.partition] = done["end_offset"]
             self._totals["passes"] += 1
             for name in ("bytes_read", "bytes_written", "records_read", "records_kept"):
@@ -231,8 +239,8 @@ class Cleaner:
 
     def _load(self) -> dict:
         found = {}
-        for path in self._disks.paths:
-            for key, offset in files.read_offsets(os.path.join(path, CHECKPOINT)).items():
+        for _, path in self._disks.usable():
+            for key, offset in _clean_below(path).items():
                 # A partition that moved may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
         return found
@@ -247,3 +255,11 @@ class Cleaner:
             # The next start takes more for dirty than there is.
             log.error("the cleaner's checkpoint could not be written",
                       extra={"reason": error.strerror})
+
+
+def _clean_below(path: str) -> dict:
+    """What the checkpoint in a directory tells; nothing where it cannot be read."""
+    try:
+        return files.read_offsets(os.path.join(path, CHECKPOINT))
+    except OSError:
+        return {}

@@ -54,7 +54,9 @@ class Directories:
         for number, path in enumerate(self.paths):
             native, listing = None, set()
             try:
-                os.makedirs(path, exist_ok=True)
+                if not os.path.exists(os.path.join(path, IDENTITY)):
+                    # What is in it counts from when it is formatted: its name is on disk then.
+                    checkpoints.make_directory(path)
                 self._locks.append(locked(os.path.join(path, LOCK)))
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))

@@ -15,7 +15,7 @@ import threading
 from itertools import chain
 
 from pylog._native.log import Log, LogDeleted, LogError
-from pylog.log import branches, partitions, places, recovery
+from pylog.log import branches, hints, partitions, places, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
 from pylog.log.moves import Move, Moves, directory_name, finish
@@ -44,6 +44,7 @@ class LogManager:
         self._default_config = None
         self._saved = {}         # (topic id, partition) -> Checkpoint, of the last checkpoint
         self._gone = []          # keys of deleted partitions that the store still has
+        self._hints = hints.Hints(self.disks)
         self._upkeep_lock = threading.Lock()
         self._closing = False
         self._due = None         # when retention, checkpoints are next looked at, in ms
@@ -81,12 +82,11 @@ class LogManager:
         self._store = store
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
-        where, self._left_over = places.find(self.disks, {name: id_ for name, id_, _, _ in topics})
+        where, self._left_over = places.find(
+            self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
         self._left_over += branches.take_left_over(
             self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, where)
-        hints = partitions.hints(
-            [path for number, path in self.disks.usable() if number not in clean])
-        plan = []
+        plan, anew = [], []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
             self._topics[name] = (topic_id, logs, overrides)
@@ -99,12 +99,20 @@ class LogManager:
                         # Keeps (1).
                         self._lose(name, index)
                         continue
+                    if place is None and checkpoint is not None and checkpoint.recovery_point:
+                        checkpoint = partitions.without_files(checkpoint)
+                        anew.append(((topic_id, index), checkpoint))
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
         self._gone += checkpoints
+        if anew:
+            store.save(None, anew)
+        told = {number: self._hints.take(number, {
+            (entry[1], entry[3]) for entry in plan if entry[6] == number})
+            for number, _ in self.disks.usable()}
         self._set_aside(where)
         self.disks.listings.clear()
         self.disks.look_at_space()
-        self._open_all(plan, clean, hints)
+        self._open_all(plan, clean, told)
 
     def move(self, name: str, index: int, place: int) -> None:
         """Begins to move a partition to log directory number `place`. Raises LogError.
@@ -125,40 +133,46 @@ class LogManager:
         self.moves.begin(Move(name, index, place, one, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now, or one at last. Blocks. Logs of before
-        go next time."""
+        """Topics of which a partition has another Log now, or one at last. Blocks."""
         changed = self._open_late()
         while self._moved:
             try:
                 self._moved.pop().delete(self._now_ms())
             except LogError as error:
                 log.error("a moved log could not be removed", extra={"reason": str(error)})
-        for move in self.moves.take_ready():
-            name, index, one = move.topic, move.partition, move.target
-            try:
-                if move.damaged_bytes:
-                    self._keep_damage()
-                finish(move, self._now_ms())
-            except LogError as error:
-                log.error("a replica could not be moved", extra={
-                    "topic": name, "partition": index, "reason": str(error)})
-                continue
-            topic_id, logs, overrides = self._topics[name]
-            self.disks.loads[self._place_of.pop(move.source, 0)] -= 1
-            self.disks.loads[move.place] += 1
-            self._place_of[one] = move.place
-            self._timed.discard(move.source)
-            # Settings may have changed since the move began.
-            config = self._config(overrides)
-            one.set_config(config)
-            self._watch(one, config)
-            with self._lists_lock:
-                logs = self._topics[name][1]
-                self._topics[name] = (
-                    topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
-            self._moved.append(move.source)
-            changed.append(name)
-        return changed
+        return changed + [move.topic for move in self.moves.finish_ready(self._finish)]
+
+    def _finish(self, move: Move) -> bool:
+        name, index, one = move.topic, move.partition, move.target
+        if self.get(name, index) is not move.source:
+            # Its topic was deleted; another may have the name.
+            self.moves.give_up(move)
+            return False
+        try:
+            if move.damaged_bytes:
+                self._keep_damage()
+            self._hints.keep_start(move.place, (name, index), move.source, one)
+            finish(move, self._now_ms())
+        except LogError as error:
+            log.error("a replica could not be moved", extra={
+                "topic": name, "partition": index, "reason": str(error)})
+            return False
+        topic_id, _, overrides = self._topics[name]
+        before = self._place_of.pop(move.source, 0)
+        self._hints.forget([(before, (name, index))])
+        self.disks.loads[before] -= 1
+        self.disks.loads[move.place] += 1
+        self._place_of[one] = move.place
+        self._timed.discard(move.source)
+        # Settings may have changed since the move began.
+        config = self._config(overrides)
+        one.set_config(config)
+        self._watch(one, config)
+        with self._lists_lock:
+            logs = self._topics[name][1]
+            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+        self._moved.append(move.source)
+        return True
 
     def _keep_damage(self) -> None:
         """Has recovery points above all that is on disk: a start after a crash cuts no copy where
@@ -172,7 +186,7 @@ class LogManager:
         for one in self._moved:
             one.become_follower(one.leader_epoch)
 
-    def _open_all(self, plan, clean: frozenset, hints: dict) -> None:
+    def _open_all(self, plan, clean: frozenset, told: dict) -> None:
         begin_ms, all_clean = self._now_ms(), len(clean) == len(self.paths)
 
         def is_clean(entry):
@@ -183,12 +197,15 @@ class LogManager:
             trusted = is_clean(entry) and checkpoint is not None and (
                 checkpoint.log_end_offset >= 0) and (place is not None or not checkpoint.segments)
             if not trusted:
-                checkpoint = partitions.after_crash(checkpoint, hints.get((name, index)))
+                checkpoint = partitions.after_crash(
+                    checkpoint, told.get(place, {}).get((name, index)))
             if place is None:
                 place = self.disks.least_loaded()
             one = self._opened(place, name, topic_id, index, role, config, checkpoint, trusted)
             if one is not None:
                 self._list(name, index, one, config)
+            elif checkpoint is not partitions.NOTHING_KNOWN:
+                self._hints.set_unread(place, (name, index), checkpoint)
 
         unclean = []
         for entry in plan:
@@ -243,7 +260,8 @@ class LogManager:
             entries = self._settle_all(failed)
             recovery.tell(self.directories, self.paths)
             if known:
-                self._write_checkpoint_files()
+                with self._hints.lock:
+                    self._write_checkpoint_files()
             self.stopped = frozenset(
                 number for number, _ in self.disks.usable() if known and number not in failed)
             return [entry for place, entry in entries if place in self.stopped]
@@ -284,8 +302,12 @@ class LogManager:
             [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
         # Before the topic is: what is linked must never be walked from its beginning and cut.
-        self._store.save(None, [((topic_id, index), part.checkpoint)
-                                for index, part in enumerate(parts)])
+        try:
+            self._store.save(None, [((topic_id, index), part.checkpoint)
+                                    for index, part in enumerate(parts)])
+        except BaseException:
+            branches.discard(parts)
+            raise
         self._branches[topic_id] = parts
 
     def discard_branch(self, topic_id: bytes) -> None:
@@ -330,6 +352,7 @@ class LogManager:
         logs = [None] * len(roles)
         branch = self._branches.pop(topic_id, None)
         if branch is not None:
+            self._hints.keep_branch(name, branch)
             branches.publish(name, branch)
         for index, role in enumerate(roles):
             if role is not None:
@@ -342,24 +365,30 @@ class LogManager:
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         self._wait_ready(name)
+        for index in range(len(self._topics[name][1])):
+            # One that is about to be finished is, before the name goes.
+            self.moves.cancel(name, index)
         topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
-            self.moves.cancel(name, index)
             self._offline.discard((name, index))
             self._unopened.pop((name, index), None)
+        held = []
         for index, one in enumerate(logs):
             if one is not None:
                 self._saved.pop((topic_id, index), None)
                 self._gone.append((topic_id, index))
                 self._timed.discard(one)
-                self.disks.loads[self._place_of.pop(one, 0)] -= 1
+                place = self._place_of.pop(one, 0)
+                self.disks.loads[place] -= 1
+                held.append((place, index))
                 try:
                     one.delete(self._now_ms())
                 except LogError as error:
                     # The next start finds a directory that no topic has.
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
+        self._hints.forget_topic(name, held)
 
     def _wait_ready(self, name: str) -> None:
         if self._recovery is not None:
@@ -408,11 +437,10 @@ class LogManager:
 
     def move_start(self, name: str, index: int, offset: int) -> int:
         """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
-        topic_id, logs, _ = self._topics[name]
-        one = logs[index]
+        one = self._topics[name][1][index]
         start = one.move_start(offset, self._now_ms())
-        # Kept at once: after a crash the records must not come back.
-        self._store.save(None, [((topic_id, index), partitions.flushed(one))])
+        # After a crash the records must not come back.
+        self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
         return start
 
     def describe(self) -> list:
@@ -430,7 +458,10 @@ class LogManager:
         where = (self.directories[place], name, index, topic_id, config)
         try:
             if not trusted:
-                self._set_aside_another_topics(place, name, topic_id, index)
+                places.make_way(self.disks, place, f"{name}-{index}", topic_id)
+            if checkpoint is partitions.NOTHING_KNOWN and not self._hints.is_free(
+                    place, (name, index)):
+                raise OSError("checkpoints of a deleted topic have its name")
             one = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
@@ -462,13 +493,6 @@ class LogManager:
                 self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
                 changed.append(name)
         return changed
-
-    def _set_aside_another_topics(self, place: int, name: str, topic_id: bytes, index: int) -> None:
-        """A directory of an earlier topic of that name must not be taken for this one's."""
-        directory = f"{name}-{index}"
-        found = partitions.topic_id_in(os.path.join(self.paths[place], directory))
-        if found is not None and found != topic_id:
-            self.disks.set_aside(place, directory)
 
     def _watch(self, one, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
@@ -529,6 +553,7 @@ class LogManager:
             self.cleaner.tend()
             self.disks.look_at_space()
             recovery.tell(self.directories, self.paths)
+            self._hints.tend()
             self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
@@ -570,13 +595,14 @@ class LogManager:
             self._store.save(None, changed, gone)
             del self._gone[:len(gone)]
             self._saved.update(changed)
-            self._write_checkpoint_files()
+            with self._hints.lock:
+                self._write_checkpoint_files()
 
     def _write_checkpoint_files(self) -> None:
         """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
         for number, path in self.disks.usable():
-            rows = [(name, index, one) for name, _, index, one in self._all()
-                    if self._place_of.get(one, 0) == number]
+            rows = [(name, index, partitions.flushed(one)) for name, _, index, one in self._all()
+                    if self._place_of.get(one, 0) == number] + self._hints.unread(number)
             try:
                 partitions.write_checkpoint_files(path, rows)
             except OSError as error:

@@ -77,13 +77,18 @@ class Moves:
         with self._lock:
             self._give_up(self._moves.get((topic, partition)))
 
-    def take_ready(self) -> list[Move]:
-        """Moves whose copy has caught up; they are the caller's from here on."""
+    def finish_ready(self, finish_one) -> list[Move]:
+        """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
+        on. Nobody cancels one meanwhile. Returns those for which it said True."""
         with self._lock:
             ready = [move for move in self._moves.values() if move.ready]
             for move in ready:
                 del self._moves[move.topic, move.partition]
-        return ready
+            return [move for move in ready if finish_one(move)]
+
+    def give_up(self, move: Move) -> None:
+        """Removes the copy of a move that finish_one has, and that is not begun."""
+        self._give_up(move)
 
     def stop(self) -> None:
         self._stopping.set()

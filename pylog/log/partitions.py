@@ -74,18 +74,9 @@ def open_log(directory, topic: str, partition: int, topic_id: bytes, config: dic
                     high_watermark=checkpoint.high_watermark)
 
 
-def hints(paths) -> dict:
-    """What Kafka's checkpoint files tell: Kafka may have run here since state.lmdb's last."""
-    found = {}
-    for path in paths:
-        points, starts, watermarks = [
-            files.read_offsets(os.path.join(path, name))
-            for name in (files.RECOVERY_POINT, files.LOG_START, files.HIGH_WATERMARK)]
-        for key in points.keys() | starts.keys() | watermarks.keys():
-            found[key] = NOTHING_KNOWN._replace(
-                recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
-                high_watermark=watermarks.get(key, -1))
-    return found
+def without_files(stored: Checkpoint) -> Checkpoint:
+    """What holds of a log whose directory is gone: nothing of it is on disk."""
+    return NOTHING_KNOWN._replace(log_start_offset=stored.log_start_offset)
 
 
 def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
@@ -137,10 +128,12 @@ def flushed(log) -> Checkpoint:
 
 
 def write_checkpoint_files(path: str, rows) -> None:
-    """Kafka's own for one log directory. rows: [(topic, index, Log)]. Raises OSError."""
+    """Kafka's own for one log directory. rows: [(topic, index, Checkpoint)]. Raises OSError."""
     files.write_offsets(os.path.join(path, files.RECOVERY_POINT), [
-        (name, index, one.recovery_point) for name, index, one in rows])
+        (name, index, known.recovery_point) for name, index, known in rows])
     files.write_offsets(os.path.join(path, files.HIGH_WATERMARK), [
-        (name, index, one.high_watermark) for name, index, one in rows])
+        (name, index, known.high_watermark) for name, index, known in rows
+        if known.high_watermark >= 0])
     files.write_offsets(os.path.join(path, files.LOG_START), [
-        (name, index, one.start_offset) for name, index, one in rows if one.start_offset > 0])
+        (name, index, known.log_start_offset) for name, index, known in rows
+        if known.log_start_offset > 0])

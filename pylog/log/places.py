@@ -24,17 +24,36 @@ def is_partition(name: str) -> bool:
     return _PARTITION_DIRECTORY.fullmatch(name) is not None and name != METADATA_PARTITION
 
 
-def find(disks, ids: dict) -> tuple[dict, list]:
+def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
     """(partition directory -> number of its log directory, paths that are to be removed).
 
-    disks: Directories, with their listings. ids: topic -> id. Raises StartError.
+    disks: Directories, with their listings. ids: topic -> id. clean: numbers of the directories of
+    which the names alone are believed. Raises StartError.
     """
     places = {}
     for number, listing in enumerate(disks.listings):
         for name in filter(is_partition, listing):
-            places[name] = number if name not in places else _the_topics(
-                disks, name, (places[name], number), ids)
-    return places, _complete_moves(disks, places)
+            if number not in clean and _is_of_another(disks, number, name, ids):
+                # The topic's own may be in a directory that is offline.
+                disks.set_aside(number, name)
+            else:
+                places[name] = number if name not in places else _the_topics(
+                    disks, name, (places[name], number), ids)
+    return places, _complete_moves(disks, places, ids)
+
+
+def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = "") -> bool:
+    """Whether a directory is of an earlier topic that had the name of one that there is."""
+    wanted = ids.get((partition or name).rpartition("-")[0])
+    found = None if wanted is None else partitions.topic_id_in(
+        os.path.join(disks.paths[number], name))
+    return found is not None and found != wanted
+
+
+def make_way(disks, number: int, name: str, topic_id: bytes) -> None:
+    """A directory of an earlier topic of that name must not be taken for this one's."""
+    if _is_of_another(disks, number, name, {name.rpartition("-")[0]: topic_id}):
+        disks.set_aside(number, name)
 
 
 def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
@@ -51,12 +70,13 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
     raise StartError(f"{name} is in both {disks.paths[numbers[0]]} and {disks.paths[numbers[1]]}")
 
 
-def _complete_moves(disks, places: dict) -> list:
+def _complete_moves(disks, places: dict, ids: dict) -> list:
     """What a stop in the middle of a move left: the only copy becomes the partition."""
     left_over, copies = [], {}
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
-            if found[1] in places or not is_partition(found[1]):
+            if found[1] in places or not is_partition(found[1]) or _is_of_another(
+                    disks, number, found[0], ids, found[1]):
                 left_over.append(_give_up(disks, number, found[0]))
             else:
                 copies.setdefault(found[1], {})[found[0]] = number

@@ -16,6 +16,7 @@ from pylog.metadata import branching, configs, controller, features, partitions,
 from pylog.metadata.image import Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
+from pylog.metadata.store import StoreError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -137,7 +138,7 @@ class ActiveController:
                 try:
                     self._logs.prepare_branch(
                         result.name, result.topic_id, *branches[result.name], result.configs)
-                except (LogError, OSError) as error:
+                except (LogError, StoreError, OSError) as error:
                     log.error("a branch could not be made", extra={
                         "topic": result.name, "reason": str(error)})
                     result = result._replace(

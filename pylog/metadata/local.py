@@ -2,7 +2,8 @@
 
 Owns: that partition log.
 Called by: metadata.service.
-Invariants: (1) an append is on disk when it returns; (2) one process has the directory (its lock),
+Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
+  never stands behind records that nobody has seen; (2) one process has the directory (its lock),
   so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
   anything was appended under it.
 Source: KIP-595, KIP-631 (record frame).
@@ -12,6 +13,7 @@ import logging
 import os
 
 from pylog._native import batch
+from pylog._native.log import LogError
 from pylog.log import partitions
 from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
@@ -34,6 +36,7 @@ class LocalLog(MetadataLog):
 
     def __init__(self, directory, checkpoint, now_ms):
         self._now_ms = now_ms
+        self._failure = None     # the LogError after which nothing can be appended
         self._folder = os.path.join(directory.path, f"{TOPIC}-0")
         if not os.path.isdir(self._folder):
             checkpoint = None
@@ -59,15 +62,31 @@ class LocalLog(MetadataLog):
         return partitions.at_rest(self._log)
 
     def append(self, new: list, epoch: int, expected_end: int) -> int:
+        if self._failure is not None:
+            raise type(self._failure)(
+                self._failure.error, self._failure.code, str(self._failure)) from self._failure
         if epoch != self._epoch:
             raise Conflict(f"epoch {epoch} is not the newest, {self._epoch} is")
         if expected_end != self._log.end_offset:
             raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
         now_ms = self._now_ms()
         data = batch.build([(None, snapshots.encoded(record), now_ms, ()) for record in new])
-        _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
-        self._log.flush()
+        try:
+            _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
+            self._log.flush()
+        except LogError as error:
+            self._take_back(expected_end, error)
+            raise
         return last_offset
+
+    def _take_back(self, end: int, error: LogError) -> None:
+        """Keeps (1)."""
+        if self._log.end_offset == end:
+            return
+        try:
+            self._log.truncate(end)
+        except LogError:
+            self._failure = error
 
     def read(self, offset: int):
         if offset == 0 and self._snapshot is not None:

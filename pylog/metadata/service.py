@@ -82,14 +82,16 @@ class MetadataService:
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
                 f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
-        logs.open_partitions(
-            [(topic.name, topic.id, local_roles(topic, self._node_id),
-              image.topic_config(topic.name)) for topic in image.topics.values()],
-            checkpoints, clean, self.store)
         try:
+            logs.open_partitions(
+                [(topic.name, topic.id, local_roles(topic, self._node_id),
+                  image.topic_config(topic.name)) for topic in image.topics.values()],
+                checkpoints, clean, self.store)
             self.controller.leave_offline_now(logs.take_failed())
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
         self.tail.begin()
 
     def _follow_log(self) -> None:

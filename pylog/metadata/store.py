@@ -5,7 +5,8 @@ Called by: metadata.service.
 Invariants: (1) every entry says up to which offset of its log it holds; (2) losing the file loses
   nothing; (3) the clean mark is gone, on disk, before anything is appended; (4) a damaged file is
   found before it is used: after a clean stop by the checksum beside it, else by a process that
-  reads all of it and may die of it; (5) the image and checkpoints carry checksums of their own.
+  reads all of it and may die of it; (5) the image and checkpoints carry checksums of their own;
+  (6) the file is removed only when it is proven to be damaged: what a start lacks is no proof.
 Source: none; the log is the truth, LMDB is the map.
 
 Keys: `format`, `clean` (the mark), `image` (offset, epoch, JSON), `log/` + topic id + partition (a
@@ -13,9 +14,12 @@ Checkpoint).
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
+import re
+import signal
 import struct
 import sys
 import threading
@@ -42,22 +46,55 @@ _LOG_KEY = struct.Struct(">4s16si")
 _CHECKPOINT = struct.Struct(">qqqqi")
 _IMAGE_HEAD = struct.Struct(">qi")
 _CRC = struct.Struct(">I")
-# LMDB believes its pages: wrong ones end the process that follows them. Nothing is written.
+# What LMDB raises about the file's content, and for nothing else; not every version has them all.
+_DAMAGES = ("CorruptedError", "InvalidError", "PageNotFoundError", "VersionMismatchError",
+            "BadChecksumError", "CursorFullError", "PageFullError", "ProblemError")
+_DAMAGED = tuple(getattr(lmdb, name) for name in _DAMAGES if hasattr(lmdb, name))
+_LACKS = tuple(map(os.strerror, (
+    errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EIO,
+    errno.EACCES, errno.EPERM, errno.EROFS)))
+_META_PAGE_BYTES, _META_LAST_PAGE = struct.Struct("=I"), struct.Struct("=Q")
+_SUM_TEXT = re.compile(r"[0-9a-f]{8} \d+\n")
+_SUM_READ_BYTES = 1 << 20
+# LMDB believes its pages: wrong ones end the process that follows them. Nothing is written. A
+# signal counts only where it looks at pages, and not when somebody else sent it.
+_PROBE_DAMAGED, _PROBE_RAISED, _PROBE_LOOKS = 3, 4, b"looks\n"
+_PROBE_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 _PROBE = """
 import lmdb, sys
-env = lmdb.open(sys.argv[1], subdir=False, lock=False, create=False, map_size=int(sys.argv[2]))
-before, count = b"", 0
-with env.begin() as txn:
-    for key, value in txn.cursor():
-        if key <= before:
-            sys.exit("keys do not rise")
-        before, count = key, count + 1
-if count != env.stat()["entries"]:
-    sys.exit("entries are missing")
-txn = env.begin(write=True)
-txn.put(before + b"0", bytes(20000))
-txn.abort()
+def damaged(what):
+    print(what, file=sys.stderr)
+    sys.exit(3)
+def look():
+    env = lmdb.open(sys.argv[1], subdir=False, lock=False, create=False, map_size=int(sys.argv[2]))
+    before, count = b"", 0
+    with env.begin() as txn:
+        for key, value in txn.cursor():
+            if key <= before:
+                damaged("keys do not rise")
+            before, count = key, count + 1
+    if count != env.stat()["entries"]:
+        damaged("entries are missing")
+    txn = env.begin(write=True)
+    try:
+        txn.put(before + b"0", bytes(20000))
+    except lmdb.MapFullError:
+        pass
+    txn.abort()
+with open(sys.argv[1], "rb") as file:
+    while file.read(1 << 20):
+        pass
+print("looks", flush=True)
+try:
+    look()
+except lmdb.Error as error:
+    print(type(error).__name__, error, file=sys.stderr)
+    sys.exit(4)
 """
+
+
+class _Lacking(lmdb.Error):
+    """The start lacks what it takes to look at the file."""
 
 
 class Store:
@@ -72,18 +109,37 @@ class Store:
             self._check()
             self._env = self._open()
         except lmdb.Error as error:
-            # Keeps (2): what cannot be read is made anew.
-            log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
-            os.unlink(self._path)
+            lacks = isinstance(error, _Lacking) or any(text in str(error) for text in _LACKS)
+            if lacks and not isinstance(error, _DAMAGED):
+                raise
+            self._give_up(error)
             self._env = self._open()
+        except OSError as error:
+            raise StoreError(error.strerror or str(error)) from error
         with self._env.begin(write=True) as txn:
             if txn.get(b"format") != FORMAT:
                 txn.drop(self._env.open_db(), delete=False)
                 txn.put(b"format", FORMAT)
 
+    def _give_up(self, error) -> None:
+        """Keeps (2): what cannot be read is made anew; and (6)."""
+        if isinstance(error, _DAMAGED):
+            log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
+            os.unlink(self._path)
+            return
+        aside = f"{self._path}.aside"
+        log.error("state.lmdb cannot be used and is rebuilt", extra={
+            "reason": str(error), "kept": aside})
+        os.replace(self._path, aside)
+
     def _open(self):
-        env = lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
-                        readahead=False, max_readers=1)
+        try:
+            env = lmdb.open(self._path, subdir=False, lock=False, map_size=MAP_BYTES_MAX,
+                            readahead=False, max_readers=1)
+        except lmdb.MemoryError:
+            if _claims_more(self._path):
+                raise lmdb.CorruptedError("it tells of more pages than it has") from None
+            raise
         # LMDB reads through a map: a page that the file does not have would kill the process.
         bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if os.path.getsize(self._path) < bytes_used:
@@ -97,14 +153,15 @@ class Store:
             return
         beside = os.path.join(os.path.dirname(self._path), SUM)
         try:
-            with open(beside, encoding="ascii") as file:
+            with open(beside, encoding="ascii", errors="replace") as file:
                 noted = file.read()
             # It holds until the first write.
             os.unlink(beside)
         except FileNotFoundError:
+            noted = ""
+        if not _SUM_TEXT.fullmatch(noted):
             self._probe()
-            return
-        if noted != _sum(self._path):
+        elif noted != _sum(self._path):
             raise lmdb.CorruptedError("its checksum differs")
 
     def _probe(self) -> None:
@@ -115,12 +172,19 @@ class Store:
             ended = subprocess.run(
                 [sys.executable, "-c", _PROBE, self._path, str(MAP_BYTES_MAX)], check=False,
                 stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_SECONDS_MAX)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise lmdb.CorruptedError(f"it could not be looked through: {error}") from error
-        if ended.returncode:
-            lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise lmdb.CorruptedError(
-                f"reading it ended with {ended.returncode}: {lines[-1] if lines else ''}")
+        except subprocess.TimeoutExpired as error:
+            raise StoreError(f"it was not looked through in {PROBE_SECONDS_MAX} s") from error
+        if ended.returncode == 0:
+            return
+        lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+        last = lines[-1] if lines else ""
+        told = f"reading it ended with {ended.returncode}: {last}"
+        if ended.returncode == _PROBE_DAMAGED or (
+                ended.returncode == _PROBE_RAISED and last.split(" ")[0] in _DAMAGES) or (
+                ended.stdout == _PROBE_LOOKS and -ended.returncode in _PROBE_SIGNALS) or (
+                _claims_more(self._path)):
+            raise lmdb.CorruptedError(told)
+        raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(told)
 
     def close(self, clean: bool = False) -> None:
         """clean: the next start may find by a checksum whether the file is as it is now."""
@@ -225,13 +289,28 @@ def _put_unrested(txn, key: bytes, value: bytes) -> None:
 
 
 def _sum(path: str) -> str:
-    """What SUM says of a file: checksum and size. Raises OSError: a map would end the process."""
-    checksum = size = 0
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(1 << 20):
-            checksum = crc32c(piece, checksum)
-            size += len(piece)
-    return f"{checksum:08x} {size}\n"
+    """What SUM says of a file: checksum and size. Raises OSError."""
+    crc, size = 0, 0
+    with open(path, "rb") as file:
+        while data := file.read(_SUM_READ_BYTES):
+            crc, size = crc32c(data, crc), size + len(data)
+    return f"{crc:08x} {size}\n"
+
+
+def _claims_more(path: str) -> bool:
+    """Whether one of LMDB's two meta pages tells of more than the file has: to map that takes
+    memory which nobody has."""
+    with open(path, "rb") as file:
+        first = file.read(4096)
+        if len(first) < 4096:
+            return True
+        page_bytes, = _META_PAGE_BYTES.unpack_from(first, 40)
+        file.seek(page_bytes)
+        last, = _META_LAST_PAGE.unpack_from(first, 136)
+        other = file.read(144)
+        if len(other) == 144:
+            last = max(last, *_META_LAST_PAGE.unpack_from(other, 136))
+        return (last + 1) * page_bytes > os.path.getsize(path)
 
 
 def _summed(value: bytes) -> bytes:

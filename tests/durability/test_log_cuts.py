@@ -7,6 +7,7 @@ import crc32c
 import pytest
 
 from pylog._native import batch, cleaner, log, moves
+from pylog.log.moves import directory_name
 from tests.durability.simulated import FAIL_ONCE, FULL, NOTHING, SimulatedDisk
 from tests.native.test_log import NOW, TOPIC_ID, make, offsets
 
@@ -309,6 +310,72 @@ def test_a_time_index_that_a_cut_left_empty_is_made_anew(disk):
     (disk.root / "a" / "t-0" / f"{0:020}.timeindex").write_bytes(b"")
     again = opened(disk, recovery_point=4, log_start_offset=0)
     assert again.offset_for_time(NOW)[0] == 0
+
+
+def sealed_indexes(disk):
+    """{name: content} of the index files of all segments but the last."""
+    folder = disk.root / "a" / "t-0"
+    bases = sorted(path.stem for path in folder.glob("*.log"))[:-1]
+    found = {f"{base}.{kind}": (folder / f"{base}.{kind}").read_bytes()
+             for base in bases for kind in ("index", "timeindex")}
+    # One that was cleaned may hold a single batch, or one without records.
+    for kind in ("index", "timeindex"):
+        assert any(content for name, content in found.items() if name.endswith(f".{kind}")), found
+    return found
+
+
+def at_times(one, count, size=300):
+    for at in range(count):
+        one.append(batch.build([(b"%d" % (at % 5), bytes(size), NOW + at, [])]), NOW)
+
+
+def test_indexes_of_sealed_segments_are_on_disk_when_the_recovery_point_passes_them(disk):
+    one = opened(disk)
+    at_times(one, 12)
+    one.flush()
+    before, point = sealed_indexes(disk), one.recovery_point
+    assert point == 12
+    cut(disk, one)
+    assert sealed_indexes(disk) == before
+    again = opened(disk, recovery_point=point)
+    assert [again.offset_for_time(NOW + at)[0] for at in range(12)] == list(range(12))
+
+
+def test_indexes_of_a_cleaned_segment_are_on_disk_when_the_pass_is_over(disk):
+    one = opened(disk, COMPACTED)
+    at_times(one, 20)
+    one.flush()
+    clean(one)
+    before = sealed_indexes(disk)
+    one.release()
+    disk.power_cut(None)
+    assert sealed_indexes(disk) == before
+
+
+@pytest.mark.parametrize("renamed", ["source", "target"])
+def test_a_directory_has_its_name_on_disk_when_the_next_one_gets_its_own(disk, renamed):
+    """Else a power cut may leave a moved partition under its name twice, or not at all."""
+    one = opened(disk)
+    at_times(one, 12)
+    goal = log.LogDir(disk.root / "b", 1)
+    goal.set_disk(disk.table)
+    copy = log.Log.open(goal, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW,
+                        directory=directory_name("t", 0, "future"))
+    while moves.copy(one, copy, 1 << 20, NOW)[0]:
+        pass
+    moves.hand_over(one, copy, NOW)
+    moves.rename(one, directory_name("t", 0, "delete"))
+    if renamed == "target":
+        moves.rename(copy, "t-0")
+    copy.release()
+    cut(disk, one)
+    assert not (disk.root / "a" / "t-0").exists()
+    kind = "t-0" if renamed == "target" else "t-0.*-future"
+    folder, = (disk.root / "b").glob(kind)
+    goal = log.LogDir(disk.root / "b", 1)
+    again = log.Log.open(goal, "t", 0, TOPIC_ID, CONFIG, now_ms=NOW, recovery_point=12,
+                         directory=folder.name)
+    assert again.end_offset == 12 and offsets(again.read(0))[0] == 0
 
 
 def snapshot(producer, sequence):

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import DISK_FULL, DISK_SYSTEM
-from pylog.log import checkpoints
+from pylog.log import branches, checkpoints
 from pylog.log.directories import Directories
 from pylog.log.partitions import Role
 from tests.metadata.node import Node
@@ -141,3 +141,58 @@ def test_what_another_stop_left_at_rest_is_not_trusted(tmp_path):
     node = Node(",".join(paths))
     assert node.logs.get("b", 0).end_offset == 35
     node.stop()
+
+
+def recorded(monkeypatch):
+    """What the process's Python syncs and renames from now on, in order."""
+    found, fsync, rename = [], os.fsync, os.rename
+
+    def record(descriptor):
+        found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def renamed(source, goal):
+        rename(source, goal)
+        found.append("renamed")
+
+    monkeypatch.setattr(os, "fsync", record)
+    monkeypatch.setattr(os, "rename", renamed)
+    return found
+
+
+def test_a_directory_that_was_set_aside_stays_so_after_a_power_cut(tmp_path, monkeypatch):
+    disks = Directories([str(tmp_path)], {"log.dir.free.bytes.min": 0}, None)
+    disks.open()
+    (tmp_path / "t-0").mkdir()
+    calls = recorded(monkeypatch)
+    disks.set_aside(0, "t-0")
+    assert calls == ["renamed", str(tmp_path)]
+    disks.close()
+
+
+def test_a_branch_has_its_names_on_disk_when_it_is_published(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("source")
+    node.logs.get("source", 0).append(batch.build([(b"k", b"v", 0, ())]), node.now_ms())
+    parts = node.logs.prepare_branch("b", bytes(range(16)), "source", branches.Cut(), {})
+    calls = recorded(monkeypatch)
+    branches.publish("b", parts)
+    assert calls == ["renamed", str(tmp_path)]
+    node.stop()
+
+
+@pytest.mark.parametrize("made_before", [True, False])
+def test_the_name_of_a_new_directory_is_on_disk_before_it_is_formatted(
+        tmp_path, monkeypatch, made_before):
+    synced, path = recorded(monkeypatch), tmp_path / "disk" / "pylog" / "data"
+    if made_before:
+        # By a start that was killed before it could bring the names to disk.
+        path.mkdir(parents=True)
+    node = Node(path)
+    formatted = synced.index(str(path / "meta.properties.tmp"))
+    assert {str(one) for one in (path.parent, path.parent.parent, tmp_path)} <= set(
+        synced[:formatted])
+    node.stop()
+    synced.clear()
+    Node(path).stop()
+    assert str(path.parent) not in synced

@@ -3,11 +3,14 @@
 import os
 import re
 import shutil
+import threading
+import time
 
 import pytest
 
 from pylog._native import batch
 from pylog._native.log import BatchRefused
+from pylog.log import manager, moves
 from tests.metadata.node import Node
 from tests.native.test_cleaner import transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
@@ -30,8 +33,6 @@ def content(log):
 
 
 def moved(node, topic="t", place=1, wait_s=10):
-    import time
-
     end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s:
         changed = node.logs.finish_moves()
@@ -278,3 +279,47 @@ def test_aborted_transactions_are_still_known_after_a_move(node):
     new = node.logs.get("t", 0)
     assert new is not log
     assert [new.aborted_between(at, at + 1) for at in range(12)] == before
+
+
+def wait_until_ready(node, topic="t"):
+    end_s = time.monotonic() + 10
+    while not node.logs.moves.find(topic, 0).ready and time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
+def test_a_move_of_a_deleted_topic_leaves_the_next_one_of_its_name_alone(node, paths):
+    for number in range(20):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    wait_until_ready(node)
+    ready = node.logs.moves.find("t", 0)
+    node.delete("t")
+    node.create("t")
+    # As when the deletion came while moves were being finished.
+    node.logs.moves._moves["t", 0] = ready
+    assert node.logs.finish_moves() == []
+    assert node.logs.get("t", 0).end_offset == 0
+    assert append(node, "t", 1) == (0, 0)
+    assert [path.name for path in paths[1].glob("t-0*") if not path.name.endswith("-delete")] in (
+        [], ["t-0"])
+
+
+def test_a_deletion_waits_for_a_move_that_is_being_finished(node, paths, monkeypatch):
+    for number in range(20):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    wait_until_ready(node)
+    deleting = []
+
+    def finished(move, now_ms):
+        deleting.append(threading.Thread(target=node.logs.delete, args=("t",)))
+        deleting[0].start()
+        deleting[0].join(0.3)
+        moves.finish(move, now_ms)
+
+    monkeypatch.setattr(manager, "finish", finished)
+    assert node.logs.finish_moves() == ["t"]
+    deleting[0].join(10)
+    assert node.logs.get("t", 0) is None
+    for path in paths:
+        assert not (path / "t-0").exists()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pylog._native.log import LogDir
+from pylog._native.log import DISK_NO_SYNC, DISK_SYSTEM, LogDir, StorageError
 from pylog.metadata.image import Image, apply
 from pylog.metadata.local import LocalLog
 from pylog.metadata.log import Conflict
@@ -115,3 +115,41 @@ def test_a_torn_tail_costs_whole_appends_from_the_end_and_no_others(
     assert folded(again) == images[survived]
     again.append(topic(99), again.elect(1), images[survived].offset + 1)
     assert "t99" in folded(again).topics
+
+
+def test_after_a_failed_flush_every_append_is_refused_as_the_first(tmp_path):
+    directory = LogDir(str(tmp_path))
+    log = LocalLog(directory, None, now_ms)
+    epoch = log.elect(1)
+    log.append(topic(1), epoch, 0)
+    directory.set_disk(DISK_NO_SYNC)
+    for disk in (DISK_NO_SYNC, DISK_SYSTEM):
+        directory.set_disk(disk)
+        with pytest.raises(StorageError) as raised:
+            log.append(topic(2), epoch, 3)
+        assert raised.value.code == 56
+
+
+def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
+    log = opened(tmp_path)
+    epoch = log.elect(1)
+    log.append(topic(1), epoch, 0)
+
+    class Short:
+        """The log, whose next flush lacks descriptors."""
+
+        def __getattr__(self, name):
+            return getattr(whole, name)
+
+        def flush(self):
+            raise StorageError(-1, 56, "descriptors are short")
+
+    whole, log._log = log._log, Short()
+    with pytest.raises(StorageError):
+        log.append(topic(2), epoch, 3)
+    log._log = whole
+    assert set(folded(log).topics) == {"t1"}
+    assert log.append(topic(3), epoch, 3) == 5
+    assert set(folded(log).topics) == {"t1", "t3"}
+    del log, whole
+    assert set(folded(opened(tmp_path)).topics) == {"t1", "t3"}

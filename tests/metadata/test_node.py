@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pylog._native import batch
-from pylog._native.log import CorruptLog
+from pylog._native.log import DISK_NO_SYNC, CorruptLog, StorageError
 from pylog.log import partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image import Image, apply
+from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import Store, StoreError
+from pylog.protocol import messages
 from tests.metadata.node import Node
 
 
@@ -249,6 +251,85 @@ def test_a_disk_that_refuses_appends_is_an_answer(tmp_path):
     assert results[0].error != 0 and "a" in node.image.topics
     node.service.store.close()
     node.logs.close()
+
+
+def decided(node, call):
+    """The error code of a decision."""
+    def codes(found):
+        if isinstance(found, list | tuple) and not hasattr(found, "error"):
+            return [code for part in found for code in codes(part)]
+        return [int(found.error)] if hasattr(found, "error") else []
+    try:
+        found = codes(node.decide(call))
+    except StorageError as error:
+        return error.code
+    except Refusal as refusal:
+        return int(refusal.error)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def decisions(controller):
+    new = messages
+    settings = new.AlterConfigsRequest
+    quotas = new.AlterClientQuotasRequest
+    return {
+        "create topics": controller.create_topics(new.CreateTopicsRequest(topics=[
+            new.CreateTopicsRequest.CreatableTopic(
+                name="b", num_partitions=1, replication_factor=1)])),
+        "delete topics": controller.delete_topics([("a", bytes(16))]),
+        "alter configs": controller.alter_configs(settings(resources=[settings.AlterConfigsResource(
+            resource_type=2, resource_name="a",
+            configs=[settings.AlterableConfig(name="retention.ms", value="1")])]), False),
+        "create partitions": controller.create_partitions(new.CreatePartitionsRequest(topics=[
+            new.CreatePartitionsRequest.CreatePartitionsTopic(
+                name="a", count=3, assignments=None)])),
+        "alter quotas": controller.alter_client_quotas(quotas(entries=[quotas.EntryData(
+            entity=[quotas.EntityData(entity_type="user", entity_name="u")],
+            ops=[quotas.OpData(key="producer_byte_rate", value=9.0, remove=False)])]), None),
+        "producer id": controller.next_producer_id(),
+    }
+
+
+def test_every_decision_after_a_failed_flush_is_answered_with_a_storage_error(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    before = node.image
+    node.logs.directories[0].set_disk(DISK_NO_SYNC)
+    for _ in range(2):
+        told = {name: decided(node, call) for name, call in decisions(node.service.controller).items()}
+        assert told == dict.fromkeys(told, 56)
+    assert node.image is before
+    node.decide(node.service.controller.leave_offline([("a", 0)]))
+    node.decide(node.service.register_again([("PLAINTEXT", "localhost", 9092)]))
+    node.crash()
+
+
+def test_a_branch_that_state_lmdb_has_no_room_for_is_answered(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+
+    def refuse(*args, **fields):
+        raise StoreError("no space")
+
+    new = messages.CreateTopicsRequest
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", refuse)
+        assert decided(node, node.service.controller.create_topics(new(topics=[new.CreatableTopic(
+            name="b", num_partitions=-1, replication_factor=-1, configs=[
+                new.CreatableTopicConfig(name="pylog.branch.source", value="a")])]))) == 56
+    assert set(node.image.topics) == {"a"}
+    node.stop()
+
+
+def test_a_failure_of_the_old_topics_disk_is_none_of_the_new_ones(tmp_path):
+    """It was told of before the topic was deleted and made again."""
+    node = Node(tmp_path)
+    node.create("a")
+    node.decide(node.service.controller.leave_offline([("a", 0)]))
+    assert node.image.partition("a", 0).leader == node.node_id
+    node.stop()
 
 
 def test_a_start_after_a_crash_reads_a_bounded_tail(tmp_path, monkeypatch):

@@ -3,12 +3,13 @@ import random
 
 import pytest
 
+from pylog._native.log import StorageError
 from pylog.config import Settings
+from pylog.log.partitions import Role
+from pylog.metadata import active_controller
 from pylog.metadata.image import Image, apply
 from pylog.metadata.log import Conflict
-from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.tail import Tail
-from pylog.log.partitions import Role
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 from tests.metadata.memory import MemoryLog, NoLogs, metadata_of, publisher_of
@@ -25,7 +26,7 @@ class Started:
         self.tail = Tail(image or Image())
         self.tail.replay(log.read(self.tail.newest.offset + 1))
         self.logs = NoLogs()
-        self.controller = ActiveController(
+        self.controller = active_controller.ActiveController(
             log, self.tail, self.logs, Settings(), random.Random(7), 1)
         self.controller.take_office(clean)
         self.controller.register(ENDPOINTS, DIRECTORIES)
@@ -180,4 +181,48 @@ def test_a_transaction_counts_when_it_ended(ends, features):
         assert controller.image.features == features
         again = await started(log)
         assert again.image.features == features and again.image.offset == log.end - 1
+    asyncio.run(run())
+
+
+class FullLog(MemoryLog):
+    """Takes so many appends more, then is full; `snapshots`: fails with those, too."""
+
+    left = 1 << 30
+
+    def append(self, records, epoch, expected_end):
+        if self.left == 0:
+            raise StorageError(-1, 56, "no space is left")
+        self.left -= 1
+        return super().append(records, epoch, expected_end)
+
+    def snapshot(self, records, offset, epoch):
+        raise OSError(28, "no space is left")
+
+
+def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monkeypatch):
+    monkeypatch.setattr(active_controller, "RECORDS_PER_APPEND_MAX", 4)
+
+    async def run():
+        log = FullLog()
+        controller = await started(log)
+        log.left = 2
+        results = await controller.create_topics(request(*"abc", partitions=3))
+        assert [int(result.error) for result in results] == [0, 0, 56]
+        assert set(controller.image.topics) == set(controller.logs.topics) == {"a", "b"}
+        monkeypatch.setattr(active_controller, "RECORDS_PER_APPEND_MAX", 1)
+        log.left = 1
+        results = await controller.delete_topics([("a", bytes(16)), ("b", bytes(16))])
+        assert [int(result.error) for result in results] == [0, 56]
+        assert set(controller.image.topics) == set(controller.logs.topics) == {"b"}
+    asyncio.run(run())
+
+
+def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeypatch):
+    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 5)
+
+    async def run():
+        controller = await started(FullLog())
+        for name in "abcdef":
+            assert (await controller.create_topics(request(name)))[0].error == 0
+        assert set(controller.logs.topics) == set("abcdef")
     asyncio.run(run())

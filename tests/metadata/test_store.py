@@ -1,15 +1,21 @@
+import errno
 import os
 import random
 import subprocess
 import sys
 
+import lmdb
 import pytest
 
+from pylog.log.errors import StartError
 from pylog.log.partitions import Checkpoint
+from pylog.metadata import store as store_module
 from pylog.metadata.image import Image, apply
-from pylog.metadata.store import FILE, SUM, Store, _summed
+from pylog.metadata.store import FILE, SUM, Store, StoreError, _summed
 from pylog.protocol import messages
+from tests.metadata.node import Node
 from tests.metadata.test_controller import cluster, create, topic
+from tests.native.plain import ENVIRONMENT
 
 
 def image():
@@ -148,3 +154,113 @@ def test_a_sound_file_is_kept(tmp_path, clean):
         assert not (tmp_path / SUM).exists()
         assert store.load_checkpoints().keys() == keys and store.load_image() == image()
         store.close(clean)
+
+
+# ---- what a start lacks is no damage -----------------------------------------------------------
+
+LIMITED = """
+import resource, sys
+from pylog.metadata.store import Store, StoreError
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+try:
+    Store(sys.argv[1])
+except StoreError as error:
+    print("lacks", error)
+"""
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_that_lacks_memory_keeps_the_file(tmp_path, clean):
+    keys = filled(tmp_path, clean)
+    before = (tmp_path / FILE).read_bytes()
+    ended = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True,
+                           text=True, env=ENVIRONMENT)
+    assert ended.stdout.startswith("lacks"), ended.stderr
+    assert (tmp_path / FILE).read_bytes() == before
+    assert Store(str(tmp_path)).load_checkpoints().keys() == keys
+
+
+def test_a_node_that_lacks_memory_for_the_map_does_not_start_and_loses_nothing(
+        tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    node.stop()
+    before = (tmp_path / FILE).read_bytes()
+    with monkeypatch.context() as patched:
+        def refused(*args, **fields):
+            raise lmdb.MemoryError(os.strerror(errno.ENOMEM))
+
+        patched.setattr(lmdb, "open", refused)
+        with pytest.raises(StartError, match="state.lmdb cannot be used"):
+            Node(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == before
+    node = Node(tmp_path)
+    assert "a" in node.image.topics
+    node.stop()
+
+
+@pytest.mark.parametrize("program", [
+    "raise MemoryError", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "import os; os.abort()", "import sys; sys.exit(1)"])
+def test_a_probe_that_ends_before_it_looks_is_no_proof(tmp_path, monkeypatch, program):
+    keys = filled(tmp_path, False)
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "_PROBE", program)
+        with pytest.raises(StoreError):
+            Store(str(tmp_path))
+    assert Store(str(tmp_path)).load_checkpoints().keys() == keys
+
+
+@pytest.mark.parametrize("error", [
+    OSError(errno.ENOMEM, "no memory"), OSError(errno.EAGAIN, "no process")])
+def test_a_probe_that_cannot_be_started_is_no_proof(tmp_path, monkeypatch, error):
+    keys = filled(tmp_path, False)
+
+    def refused(*args, **fields):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", refused)
+        with pytest.raises(StoreError):
+            Store(str(tmp_path))
+    assert Store(str(tmp_path)).load_checkpoints().keys() == keys
+
+
+def test_a_checksum_that_cannot_be_made_is_no_proof(tmp_path, monkeypatch):
+    keys = filled(tmp_path, True)
+
+    def refused(path):
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, "_sum", refused)
+        with pytest.raises(StoreError):
+            Store(str(tmp_path))
+    assert Store(str(tmp_path)).load_checkpoints().keys() == keys
+
+
+def test_a_file_that_takes_too_long_is_put_aside_and_kept(tmp_path, monkeypatch):
+    filled(tmp_path, False)
+    before = (tmp_path / FILE).read_bytes()
+    monkeypatch.setattr(store_module, "_PROBE", "import time; time.sleep(60)")
+    monkeypatch.setattr(store_module, "PROBE_SECONDS_MAX", 0.2)
+    store = Store(str(tmp_path))
+    assert store.load_checkpoints() == {}
+    store.close()
+    assert (tmp_path / f"{FILE}.aside").read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_meta_pages_are_no_lack_of_memory(tmp_path, seed):
+    chance = random.Random(seed)
+    filled(tmp_path, False)
+    data = bytearray((tmp_path / FILE).read_bytes())
+    for page in (0, 4096):
+        # The number of the last page, and something else.
+        data[page + 136:page + 144] = chance.randbytes(8)
+        at = page + chance.randrange(16, 152)
+        data[at:at + 4] = chance.randbytes(4)
+    (tmp_path / FILE).write_bytes(data)
+    store = Store(str(tmp_path))
+    assert store.load_image() == Image()
+    store.close()

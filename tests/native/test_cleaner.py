@@ -1,5 +1,6 @@
 """Compaction of one log: the newest record of each key stays, at its offset, and nothing else."""
 
+import random
 import shutil
 import struct
 
@@ -378,3 +379,59 @@ def test_a_pass_whose_segments_were_deleted_meanwhile_changes_nothing(directory)
     one_pass.close()
     assert content(one) == expected
     assert not [path for path in (_logs(directory)[0].parent).glob("*.cleaned")]
+
+
+def bases(directory):
+    return sorted(int(path.stem) for path in _logs(directory))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_that_was_compacted_loses_nothing_when_it_is_compacted_no_more(directory, seed):
+    """Gaps between its segments, above the recovery point, were taken for what a power cut lost."""
+    dice = random.Random(seed)
+    one = opened(directory)
+    for number in range(200):
+        # Whole stretches of which nothing stays, at the ends of segments too.
+        append(one, [(b"k%d" % (number // dice.randrange(20, 50) % 2), dice.randbytes(90))],
+               producer_id=7 if number < 50 else -1, producer_epoch=0 if number < 50 else -1,
+               base_sequence=number if number < 50 else -1)
+    fill(one)
+    figures = cleaned(one, segment_bytes=dice.choice((500, 4000)))
+    assert figures["records_kept"] < figures["records_read"] / 2
+    before, end = content(one), one.end_offset
+    one.release()
+    again = opened(directory, {**CONFIG, "cleanup.policy": "delete"}, recovery_point=0)
+    assert again.recovery_report()[0] == 0
+    assert (again.end_offset, content(again)) == (end, before)
+
+
+def test_cleaned_segments_end_where_the_next_begin(directory):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 3), b"z" * 90)])
+    fill(one)
+    assert cleaned(one, segment_bytes=1000)["segments_after"] > 1
+    found = headers(one)
+    ends = {header.base_offset + header.last_offset_delta + 1 for header, _ in found}
+    assert set(bases(directory)[1:]) <= ends
+    sizes = one.size_bytes
+    fill(one, count=1)
+    # What is empty already is not written again.
+    assert cleaned(one, segment_bytes=1000)["segments_after"]
+    assert one.size_bytes <= sizes + 300
+
+
+def test_a_loss_in_a_log_that_is_compacted_no_more_is_found(directory, tmp_path):
+    one = opened(directory)
+    for number in range(200):
+        append(one, [(b"k%d" % (number % 3), b"z" * 90)])
+    fill(one)
+    cleaned(one, segment_bytes=1000)
+    first, second = bases(directory)[:2]
+    one.release()
+    path = tmp_path / "t-0" / f"{first:020}.log"
+    last = list(batch.walk(path.read_bytes()))[-1][0]
+    with open(path, "r+b") as file:
+        file.truncate(last)
+    again = opened(directory, {**CONFIG, "cleanup.policy": "delete"}, recovery_point=0)
+    assert again.end_offset < second

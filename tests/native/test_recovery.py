@@ -384,37 +384,117 @@ def mutate(chance, file):
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed):
-    chance = random.Random(seed)
-    directory = log.LogDir(tmp_path, 2)
+def bodies(data):
+    """{base offset: what a batch's checksum covers, and the checksum}."""
+    return {header.base_offset: bytes(data[position + 17:position + 12 + header.batch_length])
+            for position, header in batch.walk(data)}
+
+
+def judge(before, offset, data, log_is_whole):
+    """Holds what was read against what was appended."""
+    try:
+        found = [(header, bytes(data[position:position + 12 + header.batch_length]))
+                 for position, header in batch.walk(data)]
+    except batch.BatchError:
+        assert not log_is_whole
+        return
+    for header, content in found:
+        if log_is_whole:
+            assert content[17:] == before[header.base_offset], header
+        elif len(content) == 12 + header.batch_length and batch.crc_ok(content):
+            # No checksum covers the base offset.
+            assert content[17:] in before.values(), header
+    if log_is_whole and found:
+        first = found[0][0]
+        assert first.base_offset <= offset <= first.base_offset + first.last_offset_delta
+
+
+def test_the_judge_of_reads_sees_another_batch_and_another_place(directory):
+    one = filled(directory, 4)
+    before, data = bodies(whole(one)), bytearray(one.read(2, 1))
+    judge(before, 3, data, True)
+    for offset in (1, 4):
+        with pytest.raises(AssertionError):
+            judge(before, offset, data, True)
+    with pytest.raises(AssertionError):
+        judge({**before, 2: before[0]}, 2, data, True)
+    with pytest.raises(AssertionError):
+        judge({0: before[0]}, 2, data, False)
+    data[-1] ^= 1
+    with pytest.raises(AssertionError):
+        judge(before, 2, data, True)
+    # A reader is told of that by the checksum.
+    judge(before, 2, data, False)
+
+
+def damage_some(chance, folder, kinds):
+    files = [file for file in folder.iterdir()
+             if file.suffix != ".metadata" and (file.suffix == ".log") <= (kinds == "any")]
+    for file in chance.sample(files, chance.randint(1, min(6, len(files)))):
+        mutate(chance, file)
+        yield file.suffix
+
+
+def closed_with(directory, chance):
+    """(how to open a closed log again, what was appended to it)."""
     one = filled(directory, 60, SMALL, producer_id=9, producer_epoch=1)
     one.become_leader(1)
     one.append(make(1), NOW)
     one.settle(NOW)
-    saved = checkpoint_of(one)
+    saved, before = checkpoint_of(one), bodies(whole(one))
     one.close(NOW)
-    files = [file for file in (tmp_path / "t-0").iterdir() if file.suffix != ".metadata"]
-    for file in chance.sample(files, chance.randint(1, 6)):
-        mutate(chance, file)
-    if chance.random() < 0.6:
-        saved = {"recovery_point": chance.choice([0, 60, 121])}
+    return (saved, before) if chance.random() < 0.4 else (
+        {"recovery_point": chance.choice([0, 60, 121])}, before)
+
+
+@pytest.mark.parametrize("kinds", ["derived", "any"])
+@pytest.mark.parametrize("seed", range(15))
+def test_no_damage_of_any_file_brings_more_than_an_error(tmp_path, seed, kinds):
+    chance = random.Random(seed)
+    directory = log.LogDir(tmp_path, 2)
+    saved, before = closed_with(directory, chance)
+    # What is derived is made anew: it takes no record along, and puts none in another's place.
+    whole_log = ".log" not in list(damage_some(chance, tmp_path / "t-0", kinds))
+    made = make(1, producer_id=9, producer_epoch=1, base_sequence=120)
+
+    def append():
+        base, _ = again.append(made, NOW)
+        before[base] = bytes(made[17:])
+
+    def read(offset):
+        judge(before, offset, again.read(offset, 400), whole_log)
+
     try:
         again = opened(directory, config=SMALL, **saved)
+        if whole_log:
+            assert again.end_offset == 121 and bodies(whole(again)) == before
+        if whole_log and "clean" not in saved:
+            # Indexes are looked at. Two records in each batch, 1 ms apart, and 10 ms from batch to
+            # batch.
+            times = [NOW + 10 * (offset // 2) + offset % 2 for offset in range(120)]
+            assert again.offset_of_max_time()[0] == 119
+            for at in sorted(chance.sample(range(592), 40)):
+                assert again.offset_for_time(NOW + at)[0] == next(
+                    offset for offset, time in enumerate(times) if time >= NOW + at)
         for call in (
             lambda: again.offset_for_time(NOW + chance.randrange(700)),
             again.offset_of_max_time,
-            lambda: again.append(make(1, producer_id=9, producer_epoch=1, base_sequence=120), NOW),
+            *[lambda o=o: read(o) for o in range(0, 122, 5)],
+            append,
             lambda: again.epoch_of(50),
             lambda: again.truncate(100),
             lambda: again.move_start(50),
             again.flush,
-            *[lambda o=o: again.read(o, 400) for o in range(0, 122, 5)],
+            *[lambda o=o: read(o) for o in range(0, 122, 5)],
         ):
             try:
                 call()
-            except (log.LogError, ValueError):
+            except (log.LogError, batch.BatchError):
                 pass
+        if whole_log:
+            # The batch that the truncation fell into went with it.
+            assert again.start_offset == 50 and 99 <= again.end_offset <= 100
+            assert set(bodies(whole(again))) == set(range(50, again.end_offset, 2))
         again.close(NOW)
     except log.LogError:
-        pass
+        assert not whole_log

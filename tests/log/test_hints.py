@@ -1,0 +1,361 @@
+"""What Kafka's checkpoint files tell by name is believed of the topic that it was told of only."""
+
+import errno
+import glob
+import os
+import shutil
+
+import pytest
+
+from pylog._native import batch
+from pylog._native.log import CorruptLog, StorageError
+from pylog.log import checkpoints, partitions
+from pylog.log.branches import Cut
+from pylog.log.cleaner import CHECKPOINT as CLEANER
+from tests.log.test_manager import append
+from tests.log.test_moves import moved
+from tests.metadata.node import Node
+
+
+def checkpointed(node):
+    node.logs.upkeep(node.now_ms() + 61_000)
+
+
+def rows(path, name=checkpoints.LOG_START):
+    return checkpoints.read_offsets(str(path / name))
+
+
+def forget_lmdb(path):
+    for file in glob.glob(str(path / "state.lmdb*")):
+        os.unlink(file)
+
+
+def with_a_late_start(path, records=600):
+    """A node whose topic "a" begins at offset `records`, as all its checkpoints tell."""
+    node = Node(path)
+    node.create("a")
+    append(node, "a", records=records)
+    node.logs.move_start("a", 0, records)
+    checkpointed(node)
+    return node
+
+
+@pytest.mark.parametrize("lmdb", [True, False])
+def test_a_topic_made_again_under_its_name_keeps_its_records_after_a_kill(tmp_path, lmdb):
+    node = with_a_late_start(tmp_path)
+    node.delete("a")
+    node.create("a")
+    append(node, "a", records=20)
+    node.crash()
+    if not lmdb:
+        forget_lmdb(tmp_path)
+    node = Node(tmp_path)
+    one = node.logs.get("a", 0)
+    assert (one.start_offset, one.end_offset, one.high_watermark) == (0, 20, 20)
+    node.stop()
+
+
+def test_a_topic_made_again_has_its_torn_tail_cut(tmp_path):
+    """A recovery point of the topic before would make a hole of it: 20, then 1000."""
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=1000)
+    checkpointed(node)
+    node.delete("a")
+    node.create("a")
+    append(node, "a", records=20)
+    node.crash()
+    with open(tmp_path / "a-0" / f"{0:020}.log", "ab") as file:
+        file.write(bytes(500))
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 20
+    assert append(node, "a", records=1) == (20, 20)
+    node.stop()
+
+
+def test_a_kill_between_a_deletion_and_the_next_topic_of_the_name_changes_nothing(tmp_path):
+    node = with_a_late_start(tmp_path)
+    node.delete("a")
+    node.crash()
+    node = Node(tmp_path)
+    assert rows(tmp_path) == {}
+    node.create("a")
+    append(node, "a", records=20)
+    node.crash()
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (0, 20)
+    node.stop()
+
+
+def test_a_clean_start_forgets_what_the_stop_could_not_write(tmp_path, monkeypatch):
+    node = with_a_late_start(tmp_path)
+    node.delete("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(node.logs, "_write_checkpoint_files", lambda: None)
+        node.stop()
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=20)
+    node.crash()
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (0, 20)
+    node.stop()
+
+
+def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path):
+    node = with_a_late_start(tmp_path)
+    node.create("source")
+    append(node, "source", records=20)
+    node.delete("a")
+    id_ = bytes(range(16))
+    parts = node.logs.prepare_branch("a", id_, "source", Cut(), {})
+    node.logs.create("a", id_, [(True, 0, True)], {}, parts)
+    assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 20
+    assert rows(tmp_path).get(("a", 0), 0) == 0
+    node.stop()
+
+
+def test_rows_of_another_directory_are_of_another_topic(tmp_path):
+    """While a disk was away its topic was deleted, and another of that name made."""
+    paths = [tmp_path / "one", tmp_path / "two"]
+    node = Node(f"{paths[0]},{paths[1]}")
+    node.create("a")
+    place = node.logs.place("a", 0)
+    append(node, "a", records=20)
+    node.crash()
+    checkpoints.write_offsets(str(paths[1 - place] / checkpoints.LOG_START), [("a", 0, 600)])
+    node = Node(f"{paths[0]},{paths[1]}")
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (0, 20)
+    assert rows(paths[1 - place]) == {}
+    node.stop()
+
+
+def test_a_directory_of_an_earlier_topic_does_not_stand_for_one_that_is_offline(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "three")]
+    text = ",".join(map(str, paths))
+    node = Node(text)
+    node.create("filler")
+    node.create("a")
+    append(node, "a")
+    place = node.logs.place("a", 0)
+    assert place != 0
+    node.crash()
+    other = 3 - place
+    shutil.copytree(paths[place] / "a-0", paths[other] / "a-0")
+    (paths[other] / "a-0" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    os.rename(paths[place], tmp_path / "away")
+    paths[place].write_text("no directory")
+    node = Node(text)
+    assert node.logs.get("a", 0) is None and node.logs.is_offline("a", 0)
+    assert not (paths[other] / "a-0").exists()
+    node.crash()
+    paths[place].unlink()
+    os.rename(tmp_path / "away", paths[place])
+    node = Node(text)
+    assert node.logs.get("a", 0).end_offset == 3
+    node.stop()
+
+
+def test_a_copy_of_an_earlier_topic_does_not_become_the_partition(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a")
+    node.crash()
+    copy = tmp_path / f"a-0.{'0' * 32}-future"
+    os.rename(tmp_path / "a-0", copy)
+    (copy / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 0
+    assert not list(tmp_path.glob("a-0.*-stray"))
+    node.stop()
+
+
+def test_a_partition_whose_directory_is_gone_has_no_recovery_point(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=1000)
+    checkpointed(node)
+    node.crash()
+    shutil.rmtree(tmp_path / "a-0")
+    node = Node(tmp_path)
+    append(node, "a", records=20)
+    node.crash()
+    with open(tmp_path / "a-0" / f"{0:020}.log", "ab") as file:
+        file.write(bytes(500))
+    node = Node(tmp_path)
+    assert node.logs.get("a", 0).end_offset == 20
+    node.stop()
+
+
+def test_the_cleaner_begins_anew_with_a_topic_made_again(tmp_path):
+    node = Node(tmp_path)
+    node.create("a", configs={"cleanup.policy": "compact"})
+    node.logs.cleaner.forget("nothing")
+    node.logs.cleaner._clean_until["a", 0] = 600
+    node.logs.cleaner._store(0)
+    assert rows(tmp_path, CLEANER) == {("a", 0): 600}
+    node.delete("a")
+    node.create("a", configs={"cleanup.policy": "compact"})
+    assert rows(tmp_path, CLEANER) == {}
+    node.crash()
+    node = Node(tmp_path)
+    assert node.logs.cleaner._load() == {}
+    node.stop()
+
+
+# ---- the start that DeleteRecords answered ----------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["at once", "after a checkpoint"])
+def test_deleted_records_stay_deleted_without_state_lmdb(tmp_path, when):
+    node = Node(tmp_path)
+    node.create("a")
+    for _ in range(10):
+        append(node, "a", records=10)
+    if when != "at once":
+        checkpointed(node)
+    assert node.logs.move_start("a", 0, 55) == 55
+    node.crash()
+    forget_lmdb(tmp_path)
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (55, 100)
+    node.stop()
+
+
+def test_deleted_records_stay_deleted_where_the_partition_moves_to(tmp_path):
+    paths = [tmp_path / "one", tmp_path / "two"]
+    node = Node(f"{paths[0]},{paths[1]}")
+    node.create("t")
+    for _ in range(10):
+        append(node, "t", records=10)
+    place = node.logs.place("t", 0)
+    node.logs.move_start("t", 0, 55)
+    node.logs.move("t", 0, 1 - place)
+    moved(node, place=1 - place)
+    node.logs.upkeep(node.now_ms())
+    assert rows(paths[1 - place])["t", 0] == 55
+    assert ("t", 0) not in rows(paths[place])
+    node.crash()
+    for path in paths:
+        forget_lmdb(path)
+    node = Node(f"{paths[0]},{paths[1]}")
+    assert (node.logs.get("t", 0).start_offset, node.logs.get("t", 0).end_offset) == (55, 100)
+    node.stop()
+
+
+def test_a_log_that_cannot_be_opened_keeps_its_start(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a", "b")
+    append(node, "a", records=20)
+    append(node, "b")
+    node.logs.move_start("a", 0, 10)
+    node.crash()
+    opened = partitions.open_log
+
+    def refuse(directory, topic, *rest):
+        if topic == "a":
+            raise CorruptLog(-111, 2, "a-0")
+        return opened(directory, topic, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(partitions, "open_log", refuse)
+        node = Node(tmp_path)
+        assert node.logs.get("a", 0) is None and node.logs.get("b", 0) is not None
+        append(node, "b")
+        checkpointed(node)
+        assert rows(tmp_path)["a", 0] == 10
+        node.crash()
+    forget_lmdb(tmp_path)
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (10, 20)
+    node.stop()
+
+
+def test_a_start_that_cannot_be_written_is_not_answered(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=10)
+
+    def refused(path, offsets):
+        raise OSError(errno.ENOSPC, "no space", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_offsets", refused)
+        with pytest.raises(StorageError) as raised:
+            node.logs.move_start("a", 0, 5)
+    assert raised.value.code == 56 and not node.logs.directories[0].offline
+    assert node.logs.move_start("a", 0, 5) == 5
+    assert rows(tmp_path) == {("a", 0): 5}
+    node.stop()
+
+
+def test_rows_that_cannot_be_removed_keep_the_name_from_another_topic(tmp_path, monkeypatch):
+    node = with_a_late_start(tmp_path)
+    with monkeypatch.context() as patched:
+        def refused(path, offsets):
+            raise OSError(errno.EMFILE, "too many open files", path)
+
+        patched.setattr(checkpoints, "write_offsets", refused)
+        node.delete("a")
+        node.create("a")
+        assert node.logs.get("a", 0) is None and not node.logs.directories[0].offline
+    assert node.logs.finish_moves() == ["a"]
+    assert rows(tmp_path) == {}
+    assert append(node, "a", records=20) == (0, 19)
+    node.crash()
+    node = Node(tmp_path)
+    assert (node.logs.get("a", 0).start_offset, node.logs.get("a", 0).end_offset) == (0, 20)
+    node.stop()
+
+
+def test_without_room_the_file_goes_instead_of_the_row(tmp_path, monkeypatch):
+    node = with_a_late_start(tmp_path)
+    node.create("b")
+    with monkeypatch.context() as patched:
+        def refused(path, offsets):
+            raise OSError(errno.ENOSPC, "no space", path)
+
+        patched.setattr(checkpoints, "write_offsets", refused)
+        node.delete("a")
+        node.create("a")
+        assert node.logs.get("a", 0) is not None
+    assert not (tmp_path / checkpoints.LOG_START).exists()
+    node.stop()
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a", "b")
+    for name in ("a", "b"):
+        append(node, name, records=10)
+        append(node, name, records=10)
+    node.logs.move_start("a", 0, 5)
+    opened = open
+
+    def refused(path, *rest, **fields):
+        if str(path).endswith("checkpoint"):
+            raise OSError(errno.EMFILE, "too many open files", path)
+        return opened(path, *rest, **fields)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", refused)
+        with pytest.raises(StorageError):
+            node.logs.move_start("b", 0, 7)
+    assert node.logs.move_start("b", 0, 7) == 7
+    assert rows(tmp_path) == {("a", 0): 5, ("b", 0): 7}
+    node.stop()
+
+
+def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=10)
+    node.logs.move_start("a", 0, 4)
+    node.crash()
+    forget_lmdb(tmp_path)
+    node = Node(tmp_path)
+    data = memoryview(node.logs.get("a", 0).read(4))
+    assert [row[0] for row in batch.records(data)][-1] == 9
+    assert node.logs.get("a", 0).start_offset == 4
+    node.stop()
