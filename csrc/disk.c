@@ -102,3 +102,17 @@ const struct disk *disk_of(enum disk_kind kind) {
     assert((size_t)kind < sizeof disks / sizeof *disks);
     return &disks[kind];
 }
+
+bool disk_is_short(int error) {
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case EAGAIN: return true;
+    default: return false;
+    }
+}

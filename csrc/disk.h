@@ -4,6 +4,7 @@
 #ifndef PYLOG_DISK_H
 #define PYLOG_DISK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -30,5 +31,10 @@ enum disk_kind {
 };
 
 const struct disk *disk_of(enum disk_kind kind);
+
+/* Whether an errno says that something is short and not that the disk failed: room, descriptors,
+ * memory. The call is refused or tried again, and the shortage is over when it is over. Of a sync
+ * it says nothing: what a sync could not write is lost, whatever the reason. */
+bool disk_is_short(int error);
 
 #endif

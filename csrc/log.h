@@ -52,8 +52,8 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* From now on its logs use this disk: for tests of what a failing one does. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
-/* Takes it offline for a file beside the logs. */
-void log_dir_give_up(struct log_dir *dir, int error);
+/* A file beside the logs met this errno. False: it is a shortage; true: the directory is offline. */
+bool log_dir_give_up(struct log_dir *dir, int error);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
@@ -79,6 +79,7 @@ struct log_dir_figures {
     uint64_t recovered_bytes;                      /* checked by recoveries */
     uint64_t trusted_bytes; /* of which they read the headers alone: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
+    uint64_t shortages, short_error; /* disk_is_short: how often, and the errno of the last */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
 /* ---- damage: what a recovery cut off, and bytes amid a log that are no batches ---- */

@@ -21,8 +21,7 @@
 enum {
     SEGMENT_CHUNK_MIN = 256 * 1024,
     SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
-    SEGMENT_SMALL_BYTES = 64 * 1024,
-    SEGMENT_EVICTED_WHEN_SHORT = 64
+    SEGMENT_SMALL_BYTES = 64 * 1024
 };
 
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
@@ -144,12 +143,7 @@ static int segment_open_locked(struct segment *s, bool create) {
     segment_path_locked(s, "log", path);
     /* What stood under the name may be a branch's too, and must not be emptied. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
-    int fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && dir->open_count > 0) {
-        /* Others took what the process may have: what is at rest here makes room. */
-        segment_evict(dir, SEGMENT_EVICTED_WHEN_SHORT);
-        fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
-    }
+    int fd = log_dir_open_locked(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
     if (fd < 0) return -errno;
     s->fd = fd;
     if (dir->clock == NULL) {
@@ -315,10 +309,7 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     while (len > 0) {
         ssize_t n = log_dir_disk(s->home->dir)->pread(s->fd, to, len, position);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            log_dir_fail(s->home->dir, errno, "pread");
-            return LOG_E_IO;
-        }
+        if (n < 0) return log_dir_error(s->home->dir, errno, "pread");
         if (n == 0) return LOG_E_CORRUPT;
         to += n;
         position += n;
@@ -356,10 +347,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
         scan->nowait = false; /* tmpfs and overlays have no such flag, and nothing to wait for. */
         return segment_scan_fill(scan);
     }
-    if (n < 0) {
-        log_dir_fail(scan->segment->home->dir, errno, "pread");
-        return LOG_E_IO;
-    }
+    if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
     scan->window_position = scan->position;
     scan->window_bytes = (uint32_t)n;
     if (n < BATCH_HEADER_BYTES) return scan->nowait && n < left ? -EAGAIN : LOG_E_CORRUPT;

@@ -302,7 +302,7 @@ cdef extern from "log.h" nogil:
     bint log_dir_offline(const log_dir *dir)
     void log_dir_remember(log_dir *dir, const char *where)
     void log_dir_forget(log_dir *dir)
-    void log_dir_give_up(log_dir *dir, int error)
+    bint log_dir_give_up(log_dir *dir, int error)
     struct disk
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
@@ -316,6 +316,7 @@ cdef extern from "log.h" nogil:
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
         uint64_t recovered_bytes, trusted_bytes, damages_cut, damages_kept, bytes_cut
+        uint64_t shortages, short_error
     struct log_damage:
         char partition[256]
         int64_t segment, offset, position, bytes

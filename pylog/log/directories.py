@@ -95,11 +95,11 @@ class Directories:
         return min(numbers, key=lambda number: (
             self.natives[number].short_of_space, self.loads[number])) if numbers else 0
 
-    def fail(self, number: int, error: OSError) -> None:
-        """A file beside the logs could not be read or written. No room is no fault of the disk."""
+    def fail(self, number: int, error: OSError) -> bool:
+        """A file beside the logs could not be read or written. False: what is short may come back,
+        and the directory goes on."""
         native = self.natives[number]
-        if native is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            native.fail(error.errno or errno.EIO)
+        return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
         """Gives a partition's directory another name, on disk. False: the disk failed."""
