@@ -547,7 +547,7 @@ cdef extern from "reactor.h" nogil:
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
-        uint32_t connections_max, connections_per_ip_max
+        uint32_t connections_max, connections_per_ip_max, descriptors_max, descriptor_end
     struct reactors:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)

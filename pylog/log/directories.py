@@ -11,10 +11,10 @@ import errno
 import fcntl
 import logging
 import os
-import resource
 
 from pylog._native import witness
 from pylog._native.log import LogDir
+from pylog.config import limits
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.log.moves import directory_name
@@ -25,9 +25,6 @@ IDENTITY = "meta.properties"
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 # Outlives a broker, not a loss of power: see csrc/witness.h.
 MEMORY = "/dev/shm"
-# Descriptors of segments at rest: more make no read faster. Half of all that the process may have
-# are left for connections.
-OPEN_FILES_MAX, OPEN_FILES_LOW = 4096, 512
 
 log = logging.getLogger("pylog.log")
 
@@ -186,13 +183,11 @@ class Directories:
 
 def _open_files_max(directories: int) -> int:
     """How many segments a directory may keep open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return OPEN_FILES_MAX
-    if limit // 2 < OPEN_FILES_LOW:
+    if limits.descriptors() // 2 < limits.SEGMENT_FILES_LOW:
         log.warning("few files may be open: segments are opened again and again, and connections "
-                    "may be refused; raise the limit (ulimit -n)", extra={"limit": limit})
-    return max(1, min(OPEN_FILES_MAX, limit // 2 // directories))
+                    "may be refused; raise the limit (ulimit -n)",
+                    extra={"limit": limits.descriptors()})
+    return limits.segment_files(directories)
 
 
 def locked(path: str) -> int:
