@@ -290,7 +290,9 @@ static bool is_stalled(const struct reactor *r, const struct connection *c) {
     }
     if (c->list == &r->input_waiting)
         return c->waiting_ms != 0 && r->now_ms - c->waiting_ms >= WAIT_MS_MAX;
-    return c->list == NULL && !c->readable && r->now_ms - c->active_ms >= EVICT_MS;
+    int64_t late_ms = WAIT_MS_MAX + (int64_t)(c->in_end - c->in_start) / CROWDED_BYTES_PER_MS;
+    return c->list == NULL && !c->readable &&
+           (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
 }
 
 void connection_evict_stalled(struct reactor *r) {

@@ -35,6 +35,7 @@ enum {
      * waits itself and holds what others could use. */
     EVICT_MS = 500,
     PRIVILEGED_BYTES_PER_MS = 4096,
+    CROWDED_BYTES_PER_MS = 1024, /* after WAIT_MS_MAX, of a frame that goes on arriving */
     WAIT_MS_MAX = 5000,
     EVICTIONS_MAX = 64, /* at a time */
     RELIEF_MS = 100,    /* how often it is looked for what gives way, and who goes on first */
@@ -170,6 +171,7 @@ struct reactor {
     struct connection_list ready, input_waiting, room_waiting;
     struct connection *privileged; /* may pass the input limit, so that someone always gets on */
     int64_t privileged_ms;         /* since when */
+    bool relieving; /* frames may begin beyond the limit */
     struct listener_socket *listeners;
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */

@@ -34,7 +34,8 @@ static void let_go(struct reactor *r, struct connection *c) {
 }
 
 static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room) {
-    return input_take(&r->input, room, r->privileged == c);
+    bool begins = r->relieving && c->in == NULL; /* room is tiny then, and the frame not known */
+    return input_take(&r->input, room, r->privileged == c || begins);
 }
 
 static size_t lacks(const struct connection *c) {
@@ -49,18 +50,32 @@ void receive_wait(struct reactor *r, struct connection *c) {
     if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
+/* Frames of which nothing is known begin, beyond the limit if need be: they may be small. */
+static void let_begin(struct reactor *r) {
+    r->relieving = true;
+    struct connection *next;
+    for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
+        next = c->list_next;
+        if (c->in == NULL) connection_enlist(c, &r->ready);
+    }
+    connection_run_list(r, &r->ready);
+    r->relieving = false;
+}
+
 void receive_relieve(struct reactor *r) {
     connection_evict_stalled(r);
+    let_begin(r);
     struct connection *next = NULL;
     for (struct connection *c = r->input_waiting.first; c != NULL; c = c->list_next)
-        if (next == NULL || lacks(c) < lacks(next)) next = c;
-    if (next != NULL && r->privileged == NULL) {
+        if (c->in != NULL && (next == NULL || lacks(c) < lacks(next))) next = c;
+    if (next != NULL && (r->privileged == NULL || lacks(next) < lacks(r->privileged))) {
         r->privileged = next;
         r->privileged_ms = r->now_ms;
         next->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_enlist(next, &r->ready);
     }
-    if (next != NULL) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
+    if (r->input_waiting.first != NULL)
+        timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
 /* Moves what is pending to the beginning of another buffer. */
