@@ -324,15 +324,19 @@ static int64_t idle_since_ms(const struct reactor *r, const struct connection *c
 bool connection_evict_idle(struct reactor *r) {
     struct connection *oldest = NULL;
     int64_t since_ms = INT64_MAX;
+    bool young = false; /* silent ones that may yet speak: they give way before any other */
     uint32_t room = slab_room(&r->connections);
     for (uint32_t i = 0; i < room && i < CROWDED_LOOKS_MAX; i++) {
         r->crowded_at = r->crowded_at + 1 < room ? r->crowded_at + 1 : 0;
         struct connection *c = slab_at(&r->connections, r->crowded_at);
-        if (c == NULL || idle_since_ms(r, c) >= since_ms) continue;
+        if (c == NULL) continue;
+        int64_t idle_ms = idle_since_ms(r, c);
+        young = young || (c->earned == 0 && idle_ms == INT64_MAX && !c->muted);
+        if (idle_ms >= since_ms) continue;
         oldest = c;
-        since_ms = idle_since_ms(r, c);
+        since_ms = idle_ms;
     }
-    if (oldest == NULL) return false;
+    if (oldest == NULL || (young && oldest->earned != 0)) return false;
     STAT_ADD(r, connections_evicted, 1);
     connection_close(r, oldest);
     return true;

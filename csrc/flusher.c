@@ -277,13 +277,25 @@ static void flusher_fail_all(struct log_dir *dir) {
     pthread_mutex_lock(&dir->flush_lock);
 }
 
+/* The link to one that is due, NULL: none is. A disk that is nearly full wants its room now. */
+static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now) {
+    struct log_dir_removal **due = NULL;
+    bool hurry = log_dir_short_of_space(dir);
+    for (struct log_dir_removal **at = &dir->removals; *at != NULL; at = &(*at)->next) {
+        if (hurry && !(*at)->again && (*at)->due_ms > now) (*at)->due_ms = now;
+        if (due == NULL && (*at)->due_ms <= now) due = at;
+        if (due != NULL && !hurry) break;
+    }
+    return due;
+}
+
 /* Removals that are due go to the pool; flush_lock held. Returns when the next one is due, 0 for
  * none. */
 static int64_t flusher_removals(struct log_dir *dir) {
     int64_t now = dir->removals == NULL ? 0 : log_dir_now_ms(CLOCK_MONOTONIC);
-    while (dir->removals != NULL && dir->removals->due_ms <= now) {
-        struct log_dir_removal *r = dir->removals;
-        dir->removals = r->next;
+    for (struct log_dir_removal **at; (at = flusher_due(dir, now)) != NULL;) {
+        struct log_dir_removal *r = *at;
+        *at = r->next;
         dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
         dir->jobs--;

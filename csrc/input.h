@@ -19,7 +19,7 @@ enum {
      * beside large ones that do not get on. */
     INPUT_RESERVED_PART = 8,
     INPUT_SMALL_BYTES = 64 << 10,
-    /* And one part in so many for those of this size: what a frame begins with while it is tight. */
+    /* And one part in so many for those of this size, in which frames begin while it is tight. */
     INPUT_TINY_PART = 16,
     INPUT_TINY_BYTES = 4 << 10
 };

@@ -52,7 +52,7 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* From now on its logs use this disk: for tests of what a failing one does. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
-/* A file beside the logs met this errno. False: it is a shortage; true: the directory is offline. */
+/* A file beside the logs met this errno. True: the directory is offline; false: a shortage. */
 bool log_dir_give_up(struct log_dir *dir, int error);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
@@ -65,7 +65,7 @@ void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
 void log_dir_remember(struct log_dir *dir, const char *where);
 /* Before another process may have the directory, at a stop. */
 void log_dir_forget(struct log_dir *dir);
-/* Below `bytes` of free space clients' appends are refused (log_short_of_space), so that retention,
+/* Below `bytes` of free space clients' appends are refused (log_take_room), so that retention,
  * compaction, groups and metadata can go on. 0: never. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
@@ -194,7 +194,10 @@ int log_failed(const struct log *log);
 /* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
-bool log_short_of_space(const struct log *log);
+/* Before a client's append of so many bytes, which ends with log_give_room. False: they would be
+ * taken from the reserve (log_dir_set_reserve). */
+bool log_take_room(struct log *log, int64_t bytes);
+void log_give_room(struct log *log, int64_t bytes);
 /* In-sync replicas, this one included, for min.insync.replicas: 1 when alone, else what was set (2
  * until then). */
 int32_t log_in_sync_count(const struct log *log);

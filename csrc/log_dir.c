@@ -103,8 +103,44 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     if (fstatvfs(dir->fd, &space) != 0) return false;
     *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
     *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
-    atomic_store(&dir->short_of_space, *free_bytes < atomic_load(&dir->reserve_bytes));
+    int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
+                   atomic_load(&dir->under_way_bytes);
+    atomic_store(&dir->room_bytes, room);
+    /* Others may write to the same disk: it is measured again long before there is no room. */
+    atomic_store(&dir->room_look_bytes, room - room / 4);
+    bool is_short = room < atomic_load(&dir->refused_bytes);
+    if (!is_short) atomic_store(&dir->refused_bytes, 0);
+    /* Removals that wait for their time go now. */
+    if (is_short && !atomic_exchange(&dir->short_of_space, true)) flusher_wake(dir);
+    if (!is_short) atomic_store(&dir->short_of_space, false);
     return true;
+}
+
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
+    return atomic_load(&dir->reserve_bytes) == 0 || atomic_load(&dir->room_bytes) >= bytes;
+}
+
+bool log_take_room(struct log *log, int64_t bytes) {
+    struct log_dir *dir = log->home->dir;
+    int64_t free_bytes, total_bytes;
+    if (log_dir_short_of_space(dir)) return false;
+    if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
+        atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
+        log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+        if (atomic_load(&dir->room_bytes) < bytes) {
+            atomic_store(&dir->refused_bytes, bytes);
+            atomic_store(&dir->short_of_space, true);
+            flusher_wake(dir);
+            return false;
+        }
+        atomic_fetch_sub(&dir->room_bytes, bytes);
+    }
+    atomic_fetch_add(&dir->under_way_bytes, bytes);
+    return true;
+}
+
+void log_give_room(struct log *log, int64_t bytes) {
+    atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
 }
 
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
@@ -228,6 +264,8 @@ void log_dir_job_end(struct log_dir *dir) {
     pthread_mutex_unlock(&dir->flush_lock);
 }
 
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again);
+
 static int log_dir_removal_run(struct iojob *job, void *scratch) {
     struct log_dir_removal *r =
         (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
@@ -239,18 +277,22 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
     bool closing = dir->flusher.closing;
     pthread_mutex_unlock(&dir->flush_lock);
     /* Its room may be what is short. */
-    if (log_is_short(result) && !closing) log_dir_remove_later(dir, r->path, LOG_REMOVAL_PAUSE_MS);
+    if (log_is_short(result) && !closing)
+        log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
+    int64_t free_bytes, total_bytes;
+    if (log_dir_short_of_space(dir)) log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     free(r);
     log_dir_job_end(dir);
     return 0;
 }
 
-void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again) {
     size_t bytes = strlen(path) + 1;
     struct log_dir_removal *r = calloc(1, sizeof *r + bytes);
     if (r == NULL) return; /* The next start finds the suffix and removes it. */
     memcpy(r->path, path, bytes);
     r->dir = dir;
+    r->again = again;
     r->job.run = log_dir_removal_run;
     int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
     r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
@@ -261,6 +303,10 @@ void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_m
     *at = r;
     pthread_cond_broadcast(&dir->flusher.more);
     pthread_mutex_unlock(&dir->flush_lock);
+}
+
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+    log_dir_remove(dir, path, delay_ms, false);
 }
 
 /* What a stop left behind: directories that were being deleted. */

@@ -77,6 +77,8 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     assert(from + count <= log->segment_count);
     struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
     if (gone == NULL) return;
+    /* All of them, also when the first ones end the shortage. */
+    if (log_dir_short_of_space(log->home->dir)) delay_ms = 0;
     pthread_mutex_lock(&log->view_lock);
     memcpy(gone, log->segments + from, count * sizeof *gone);
     memmove(log->segments + from, log->segments + from + count,

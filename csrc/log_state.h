@@ -34,6 +34,7 @@ struct log_dir_removal {
     struct iojob job;
     struct log_dir *dir;
     int64_t due_ms; /* CLOCK_MONOTONIC */
+    bool again;     /* it met a shortage: not before its time */
     char path[];
 };
 
@@ -48,6 +49,9 @@ struct log_dir {
     struct iopool *pool;
     _Atomic(const struct disk *) disk;
     _Atomic int64_t reserve_bytes;
+    /* Free above the reserve, less what was taken since it was measured, and where it is measured
+     * again; what appends under way will take; the largest that was refused. */
+    _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
     _Atomic bool short_of_space;
     _Atomic bool offline;
     _Atomic int failure;
@@ -160,7 +164,10 @@ int log_dir_open(struct log_dir *dir, const char *path, int flags);
 int log_dir_open_locked(struct log_dir *dir, const char *path, int flags); /* files_lock */
 int log_dir_rename(struct log_dir *dir, const char *from, const char *to);
 int log_dir_unlink(struct log_dir *dir, const char *path);
+/* Sooner when the disk is nearly full: who reads it keeps its descriptor. */
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
+/* Whether so many bytes leave the reserve as it is, and as far as is known without a look. */
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes);
 int log_dir_sync(struct log_dir *dir,
                  const char *name); /* fsyncs a directory below it, NULL: itself. 0, -errno of its
                                        opening, or LOG_E_IO: the directory is offline */

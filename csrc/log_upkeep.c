@@ -101,6 +101,11 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
         result = log_make_writable(log, now_ms);
         if (result == 0 && count == log->segment_count)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
+        /* No room for a new one, which the others make: the last one goes next time. */
+        if (log_is_short(result) && log->segment_count > 1) {
+            count = log->segment_count - 1;
+            result = 0;
+        }
     }
     /* What is left of these batches is their producers' state: on disk before they go. */
     if (result == 0 && count > 0 && count < log->segment_count &&

@@ -31,8 +31,8 @@ enum {
     FRAME_BYTES_PER_MS = 64,
     STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
     /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
-     * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one that
-     * waits itself and holds what others could use. */
+     * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
+     * that waits itself and holds what others could use. */
     EVICT_MS = 500,
     PRIVILEGED_BYTES_PER_MS = 4096,
     CROWDED_BYTES_PER_MS = 1024, /* after WAIT_MS_MAX, of a frame that goes on arriving */

@@ -193,8 +193,11 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     int64_t free_bytes, total_bytes;
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
-    if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
+    if (!log_dir_may_allocate(dir, to - from)) {
+        /* Not from the reserve: appends go on with a growing file, each of which is asked for. */
+    } else if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
+        atomic_fetch_sub(&dir->room_bytes, to - from);
         struct witness_slot *slot = atomic_load(&s->witness);
         if (slot != NULL) witness_touched(slot);
     } else {
@@ -222,6 +225,8 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     if (chunk > SEGMENT_CHUNK_MAX) chunk = SEGMENT_CHUNK_MAX;
     if (allocated < bytes) allocated = bytes;
     if (allocated - bytes > chunk / 2) return;
+    int64_t wanted = whole ? limit - allocated : chunk;
+    if (!log_dir_may_allocate(s->home->dir, wanted)) return;
     bool idle = false;
     if (!atomic_compare_exchange_strong(&s->preallocating, &idle, true)) return;
     int64_t to = whole || allocated + chunk > limit ? limit : allocated + chunk;

@@ -116,7 +116,7 @@ cdef class LogDir:
         return csrc.log_dir_offline(self.dir)
 
     def fail(self, int error) -> bool:
-        """True: offline, for `error`, an errno that a file beside the logs met. False: a shortage."""
+        """A file beside the logs met errno `error`. True: offline; False: a mere shortage."""
         return csrc.log_dir_give_up(self.dir, error)
 
     @property

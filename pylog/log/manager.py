@@ -522,11 +522,19 @@ class LogManager:
             self.cleaner.tend()
             self.disks.look_at_space()
             recovery.tell(self.directories, self.paths)
-            self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
+            self._keep(now_ms, (entry[3] for entry in self._all()) if every else [
+                *self._timed, *self._short_of_space()])
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
+
+    def _short_of_space(self) -> list:
+        """Logs on disks that are nearly full: what need not be kept there goes at once."""
+        if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
+            return []
+        return [one for *_, one in self._all()
+                if one.log_dir.short_of_space and one not in self._timed]
 
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
         # A clock that was set back puts nothing off: what is due later than that is due now.

@@ -3,8 +3,10 @@
 import errno
 import os
 import resource
+import shutil
 import socket
 import struct
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.wire.raw import Connection, batch, frame, header, record
 from tests.wire.talk import append, create_topic, fetch, produce, unique
 
 MIB = 1 << 20
+DELETE_RECORDS = 21
 DESCRIPTORS = 300
 MEMORY = 100 * MIB
 CGROUP = Path("/sys/fs/cgroup/memory")
@@ -175,3 +178,67 @@ def test_a_request_that_memory_cannot_hold_ends_its_connection_alone(short_of_me
         connection.send(struct.pack(">i", 90 * MIB))
         assert connection.closed()
     assert answers(broker.port)
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def short_of_room(request, tmp_path):
+    """A broker on a disk of 48 MiB, and the disk's folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "tmpfs":
+        mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)]
+    else:
+        image = tmp_path / "image"
+        with open(image, "wb") as file:
+            file.truncate(48 * MIB)
+        made = shutil.which("mkfs.ext4") and subprocess.run(
+            ["mkfs.ext4", "-q", "-F", str(image)], capture_output=True).returncode == 0
+        if not made:
+            pytest.skip("needs mkfs.ext4")
+        mount = ["mount", "-o", "loop", str(image), str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    broker = Brokerd(tmp_path / "run", data_dir=folder / "data")
+    try:
+        with broker:
+            yield broker, folder
+            assert broker.alive()
+    finally:
+        broker.kill()
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def _room(folder) -> tuple[int, int]:
+    """(free, the reserve that log.dir.free.bytes.min=-1 asks for)."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize // 50
+
+
+def test_a_disk_that_fills_up_keeps_its_reserve_and_delete_records_gives_room(short_of_room):
+    broker, folder = short_of_room
+    topic, other = unique("full"), unique("beside")
+    create_topic(broker.port, topic, segment_bytes=8 * MIB)
+    create_topic(broker.port, other)
+    with Connection(broker.port, wait_s=30) as connection:
+        count, code = 0, 0
+        while not code:
+            assert count < 100
+            row = produce(connection, topic, batch([record(value=bytes(900_000))]))
+            code = row["error_code"]
+            count += code == 0
+        assert code == 56 and count > 30, (code, count)
+        free, reserve = _room(folder)
+        # Indexes and checkpoints may have taken of it, no batch and no preallocation has.
+        assert free > reserve * 3 // 4, (free, reserve)
+        assert fetch(connection, topic, count - 1)["high_watermark"] == count
+        # A file's removal is put off for a minute where nobody is short of its room.
+        answer = ask(connection, DELETE_RECORDS, 2, timeout=10_000, topics=[
+            {"name": topic, "partitions": [{"partition_index": 0, "offset": count}]}])
+        assert answer["topics"][0]["partitions"][0]["error_code"] == 0, answer
+        end_s = time.monotonic() + 30
+        while produce(connection, other, batch([record(value=bytes(900_000))]))["error_code"]:
+            assert time.monotonic() < end_s, "produce stays refused"
+            time.sleep(0.05)
+        while _room(folder)[0] < 24 * MIB:
+            assert time.monotonic() < end_s, "nothing was given back"
+            time.sleep(0.05)
