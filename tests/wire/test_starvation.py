@@ -109,7 +109,8 @@ def test_idle_connections_leave_files_their_descriptors(short_of_descriptors, as
     if asking:
         for one in held:
             one.close()
-    # A second of silence, and the oldest makes room for whoever comes.
+    # After a second of silence each of them makes room for whoever comes.
+    time.sleep(1.5)
     end_s = time.monotonic() + 20
     while not answers(broker.port):
         assert time.monotonic() < end_s, "nobody is let in"
