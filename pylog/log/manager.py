@@ -14,7 +14,7 @@ import os
 import threading
 from itertools import chain
 
-from pylog._native.log import Log, LogDeleted, LogError
+from pylog._native.log import Log, LogDeleted, LogError, Shortage
 from pylog.log import branches, partitions, places, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
@@ -37,7 +37,8 @@ class LogManager:
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
-        self._unopened = {}      # (name, index) -> role, of those that could not be opened yet
+        self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
+        self._unwritten = False  # checkpoint files found no room or descriptor: again next time
         self._topics = {}        # name -> (topic id, [Log or None], overrides)
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
@@ -430,9 +431,9 @@ class LogManager:
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
                 self._lose(name, index)
-            elif not trusted and checkpoint is partitions.NOTHING_KNOWN:
-                # It is new: there may be room for it later.
-                self._unopened[name, index] = place, role
+            elif isinstance(error, Shortage):
+                # There may be room, memory or descriptors for it later.
+                self._unopened[name, index] = place, role, checkpoint, trusted
             return None
         if place:
             self._place_of[one] = place
@@ -443,16 +444,20 @@ class LogManager:
     def _open_late(self) -> list:
         """Opens what found no room when it was made. Returns the topics."""
         changed = []
-        for (name, index), (place, role) in list(self._unopened.items()):
+        for (name, index), how in list(self._unopened.items()):
+            place, role, checkpoint, trusted = how
             if self.directories[place].short_of_space:
                 continue
             topic_id, logs, overrides = self._topics[name]
             del self._unopened[name, index]
             self.disks.loads[place] -= 1
             one = self._opened(place, name, topic_id, index, role, self._config(overrides),
-                               partitions.NOTHING_KNOWN, False)
+                               checkpoint, trusted)
             if one is not None:
-                self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+                with self._lists_lock:
+                    topic_id, logs, overrides = self._topics[name]
+                    self._topics[name] = (
+                        topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
                 changed.append(name)
         return changed
 
@@ -566,7 +571,7 @@ class LogManager:
             entry = partitions.flushed(one)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
-        if changed or self._gone:
+        if changed or self._gone or self._unwritten:
             gone = list(self._gone)
             self._store.save(None, changed, gone)
             del self._gone[:len(gone)]
@@ -575,12 +580,13 @@ class LogManager:
 
     def _write_checkpoint_files(self) -> None:
         """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
+        self._unwritten = False
         for number, path in self.disks.usable():
             rows = [(name, index, one) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number]
             try:
                 partitions.write_checkpoint_files(path, rows)
             except OSError as error:
-                self.disks.fail(number, error)
+                self._unwritten |= not self.disks.fail(number, error)
                 log.error("a checkpoint could not be written", extra={
                     "directory": path, "reason": error.strerror})
