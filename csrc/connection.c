@@ -224,8 +224,7 @@ static bool read_more(struct reactor *r, struct connection *c, size_t *turn, boo
     case RECEIVE_NOTHING: return false;
     case RECEIVE_ENDED: c->closing = true; return true;
     case RECEIVE_NO_ROOM:
-        STAT_ADD(r, input_waits, 1);
-        connection_enlist(c, &r->input_waiting);
+        receive_wait(r, c);
         return false;
     case RECEIVE_FAILED: break;
     }
@@ -281,16 +280,66 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
         connection_run(r, c);
 }
 
-void connection_evict_stalled(struct reactor *r) {
-    for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
-        struct connection *c = slab_at(&r->connections, i);
-        if (c == NULL || c->in == NULL || c->in->room <= INPUT_SMALL_BYTES || c->readable ||
-            c->first != NULL || c->list != NULL || c->asking || c->muted ||
-            r->now_ms - c->active_ms < EVICT_MS)
-            continue;
-        STAT_ADD(r, frames_late, 1);
-        connection_close(r, c);
+/* Its buffer is held for a frame that does not get on. */
+static bool is_stalled(const struct reactor *r, const struct connection *c) {
+    if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
+        return false;
+    if (c == r->privileged) {
+        int64_t frame_ms = (int64_t)(c->frame_bytes / PRIVILEGED_BYTES_PER_MS);
+        return r->now_ms - r->privileged_ms >= EVICT_MS + frame_ms;
     }
+    if (c->list == &r->input_waiting)
+        return c->waiting_ms != 0 && r->now_ms - c->waiting_ms >= WAIT_MS_MAX;
+    int64_t late_ms = WAIT_MS_MAX + (int64_t)(c->in_end - c->in_start) / CROWDED_BYTES_PER_MS;
+    return c->list == NULL && !c->readable &&
+           (r->now_ms - c->active_ms >= EVICT_MS || r->now_ms - c->frame_ms >= late_ms);
+}
+
+void connection_evict_stalled(struct reactor *r) {
+    for (int i = 0; i < EVICTIONS_MAX && input_is_tight(&r->input); i++) {
+        struct connection *slowest = NULL;
+        for (uint32_t at = 0; at < slab_room(&r->connections); at++) {
+            struct connection *c = slab_at(&r->connections, at);
+            if (c != NULL && is_stalled(r, c) &&
+                (slowest == NULL || c->active_ms < slowest->active_ms))
+                slowest = c;
+        }
+        if (slowest == NULL) return;
+        STAT_ADD(r, frames_late, 1);
+        connection_close(r, slowest);
+    }
+}
+
+/* Since when it has done nothing; INT64_MAX: it may not be closed for another one. */
+static int64_t idle_since_ms(const struct reactor *r, const struct connection *c) {
+    if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
+    if (c->refused) return INT64_MIN; /* it is only kept waiting for its end */
+    if (c->muted) return INT64_MAX;
+    bool silent = c->earned == 0;
+    int64_t least_ms = silent ? CROWDED_SILENT_MS : CROWDED_IDLE_MS;
+    if (r->now_ms - c->active_ms < least_ms) return INT64_MAX;
+    return silent ? c->active_ms - INT32_MAX : c->active_ms;
+}
+
+bool connection_evict_idle(struct reactor *r) {
+    struct connection *oldest = NULL;
+    int64_t since_ms = INT64_MAX;
+    bool young = false; /* silent ones that may yet speak: they give way before any other */
+    uint32_t room = slab_room(&r->connections);
+    for (uint32_t i = 0; i < room && i < CROWDED_LOOKS_MAX; i++) {
+        r->crowded_at = r->crowded_at + 1 < room ? r->crowded_at + 1 : 0;
+        struct connection *c = slab_at(&r->connections, r->crowded_at);
+        if (c == NULL) continue;
+        int64_t idle_ms = idle_since_ms(r, c);
+        young = young || (c->earned == 0 && idle_ms == INT64_MAX && !c->muted);
+        if (idle_ms >= since_ms) continue;
+        oldest = c;
+        since_ms = idle_ms;
+    }
+    if (oldest == NULL || (young && oldest->earned != 0)) return false;
+    STAT_ADD(r, connections_evicted, 1);
+    connection_close(r, oldest);
+    return true;
 }
 
 void connection_drain(struct reactor *r, struct connection *c) {

@@ -32,14 +32,16 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) {
     r->accepting = true;
     r->drain_until_ms = INT64_MAX;
     r->tick.kind = TIMER_TICK;
+    r->relief.kind = TIMER_RELIEF;
     timers_init(&r->timers);
     slab_init(&r->slots, sizeof(struct slot));
     slab_init(&r->connections, sizeof(struct connection));
     input_pool_init(&r->input,
-                    config->input_bytes_max != 0 ? config->input_bytes_max : INPUT_BYTES_MAX);
+                    config->input_bytes_max != 0 ? config->input_bytes_max : INPUT_BYTES_MAX,
+                    (size_t)config->rules.request_bytes_max + FRAMES_SIZE_BYTES);
     r->epoll = epoll_create1(EPOLL_CLOEXEC);
     r->mailbox = mailbox_new(REACTOR_LETTERS_MAX);
-    if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 1)) return false;
+    if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 2)) return false;
     r->serve = serve_new(rs->shared, r->mailbox);
     r->meters = calloc(FRAMES_API_KEYS_MAX, sizeof *r->meters);
     if (r->serve == NULL || r->meters == NULL) return false;
@@ -89,6 +91,7 @@ struct reactors *reactors_new(struct serve_shared *shared, const struct reactors
     rs->control = calloc(FRAMES_API_KEYS_MAX, sizeof *rs->control);
     rs->slow_ns = INT64_MAX;
     rs->connections_max = rs->connections_per_ip_max = UINT32_MAX;
+    rs->descriptors_max = rs->descriptor_end = UINT32_MAX;
     bool complete = rs->events != NULL && rs->peers != NULL && rs->control != NULL;
     while (complete && rs->count < config->threads) {
         int error = open_reactor(rs);
@@ -184,6 +187,8 @@ void reactors_unlisten(struct reactors *rs, int listener) {
 void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits) {
     atomic_store(&rs->connections_max, limits->connections_max);
     atomic_store(&rs->connections_per_ip_max, limits->connections_per_ip_max);
+    atomic_store(&rs->descriptors_max, limits->descriptors_max);
+    atomic_store(&rs->descriptor_end, limits->descriptor_end);
 }
 
 bool reactors_set_overrides(struct reactors *rs, const uint8_t *addresses,

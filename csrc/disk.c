@@ -134,3 +134,17 @@ const char *disk_syncfs_silent(int fd) {
     default: return "a file system that may not tell";
     }
 }
+
+bool disk_is_short(int error) {
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case EAGAIN: return true;
+    default: return false;
+    }
+}

@@ -5,6 +5,7 @@
 #ifndef PYLOG_DISK_H
 #define PYLOG_DISK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -35,5 +36,10 @@ const struct disk *disk_of(enum disk_kind kind);
 /* Why syncfs may say nothing of a write-back that failed below the open directory `fd`, so that
  * each file is to be synced by itself; NULL: it is known to tell. */
 const char *disk_syncfs_silent(int fd);
+
+/* Whether an errno says that something is short and not that the disk failed: room, descriptors,
+ * memory. The call is refused or tried again, and the shortage is over when it is over. Of a sync
+ * it says nothing: what a sync could not write is lost, whatever the reason. */
+bool disk_is_short(int error);
 
 #endif

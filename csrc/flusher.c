@@ -23,6 +23,7 @@ enum {
     FLUSHER_SYNCFS_MIN = 32,
     FLUSHER_SYNCFS_MS_MAX = 50,
     FLUSHER_SYNCFS_SKIPS = 64,
+    FLUSHER_SHORT_PAUSE_MS = 100, /* before what a shortage stopped is tried again */
     FLUSHER_STACK_BYTES = 256 * 1024
 };
 
@@ -81,14 +82,39 @@ void flusher_wake(struct log_dir *dir) {
 
 /* ---- one log ---- */
 
+/* What was short may be there again in a while; flush_lock held. */
+static void flusher_put_off(struct log_dir *dir, struct log *log) {
+    struct flusher *f = &dir->flusher;
+    if (f->later.first == NULL)
+        f->later_ms = log_dir_now_ms(CLOCK_MONOTONIC) + FLUSHER_SHORT_PAUSE_MS;
+    log->flush_wanted = true;
+    log_retain(log);
+    flusher_push(&f->later, log);
+}
+
+/* When those are due that were put off, 0: none were. Due ones ask again; flush_lock held. */
+static int64_t flusher_take_later(struct log_dir *dir) {
+    struct flusher *f = &dir->flusher;
+    if (f->later.first == NULL) return 0;
+    if (!f->closing && log_dir_now_ms(CLOCK_MONOTONIC) < f->later_ms) return f->later_ms;
+    for (struct log *log = flusher_take_all(&f->later), *next; log != NULL; log = next) {
+        next = log->flush_next;
+        flusher_push(&f->asked, log);
+    }
+    return 0;
+}
+
 /* Flushes a log that is marked as flushing, and drops the queue's reference. flush_lock is let go
  * meanwhile. */
 static void flusher_run(struct log_dir *dir, struct log *log) {
     pthread_mutex_unlock(&dir->flush_lock);
-    if (!log_dir_offline(dir)) log_flush(log);
+    int result = log_dir_offline(dir) ? LOG_E_OFFLINE : log_flush(log);
     pthread_mutex_lock(&dir->flush_lock);
     log->flushing = false;
-    if (log->flush_after) flusher_enqueue(dir, log);
+    if (log_is_short(result) && !dir->flusher.closing)
+        flusher_put_off(dir, log);
+    else if (log->flush_after)
+        flusher_enqueue(dir, log);
     log->flush_after = false;
     pthread_mutex_unlock(&dir->flush_lock);
     log_release(log);
@@ -252,13 +278,25 @@ static void flusher_fail_all(struct log_dir *dir) {
     pthread_mutex_lock(&dir->flush_lock);
 }
 
+/* The link to one that is due, NULL: none is. A disk that is nearly full wants its room now. */
+static struct log_dir_removal **flusher_due(struct log_dir *dir, int64_t now) {
+    struct log_dir_removal **due = NULL;
+    bool hurry = log_dir_short_of_space(dir);
+    for (struct log_dir_removal **at = &dir->removals; *at != NULL; at = &(*at)->next) {
+        if (hurry && !(*at)->again && (*at)->due_ms > now) (*at)->due_ms = now;
+        if (due == NULL && (*at)->due_ms <= now) due = at;
+        if (due != NULL && !hurry) break;
+    }
+    return due;
+}
+
 /* Removals that are due go to the pool; flush_lock held. Returns when the next one is due, 0 for
  * none. */
 static int64_t flusher_removals(struct log_dir *dir) {
     int64_t now = dir->removals == NULL ? 0 : log_dir_now_ms(CLOCK_MONOTONIC);
-    while (dir->removals != NULL && dir->removals->due_ms <= now) {
-        struct log_dir_removal *r = dir->removals;
-        dir->removals = r->next;
+    for (struct log_dir_removal **at; (at = flusher_due(dir, now)) != NULL;) {
+        struct log_dir_removal *r = *at;
+        *at = r->next;
         dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
         dir->jobs--;
@@ -283,7 +321,8 @@ static void *flusher_work(void *argument) {
     struct flusher *f = &dir->flusher;
     pthread_mutex_lock(&dir->flush_lock);
     for (;;) {
-        int64_t due = flusher_removals(dir);
+        int64_t due = flusher_removals(dir), later = flusher_take_later(dir);
+        if (later != 0 && (due == 0 || later < due)) due = later;
         if (log_dir_offline(dir) && !f->told) {
             f->told = true;
             flusher_fail_all(dir);
@@ -313,6 +352,7 @@ int flusher_start(struct log_dir *dir) {
     pthread_condattr_destroy(&monotonic);
     f->asked.last = &f->asked.first;
     f->ready.last = &f->ready.first;
+    f->later.last = &f->later.first;
     f->slow_last = &f->slow_first;
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);

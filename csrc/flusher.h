@@ -21,6 +21,8 @@ struct flusher {
     pthread_cond_t more;
     struct flusher_queue asked; /* the next group */
     struct flusher_queue ready; /* write-back is started */
+    struct flusher_queue later; /* something was short: they ask again at later_ms */
+    int64_t later_ms;           /* CLOCK_MONOTONIC */
     struct log *slow_first, **slow_last;
     bool slow_busy, syncfs_busy, closing, told;
     _Atomic uint32_t syncfs_skips;

@@ -5,9 +5,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-void input_pool_init(struct input_pool *p, uint64_t held_bytes_max) {
-    *p = (struct input_pool){.held_bytes_max = held_bytes_max};
+void input_pool_init(struct input_pool *p, uint64_t held_bytes_max, size_t frame_bytes_max) {
+    *p = (struct input_pool){
+        .held_bytes_max = held_bytes_max,
+        .overdraft_bytes_max = input_room_for(frame_bytes_max) + sizeof(struct input_buffer)};
 }
+
+bool input_is_tight(const struct input_pool *p) { return p->held_bytes > p->held_bytes_max / 2; }
 
 static void drop(struct input_pool *p, struct input_buffer *b) {
     p->spare_bytes -= (uint64_t)1 << b->class_bits;
@@ -54,8 +58,10 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
     uint32_t bits = class_for(room);
     if (bits > INPUT_CLASS_MAX) return NULL;
     uint64_t bytes = (uint64_t)1 << bits;
-    uint64_t reserved = bytes > INPUT_SMALL_BYTES ? p->held_bytes_max / INPUT_RESERVED_PART : 0;
-    if (p->held_bytes + bytes > p->held_bytes_max - reserved && !must) return NULL;
+    uint64_t max = p->held_bytes_max + (must ? p->overdraft_bytes_max : 0);
+    if (!must && bytes > INPUT_SMALL_BYTES) max -= p->held_bytes_max / INPUT_RESERVED_PART;
+    if (!must && bytes > INPUT_TINY_BYTES) max -= p->held_bytes_max / INPUT_TINY_PART;
+    if (p->held_bytes + bytes > max) return NULL;
     struct input_buffer *b = p->spare[bits];
     if (b != NULL) {
         p->spare[bits] = b->next;
@@ -81,7 +87,8 @@ void input_release(struct input_pool *p, struct input_buffer *b) {
     uint64_t bytes = (uint64_t)1 << b->class_bits;
     p->held_bytes -= bytes;
     p->spare_bytes += bytes;
-    if (p->spare_bytes > INPUT_SPARE_BYTES_MAX) {
+    if (p->spare_bytes > INPUT_SPARE_BYTES_MAX ||
+        p->held_bytes + p->spare_bytes > p->held_bytes_max) {
         drop(p, b);
         return;
     }

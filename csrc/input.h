@@ -18,7 +18,10 @@ enum {
     /* One part in so many of the limit is kept for buffers of this size: small requests get through
      * beside large ones that do not get on. */
     INPUT_RESERVED_PART = 8,
-    INPUT_SMALL_BYTES = 64 << 10
+    INPUT_SMALL_BYTES = 64 << 10,
+    /* And one part in so many for those of this size, in which frames begin while it is tight. */
+    INPUT_TINY_PART = 16,
+    INPUT_TINY_BYTES = 4 << 10
 };
 
 struct input_buffer {
@@ -31,14 +34,17 @@ struct input_buffer {
 struct input_pool {
     struct input_buffer *spare[INPUT_CLASS_MAX + 1];
     uint32_t spare_count[INPUT_CLASS_MAX + 1], spare_least[INPUT_CLASS_MAX + 1];
-    uint64_t held_bytes, spare_bytes, held_bytes_max;
+    uint64_t held_bytes, spare_bytes, held_bytes_max, overdraft_bytes_max;
 };
 
-void input_pool_init(struct input_pool *p, uint64_t held_bytes_max);
+/* frame_bytes_max: of the longest frame, by which one that `must` passes the limit. */
+void input_pool_init(struct input_pool *p, uint64_t held_bytes_max, size_t frame_bytes_max);
 /* No buffer is held any more. */
 void input_pool_clear(struct input_pool *p);
+/* More than half of the limit is held: frames begin in tiny buffers. */
+bool input_is_tight(const struct input_pool *p);
 /* A buffer of at least `room` bytes, with one reference. NULL: out of memory, or the limit would be
- * passed and not `must`. */
+ * passed, which one that `must` may do by the longest frame. */
 struct input_buffer *input_take(struct input_pool *p, size_t room, bool must);
 void input_release(struct input_pool *p, struct input_buffer *b);
 /* What a buffer taken for `room` bytes would hold. */

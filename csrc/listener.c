@@ -122,15 +122,28 @@ static void place(struct reactor *r, const struct listener_accepted *a) {
     connection_open(r, a);
 }
 
+/* Files need the descriptors that are left: without one they cannot be written. */
+static bool is_crowded(struct reactor *r, int fd) {
+    return atomic_load(&r->all->connections) >= atomic_load(&r->all->descriptors_max) ||
+           (uint32_t)fd >= atomic_load(&r->all->descriptor_end);
+}
+
 /* False: nothing more to accept now. */
 static bool accept_one(struct reactor *r, struct listener_socket *l) {
     struct sockaddr_storage from;
     socklen_t len = sizeof from;
     int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+        int error = errno;
+        if (error == EMFILE && connection_evict_idle(r)) return true;
+        if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS)
             pause_accepting(r, l);
-        return errno == ECONNABORTED || errno == EINTR;
+        return error == ECONNABORTED || error == EINTR;
+    }
+    if (is_crowded(r, fd) && !connection_evict_idle(r)) {
+        STAT_ADD(r, connections_crowded, 1);
+        close(fd);
+        return true;
     }
     struct listener_accepted a = {.fd = fd, .listener = l->listener};
     listener_address(&from, &a.peer);

@@ -52,8 +52,8 @@ void log_dir_free(struct log_dir *dir);
 bool log_dir_offline(const struct log_dir *dir);
 /* From now on its logs use this disk: for tests of what a failing one does. */
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk);
-/* Takes it offline for a file beside the logs. */
-void log_dir_give_up(struct log_dir *dir, int error);
+/* A file beside the logs met this errno. True: the directory is offline; false: a shortage. */
+bool log_dir_give_up(struct log_dir *dir, int error);
 /* Why it went offline: errno and the failing call's name; 0 while it is online. */
 int log_dir_failure(const struct log_dir *dir, const char **call);
 /* Descriptors of segments kept open while nobody uses them; segments in use or with unflushed bytes
@@ -65,7 +65,7 @@ void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max);
 void log_dir_remember(struct log_dir *dir, const char *where);
 /* Before another process may have the directory, at a stop. */
 void log_dir_forget(struct log_dir *dir);
-/* Below `bytes` of free space clients' appends are refused (log_short_of_space), so that retention,
+/* Below `bytes` of free space clients' appends are refused (log_take_room), so that retention,
  * compaction, groups and metadata can go on. 0: never. */
 void log_dir_set_reserve(struct log_dir *dir, int64_t bytes);
 /* Looks at the file system now; also whenever space is preallocated. *free_bytes is what an
@@ -81,6 +81,7 @@ struct log_dir_figures {
     uint64_t recovered_bytes;                      /* checked by recoveries */
     uint64_t trusted_bytes; /* of which they read the headers alone: see log_dir_remember */
     uint64_t damages_cut, damages_kept, bytes_cut; /* dropped segments count as cut */
+    uint64_t shortages, short_error; /* disk_is_short: how often, and the errno of the last */
 };
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out);
 /* ---- damage: what a recovery cut off, and bytes amid a log that are no batches ---- */
@@ -195,7 +196,10 @@ int log_failed(const struct log *log);
 /* acks=all must wait for LOG_WAIT_FLUSHED: the setting asks for it and no other in-sync replica
  * holds the records. */
 bool log_flush_before_ack(const struct log *log);
-bool log_short_of_space(const struct log *log);
+/* Before a client's append of so many bytes, which ends with log_give_room. False: they would be
+ * taken from the reserve (log_dir_set_reserve). */
+bool log_take_room(struct log *log, int64_t bytes);
+void log_give_room(struct log *log, int64_t bytes);
 /* In-sync replicas, this one included, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
 

@@ -67,7 +67,7 @@ static int aborted_load(struct segment *s) {
     segment_path(s, "txnindex", path);
     int result = log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len);
     if (result != 0 && result != -ENOENT && result != -EFBIG)
-        return result == -ENOMEM ? LOG_E_MEMORY : LOG_E_IO;
+        return log_dir_error(s->home->dir, -result, "open");
     struct segment_aborted *a = calloc(1, sizeof *a);
     if (a == NULL) {
         free(bytes);

@@ -14,6 +14,8 @@
 
 #include "log_state.h"
 
+enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before a removal that met a shortage is tried again */
+
 int16_t log_error_code(int error) {
     static const int16_t codes[] = {
         [LOG_E_IO - LOG_E_WOULD_BLOCK] = 56,
@@ -25,7 +27,7 @@ int16_t log_error_code(int error) {
         [LOG_E_NOT_LEADER - LOG_E_WOULD_BLOCK] = 6,
         [LOG_E_DELETED - LOG_E_WOULD_BLOCK] = 3,
         [LOG_E_FULL - LOG_E_WOULD_BLOCK] = 56,
-        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = -1,
+        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = 56, /* clients try again, as they do at -1 not */
         [LOG_E_CORRUPT - LOG_E_WOULD_BLOCK] = 2,
         [LOG_E_TXN_STATE - LOG_E_WOULD_BLOCK] = 48,
         [0] = 56,
@@ -57,7 +59,19 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     flusher_wake(dir);
 }
 
-void log_dir_give_up(struct log_dir *dir, int error) { log_dir_fail(dir, error, "checkpoint"); }
+int log_dir_error(struct log_dir *dir, int error, const char *call) {
+    if (!disk_is_short(error)) {
+        log_dir_fail(dir, error, call);
+        return LOG_E_IO;
+    }
+    atomic_store(&dir->short_error, error);
+    atomic_fetch_add(&dir->shortages, 1);
+    return error == ENOSPC || error == EDQUOT || error == EFBIG ? LOG_E_FULL : LOG_E_MEMORY;
+}
+
+bool log_dir_give_up(struct log_dir *dir, int error) {
+    return log_dir_error(dir, error, "checkpoint") == LOG_E_IO;
+}
 
 bool log_dir_offline(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->offline, memory_order_acquire);
@@ -91,8 +105,44 @@ bool log_dir_look_at_space(struct log_dir *dir, int64_t *free_bytes, int64_t *to
     if (fstatvfs(dir->fd, &space) != 0) return false;
     *free_bytes = (int64_t)(space.f_bavail * space.f_frsize);
     *total_bytes = (int64_t)(space.f_blocks * space.f_frsize);
-    atomic_store(&dir->short_of_space, *free_bytes < atomic_load(&dir->reserve_bytes));
+    int64_t room = *free_bytes - atomic_load(&dir->reserve_bytes) -
+                   atomic_load(&dir->under_way_bytes);
+    atomic_store(&dir->room_bytes, room);
+    /* Others may write to the same disk: it is measured again long before there is no room. */
+    atomic_store(&dir->room_look_bytes, room - room / 4);
+    bool is_short = room < atomic_load(&dir->refused_bytes);
+    if (!is_short) atomic_store(&dir->refused_bytes, 0);
+    /* Removals that wait for their time go now. */
+    if (is_short && !atomic_exchange(&dir->short_of_space, true)) flusher_wake(dir);
+    if (!is_short) atomic_store(&dir->short_of_space, false);
     return true;
+}
+
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
+    return atomic_load(&dir->reserve_bytes) == 0 || atomic_load(&dir->room_bytes) >= bytes;
+}
+
+bool log_take_room(struct log *log, int64_t bytes) {
+    struct log_dir *dir = log->home->dir;
+    int64_t free_bytes, total_bytes;
+    if (log_dir_short_of_space(dir)) return false;
+    if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
+        atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
+        log_dir_look_at_space(dir, &free_bytes, &total_bytes);
+        if (atomic_load(&dir->room_bytes) < bytes) {
+            atomic_store(&dir->refused_bytes, bytes);
+            atomic_store(&dir->short_of_space, true);
+            flusher_wake(dir);
+            return false;
+        }
+        atomic_fetch_sub(&dir->room_bytes, bytes);
+    }
+    atomic_fetch_add(&dir->under_way_bytes, bytes);
+    return true;
+}
+
+void log_give_room(struct log *log, int64_t bytes) {
+    atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
 }
 
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
@@ -104,8 +154,23 @@ bool log_dir_short_of_space(const struct log_dir *dir) {
     return atomic_load_explicit(&dir->short_of_space, memory_order_relaxed);
 }
 
-int log_dir_open(struct log_dir *dir, const char *path, int flags) {
+int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
+    int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
+    /* Others took what the process may have: what is at rest here makes room. */
+    segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+}
+
+int log_dir_open(struct log_dir *dir, const char *path, int flags) {
+    int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
+    if (fd >= 0 || (errno != EMFILE && errno != ENFILE)) return fd;
+    pthread_mutex_lock(&dir->files_lock);
+    fd = log_dir_open_locked(dir, path, flags);
+    int error = errno;
+    pthread_mutex_unlock(&dir->files_lock);
+    errno = error;
+    return fd;
 }
 
 int log_dir_rename(struct log_dir *dir, const char *from, const char *to) {
@@ -121,7 +186,9 @@ int log_dir_sync(struct log_dir *dir, const char *name) {
     if (fd < 0) return -errno;
     int result = log_dir_disk(dir)->fsync(fd) == 0 ? 0 : -errno;
     close(fd);
-    return result;
+    /* Whatever the reason: the names may be gone. */
+    if (result != 0) log_dir_fail(dir, -result, "fsync");
+    return result == 0 ? 0 : LOG_E_IO;
 }
 
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
@@ -169,19 +236,21 @@ int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes,
 
 /* ---- removals ---- */
 
-static void log_dir_unlink_tree(struct log_dir *dir, const char *path) {
+/* 0 or -errno. */
+static int log_dir_unlink_tree(struct log_dir *dir, const char *path) {
     int fd = log_dir_open(dir, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     DIR *entries = fd < 0 ? NULL : fdopendir(fd);
     struct dirent *entry;
     if (entries == NULL) {
+        int error = errno;
         if (fd >= 0) close(fd);
-        return;
+        return -error;
     }
     while ((entry = readdir(entries)) != NULL)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             log_dir_disk(dir)->unlinkat(fd, entry->d_name, 0);
     closedir(entries);
-    log_dir_disk(dir)->unlinkat(dir->fd, path, AT_REMOVEDIR);
+    return log_dir_disk(dir)->unlinkat(dir->fd, path, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
 void log_dir_job_begin(struct log_dir *dir) {
@@ -197,23 +266,35 @@ void log_dir_job_end(struct log_dir *dir) {
     pthread_mutex_unlock(&dir->flush_lock);
 }
 
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again);
+
 static int log_dir_removal_run(struct iojob *job, void *scratch) {
     struct log_dir_removal *r =
         (struct log_dir_removal *)((char *)job - offsetof(struct log_dir_removal, job));
     struct log_dir *dir = r->dir;
     (void)scratch;
-    if (log_dir_unlink(dir, r->path) == -EISDIR) log_dir_unlink_tree(dir, r->path);
+    int result = log_dir_unlink(dir, r->path);
+    if (result == -EISDIR) result = log_dir_unlink_tree(dir, r->path);
+    pthread_mutex_lock(&dir->flush_lock);
+    bool closing = dir->flusher.closing;
+    pthread_mutex_unlock(&dir->flush_lock);
+    /* Its room may be what is short. */
+    if (log_is_short(result) && !closing)
+        log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
+    int64_t free_bytes, total_bytes;
+    if (log_dir_short_of_space(dir)) log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     free(r);
     log_dir_job_end(dir);
     return 0;
 }
 
-void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again) {
     size_t bytes = strlen(path) + 1;
     struct log_dir_removal *r = calloc(1, sizeof *r + bytes);
     if (r == NULL) return; /* The next start finds the suffix and removes it. */
     memcpy(r->path, path, bytes);
     r->dir = dir;
+    r->again = again;
     r->job.run = log_dir_removal_run;
     int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
     r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
@@ -224,6 +305,10 @@ void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_m
     *at = r;
     pthread_cond_broadcast(&dir->flusher.more);
     pthread_mutex_unlock(&dir->flush_lock);
+}
+
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
+    log_dir_remove(dir, path, delay_ms, false);
 }
 
 /* What a stop left behind: directories that were being deleted. */
@@ -295,6 +380,8 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
     out->flush_files = atomic_load(&dir->flusher.files);
     out->rolls = meter_read(&dir->rolls);
     out->segments_deleted = meter_read(&dir->segments_deleted);
+    out->shortages = meter_read(&dir->shortages);
+    out->short_error = (uint64_t)atomic_load(&dir->short_error);
     out->recovered_bytes = meter_read(&dir->recovered_bytes);
     out->trusted_bytes = meter_read(&dir->trusted_bytes);
     out->damages_cut = meter_read(&dir->damage_counts[LOG_DAMAGE_CUT]) +

@@ -54,7 +54,9 @@ int log_flush_index(struct segment *s, const char *extension) {
     if (fd < 0) return errno == ENOENT ? 0 : -errno;
     int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
     close(fd);
-    return result;
+    /* Whatever the reason: what the sync was about may be gone. */
+    if (result != 0) log_dir_fail(s->home->dir, -result, "fdatasync");
+    return result == 0 ? 0 : LOG_E_IO;
 }
 
 /* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. */
@@ -114,14 +116,17 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
 }
 
-bool log_is_full(int result) { return result == -ENOSPC || result == -EDQUOT; }
+bool log_is_short(int result) {
+    return result == LOG_E_FULL || result == LOG_E_MEMORY ||
+           (result < 0 && !log_is_error(result) && disk_is_short(-result));
+}
 
 void log_hold_point(struct log *log, int64_t offset) {
     if (offset < atomic_load(&log->held_point)) atomic_store(&log->held_point, offset);
 }
 
 static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
-    if (!log_is_full(result)) return result;
+    if (!log_is_short(result)) return result;
     log_hold_point(log, flushed);
     *held = true;
     return 0;
@@ -142,10 +147,10 @@ int log_flush(struct log *log) {
     struct log_dir *dir = log->home->dir;
     struct log_flush_set set;
     int result = 0;
-    bool held = false;
+    bool held = false, offline = log_dir_offline(dir);
     pthread_mutex_lock(&log->flush_lock);
     do {
-        if (log_dir_offline(dir)) result = -EIO;
+        if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
         if (atomic_load(&log->deleted)) break;
         log_flush_collect(log, &set);
         int64_t flushed = atomic_load(&log->flushed);
@@ -171,7 +176,6 @@ int log_flush(struct log *log) {
     pthread_mutex_unlock(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
-    bool before = log_dir_offline(dir);
-    log_dir_fail(dir, -result, "flush");
-    return before ? LOG_E_OFFLINE : LOG_E_IO;
+    if (log_dir_offline(dir)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
+    return log_is_error(result) ? result : log_dir_error(dir, -result, "flush");
 }

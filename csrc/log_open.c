@@ -53,7 +53,7 @@ static bool log_remove_file(struct log_dir *dir, const char *from, int64_t delay
         return true;
     }
     /* The longer name may want room. */
-    if (result == -ENOSPC || result == -EDQUOT) result = log_dir_unlink(dir, from);
+    if (disk_is_short(-result)) result = log_dir_unlink(dir, from);
     if (result == 0 || result == -ENOENT) return true;
     log_dir_fail(dir, -result, "rename");
     return false;
@@ -77,6 +77,8 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     assert(from + count <= log->segment_count);
     struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
     if (gone == NULL) return;
+    /* All of them, also when the first ones end the shortage. */
+    if (log_dir_short_of_space(log->home->dir)) delay_ms = 0;
     pthread_mutex_lock(&log->view_lock);
     memcpy(gone, log->segments + from, count * sizeof *gone);
     memmove(log->segments + from, log->segments + from + count,
@@ -106,7 +108,10 @@ int log_load_epochs(struct log *log) {
     size_t len;
     struct epochs epochs = {NULL, 0, 0};
     log_path(log, "leader-epoch-checkpoint", path);
-    if (log_dir_read_file(log->home->dir, path, LOG_SMALL_FILE_BYTES_MAX, &text, &len) == 0) {
+    int result = log_dir_read_file(log->home->dir, path, LOG_SMALL_FILE_BYTES_MAX, &text, &len);
+    /* It is there, and cannot be read just now. */
+    if (log_is_short(result) && result != -EFBIG) return log_storage_error(log, result, "open");
+    if (result == 0) {
         /* A file that does not parse is as good as none: batches carry their epochs. */
         if (epochs_decode(&epochs, (const char *)text, len) != 0) epochs_free(&epochs);
         free(text);
@@ -171,12 +176,9 @@ int log_write_snapshot(struct log *log, int64_t offset) {
 /* ---- the writable end ---- */
 
 int log_storage_error(struct log *log, int result, const char *call) {
-    if (result <= LOG_E_IO) return result; /* It is one already. */
+    if (log_is_error(result)) return result; /* It is one already. */
     if (result == -ENOENT) return LOG_E_CORRUPT;
-    if (result == -ENOSPC || result == -EDQUOT || result == -EFBIG) return LOG_E_FULL;
-    if (result == -ENOMEM || result == -EMFILE || result == -ENFILE) return LOG_E_MEMORY;
-    log_dir_fail(log->home->dir, -result, call);
-    return LOG_E_IO;
+    return log_dir_error(log->home->dir, -result, call);
 }
 
 /* The last segment as the disk has it: its size must be what the checkpoint says. */

@@ -29,6 +29,8 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         }
         if (result == 0)
             found = snapshots->at[i - 1];
+        else if (log_is_short(result) && result != -EFBIG)
+            found = log_storage_error(log, result, "open"); /* It is there, for the next try. */
         else if (result != -EIO && log_dir_unlink(log->home->dir, path) == 0)
             gone = true;
     }
@@ -36,7 +38,8 @@ int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, 
         char path[SEGMENT_PATH_BYTES];
         log_path(log, ".", path);
         int result = log_dir_sync(log->home->dir, path);
-        if (result != 0) log_dir_fail(log->home->dir, -result, "fsync");
+        /* One that comes back is found wrong again. */
+        if (result != 0) log_storage_error(log, result, "open");
     }
     return found;
 }
@@ -85,16 +88,17 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     pthread_mutex_unlock(&log->view_lock);
     if (log->segment_count == 0) return 0;
     int result = log_list(log, false, &listing);
-    if (result != 0) return LOG_E_IO;
+    if (result != 0) return log_storage_error(log, result, "open");
     int64_t from = log_load_snapshot(log, &listing.snapshots, end);
     log_list_free(&listing);
+    if (from < -1) return (int)from;
     log->snapshot_offset = from;
     for (uint32_t i = 0; i < log->segment_count && result == 0; i++) {
         int64_t upper = i + 1 < log->segment_count ? log->segments[i + 1]->base_offset : end;
         if (upper <= from) continue;
         struct segment *s = log->segments[i];
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
-        if (segment_pin(s, false) != 0) return LOG_E_IO;
+        if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
         result = log_walk_segment(log, s, &walk, now_ms);
         segment_unpin(s);

@@ -98,7 +98,7 @@ void log_list_free(struct log_listing *listing) {
 /* A full disk must not keep a log from being opened: entries without room stay in memory. */
 static int log_write_index(struct segment *s) {
     int result = segment_index_write(s, true);
-    return log_is_full(result) ? 0 : result;
+    return log_is_short(result) ? 0 : result;
 }
 
 /* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
@@ -173,7 +173,7 @@ static int log_recover_walk(struct log *log, struct segment *s, struct log_walk 
 
 static int log_recover_write(struct log *log, struct segment *s) {
     int result = log_aborted_write(log, s);
-    return result != 0 && !log_is_full(result) ? result : log_write_index(s);
+    return result != 0 && !log_is_short(result) ? result : log_write_index(s);
 }
 
 /* Walks the headers. 1: they are not what they should be, and the whole log is to be checked. */
@@ -335,6 +335,7 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
         if ((result = log_load_epochs(log)) != 0) break;
         known->snapshot = log_load_snapshot(
             log, &listing->snapshots, log_snapshot_bound(&listing->segments, known->checkpoint));
+        if (known->snapshot < -1) return (int)known->snapshot;
         result = log_recover_segments(log, known, end, now_ms);
         if (result == 1) known->told = false;
     }

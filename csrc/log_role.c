@@ -17,7 +17,6 @@ int64_t log_recovery_point(const struct log *log) {
 int64_t log_size_bytes(const struct log *log) { return atomic_load(&log->size_bytes); }
 bool log_is_leader(const struct log *log) { return atomic_load(&log->leader); }
 int32_t log_leader_epoch(const struct log *log) { return atomic_load(&log->leader_epoch); }
-bool log_short_of_space(const struct log *log) { return log_dir_short_of_space(log->home->dir); }
 
 int32_t log_in_sync_count(const struct log *log) { return atomic_load(&log->in_sync_count); }
 

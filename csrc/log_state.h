@@ -23,6 +23,7 @@ enum {
     LOG_HINTS = 8,
     LOG_WAIT_KINDS = 4,
     LOG_DELETE_SUFFIX_BYTES = 40,
+    SEGMENTS_EVICTED_WHEN_SHORT = 64, /* descriptors are short: so many at rest are closed */
     LOG_DAMAGES_MAX = 1024
 };
 
@@ -37,6 +38,7 @@ struct log_dir_removal {
     struct iojob job;
     struct log_dir *dir;
     int64_t due_ms; /* CLOCK_MONOTONIC */
+    bool again;     /* it met a shortage: not before its time */
     char path[];
 };
 
@@ -51,10 +53,15 @@ struct log_dir {
     struct iopool *pool;
     _Atomic(const struct disk *) disk;
     _Atomic int64_t reserve_bytes;
+    /* Free above the reserve, less what was taken since it was measured, and where it is measured
+     * again; what appends under way will take; the largest that was refused. */
+    _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
     _Atomic bool short_of_space;
     _Atomic bool offline;
     _Atomic int failure;
     _Atomic(const char *) failed_call;
+    _Atomic uint64_t shortages; /* met so far */
+    _Atomic int short_error;    /* errno of the last */
     pthread_mutex_t logs_lock; /* the list of logs */
     struct log *logs;
     pthread_mutex_t files_lock; /* descriptors, names, the clock */
@@ -155,13 +162,21 @@ static inline const struct disk *log_dir_disk(struct log_dir *dir) {
     return atomic_load_explicit(&dir->disk, memory_order_relaxed);
 }
 void log_dir_fail(struct log_dir *dir, int error, const char *call);
+/* A shortage is noted and LOG_E_FULL or LOG_E_MEMORY; any other errno takes the directory offline:
+ * LOG_E_IO. */
+int log_dir_error(struct log_dir *dir, int error, const char *call);
 /* By the directory's disk, of paths below it: a descriptor, or -1 and errno; 0 or -errno. */
 int log_dir_open(struct log_dir *dir, const char *path, int flags);
+int log_dir_open_locked(struct log_dir *dir, const char *path, int flags); /* files_lock */
 int log_dir_rename(struct log_dir *dir, const char *from, const char *to);
 int log_dir_unlink(struct log_dir *dir, const char *path);
+/* Sooner when the disk is nearly full: who reads it keeps its descriptor. */
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
+/* Whether so many bytes leave the reserve as it is, and as far as is known without a look. */
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes);
 int log_dir_sync(struct log_dir *dir,
-                 const char *name); /* fsyncs a directory below it, NULL: itself. 0 or -errno */
+                 const char *name); /* fsyncs a directory below it, NULL: itself. 0, -errno of its
+                                       opening, or LOG_E_IO: the directory is offline */
 /* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
 int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
                       size_t *len);
@@ -174,9 +189,12 @@ void log_dir_job_begin(struct log_dir *dir);
 void log_dir_job_end(struct log_dir *dir);
 
 /* log_flush.c */
-/* For a small file that a full disk does not take: nothing is lost but time, for a start from this
- * offset on makes it anew. So the recovery point stays here until the file is written. */
-bool log_is_full(int result); /* -errno: there is no room */
+/* For a small file that a shortage keeps from being written: nothing is lost but time, for a start
+ * from this offset on makes it anew. So the recovery point stays here until the file is written. */
+static inline bool log_is_error(int result) { /* a log_error, and no -errno */
+    return result <= LOG_E_IO && result >= LOG_E_WOULD_BLOCK;
+}
+bool log_is_short(int result); /* -errno, or a log_error: room, memory or descriptors are short */
 void log_hold_point(struct log *log, int64_t offset);
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */

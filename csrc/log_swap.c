@@ -61,7 +61,11 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     int result = rename_segment(fresh, "log.cleaned", "log.swap");
     log_path(log, ".", name);
     if (result == 0) result = log_dir_sync(log->home->dir, name);
-    if (result != 0) return log_storage_error(log, result, "rename");
+    if (result != 0) {
+        /* A start would put it in the place of files that go on until then. */
+        rename_segment(fresh, "log.swap", "log.cleaned");
+        return log_storage_error(log, result, "rename");
+    }
     /* Without that a start goes on from the .swap. */
     for (uint32_t i = 0; i < count; i++)
         if (!log_remove_files(log, sources[i], delay)) return LOG_E_IO;
@@ -78,7 +82,11 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
     if (segment_index_write(fresh, true) == 0) {
         result = log_flush_index(fresh, "index");
         if (result == 0) result = log_flush_index(fresh, "timeindex");
-        if (result != 0) log_dir_fail(log->home->dir, -result, "fdatasync");
+        if (result != 0) {
+            /* The next flush sees to it. */
+            log_storage_error(log, result, "open");
+            atomic_store(&fresh->settled, false);
+        }
     }
     list_fresh(log, (uint32_t)place, count, fresh);
     log_mark(&log->files_marks);

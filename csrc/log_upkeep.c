@@ -101,6 +101,11 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
         result = log_make_writable(log, now_ms);
         if (result == 0 && count == log->segment_count)
             result = log_roll(log, atomic_load(&log->end_offset), now_ms);
+        /* No room for a new one, which the others make: the last one goes next time. */
+        if (log_is_short(result) && log->segment_count > 1) {
+            count = log->segment_count - 1;
+            result = 0;
+        }
     }
     /* What is left of these batches is their producers' state: on disk before they go. */
     if (result == 0 && count > 0 && count < log->segment_count &&
@@ -195,14 +200,14 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         s->since_entry_bytes = 0;
         int cut = segment_cut(s, position);
         if (cut == 0 && (cut = log_aborted_cut(s, first)) == 0 &&
-            log_is_full(cut = log_aborted_write(log, s)))
+            log_is_short(cut = log_aborted_write(log, s)))
             cut = 0;
         if (cut != 0) result = log_storage_error(log, cut, "ftruncate");
         /* The largest timestamp may have been cut off: headers tell. */
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         if (result == 1) result = log_walk_segment(log, s, &walk, now_ms);
         /* What the files held is not to be found by a clean start. */
-        if (result == 0 && !log_is_full(cut = segment_index_write(s, true)) && cut != 0)
+        if (result == 0 && !log_is_short(cut = segment_index_write(s, true)) && cut != 0)
             result = log_storage_error(log, cut, "pwrite");
     }
     segment_unpin(s);

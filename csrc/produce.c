@@ -308,12 +308,13 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
 
 static void append_part(struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
-    if (log_short_of_space(p->log)) {
+    if (!log_take_room(p->log, (int64_t)p->len)) {
         p->error = log_error_code(LOG_E_FULL);
         return;
     }
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
+    log_give_room(p->log, (int64_t)p->len);
     if (error != 0) {
         p->error = log_error_code(error);
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;

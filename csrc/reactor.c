@@ -151,7 +151,6 @@ static void take_letters(struct reactor *r) {
 
 static void on_tick(struct reactor *r) {
     input_pool_trim(&r->input);
-    if (r->input_waiting.first != NULL) connection_evict_stalled(r);
     connection_run_list(r, &r->input_waiting);
     r->slow_told = 0;
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
@@ -166,6 +165,7 @@ static void expire_timers(struct reactor *r) {
         case TIMER_CONNECTION: connection_on_timer(r, OWNER_OF(t, connection)); break;
         case TIMER_SLOT: requests_resume(r, OWNER_OF(t, slot), SERVE_TIMEOUT); break;
         case TIMER_LISTENER: listener_on_timer(r, OWNER_OF(t, listener_socket)); break;
+        case TIMER_RELIEF: receive_relieve(r); break;
         default: on_tick(r); break;
         }
     }
@@ -228,5 +228,6 @@ void *reactor_main(void *argument) {
     }
     listener_close_all(r);
     timers_cancel(&r->timers, &r->tick);
+    timers_cancel(&r->timers, &r->relief);
     return NULL;
 }

@@ -34,6 +34,10 @@ struct reactors_config {
 struct reactors_limits {
     uint32_t connections_max; /* max.connections */
     uint32_t connections_per_ip_max;
+    /* What the process's limit on descriptors leaves for connections, and the number of a
+     * descriptor from which on the rest is for files. A connection beyond either takes the place of
+     * an idle one that nobody authenticated, or is closed. UINT32_MAX: no limit. */
+    uint32_t descriptors_max, descriptor_end;
 };
 
 struct meter_api_figures;

@@ -30,10 +30,23 @@ enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
     FRAME_BYTES_PER_MS = 64,
     STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
-    EVICT_MS = 2000,      /* the same, while others wait for input buffers */
+    /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
+     * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
+     * that waits itself and holds what others could use. */
+    EVICT_MS = 500,
+    PRIVILEGED_BYTES_PER_MS = 4096,
+    CROWDED_BYTES_PER_MS = 1024, /* after WAIT_MS_MAX, of a frame that goes on arriving */
+    WAIT_MS_MAX = 5000,
+    EVICTIONS_MAX = 64, /* at a time */
+    RELIEF_MS = 100,    /* how often it is looked for what gives way, and who goes on first */
     SHRINK_MS = 1000,     /* a partial frame keeps a large buffer for this long */
     TICK_MS = 1000,
-    ACCEPT_PAUSE_MS = 50 /* after a limit was met */
+    ACCEPT_PAUSE_MS = 50, /* after a limit was met */
+    /* Descriptors are short: an idle connection may be closed for another one after so long, sooner
+     * when it has never asked for anything; so many are looked at for each. */
+    CROWDED_IDLE_MS = 10000,
+    CROWDED_SILENT_MS = 1000,
+    CROWDED_LOOKS_MAX = 1024
 };
 enum {
     SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are told of in a tick */
@@ -62,6 +75,7 @@ enum {
 /* clang-format off */
 #define REACTOR_STATS(X)                                                                           \
     X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
+    X(connections_crowded) X(connections_evicted)                                                  \
     X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
     X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
@@ -123,6 +137,7 @@ struct connection {
     size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
     size_t earned;      /* bytes of the frames that came before */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
+    int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
     struct quota_client *quota;   /* of the last request; one reference, or NULL */
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
@@ -150,11 +165,13 @@ struct reactor {
     struct serve *serve;
     struct mailbox *mailbox;
     struct timers timers;
-    struct timer tick;
+    struct timer tick, relief; /* relief: set while somebody waits for input buffers */
     struct slab slots, connections;
     struct input_pool input;
     struct connection_list ready, input_waiting, room_waiting;
     struct connection *privileged; /* may pass the input limit, so that someone always gets on */
+    int64_t privileged_ms;         /* since when */
+    bool relieving; /* frames may begin beyond the limit */
     struct listener_socket *listeners;
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
@@ -166,6 +183,7 @@ struct reactor {
     bool unrung; /* the control plane's own: it left letters */
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index, abandoned, listener_count;
+    uint32_t crowded_at; /* the connection that was looked at last for an idle one */
     int epoll;
     bool stopping, draining, accepting; /* stopping: the thread ends when all is drained */
     pthread_t thread;
@@ -181,6 +199,7 @@ struct reactors {
     const atomic_uint *quota_generation;
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
     atomic_uint connections, connections_max, connections_per_ip_max;
+    atomic_uint descriptors_max, descriptor_end;
     atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;
     struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
@@ -196,7 +215,7 @@ static inline uint32_t name_index(uint64_t name) { return (uint32_t)(name >> 32)
 static inline uint32_t name_generation(uint64_t name) { return (uint32_t)name; }
 #define EPOLL_LISTENER ((uint64_t)1 << 63)
 #define EPOLL_MAILBOX UINT64_MAX
-enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK };
+enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK, TIMER_RELIEF };
 
 /* ---- connection.c */
 /* Takes the descriptor over. */
@@ -206,9 +225,12 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
 /* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
 void connection_run(struct reactor *r, struct connection *c);
 void connection_on_timer(struct reactor *r, struct connection *c);
-/* Closes those that hold large buffers for frames of which nothing arrives any more: others wait
- * for room. */
+/* Others wait for room: closes those that hold buffers for frames that do not get on, the slowest
+ * first, until it is tight no more. */
 void connection_evict_stalled(struct reactor *r);
+/* Descriptors are short: closes the one that has been idle for longest of those that nobody
+ * authenticated, the silent ones first. False: none has been for long enough. */
+bool connection_evict_idle(struct reactor *r);
 void connection_drain(struct reactor *r, struct connection *c);
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);
@@ -234,6 +256,10 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
 void receive_settle(struct reactor *r, struct connection *c, bool shrink);
 void receive_release(struct reactor *r, struct input_buffer *b);
 bool receive_wants_shrink(const struct connection *c);
+/* Room is wanted and there is none. */
+void receive_wait(struct reactor *r, struct connection *c);
+/* A while after that: frames that do not get on give way, and the one that lacks least goes on. */
+void receive_relieve(struct reactor *r);
 
 /* ---- requests.c */
 /* Starts what has arrived and may start; how many. Sets c->closing for what is not legal. */

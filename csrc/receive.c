@@ -2,7 +2,11 @@
  *
  * A large frame is read to its end exactly, so that the next one begins in a fresh buffer and no
  * partial frame is moved; small ones are read many at a time. What a connection may take at once is
- * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it. */
+ * RECEIVE_BYTES, four times what has arrived of the frame, or the size of the frame before it.
+ *
+ * While buffers are short, frames begin in tiny ones, so that small requests get through beside
+ * whatever large ones do. Of those that wait for more, the one that lacks least of its frame may
+ * pass the limit; those that do not get on are closed, the slowest first. */
 #include "reactor_state.h"
 
 #include <errno.h>
@@ -24,16 +28,54 @@ static void let_go(struct reactor *r, struct connection *c) {
     struct input_buffer *b = c->in;
     c->in = NULL;
     c->in_start = c->in_end = c->frame_bytes = 0;
+    c->waiting_ms = 0;
     if (r->privileged == c) r->privileged = NULL;
     if (b != NULL) receive_release(r, b);
 }
 
 static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room) {
-    struct input_buffer *b = input_take(&r->input, room, r->privileged == c);
-    if (b != NULL || r->privileged != NULL) return b;
-    b = input_take(&r->input, room, true);
-    if (b != NULL) r->privileged = c;
-    return b;
+    bool begins = r->relieving && c->in == NULL; /* room is tiny then, and the frame not known */
+    return input_take(&r->input, room, r->privileged == c || begins);
+}
+
+static size_t lacks(const struct connection *c) {
+    size_t pending = c->in_end - c->in_start;
+    return c->frame_bytes > pending ? c->frame_bytes - pending : 0;
+}
+
+void receive_wait(struct reactor *r, struct connection *c) {
+    STAT_ADD(r, input_waits, 1);
+    if (c->waiting_ms == 0) c->waiting_ms = r->now_ms;
+    connection_enlist(c, &r->input_waiting);
+    if (r->relief.place == 0) timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
+}
+
+/* Frames of which nothing is known begin, beyond the limit if need be: they may be small. */
+static void let_begin(struct reactor *r) {
+    r->relieving = true;
+    struct connection *next;
+    for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
+        next = c->list_next;
+        if (c->in == NULL) connection_enlist(c, &r->ready);
+    }
+    connection_run_list(r, &r->ready);
+    r->relieving = false;
+}
+
+void receive_relieve(struct reactor *r) {
+    connection_evict_stalled(r);
+    let_begin(r);
+    struct connection *next = NULL;
+    for (struct connection *c = r->input_waiting.first; c != NULL; c = c->list_next)
+        if (c->in != NULL && (next == NULL || lacks(c) < lacks(next))) next = c;
+    if (next != NULL && (r->privileged == NULL || lacks(next) < lacks(r->privileged))) {
+        r->privileged = next;
+        r->privileged_ms = r->now_ms;
+        next->frame_ms = r->now_ms; /* it waited for us, not we for it */
+        connection_enlist(next, &r->ready);
+    }
+    if (r->input_waiting.first != NULL)
+        timers_set(&r->timers, &r->relief, r->now_ms + RELIEF_MS);
 }
 
 /* Moves what is pending to the beginning of another buffer. */
@@ -52,7 +94,8 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
 /* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
  * justifies it. */
 static bool make_room(struct reactor *r, struct connection *c) {
-    size_t first = larger(RECEIVE_BYTES, c->earned);
+    size_t first = input_is_tight(&r->input) ? INPUT_TINY_BYTES - sizeof(struct input_buffer)
+                                             : larger(RECEIVE_BYTES, c->earned);
     if (c->in == NULL) return move(r, c, take(r, c, first));
     struct input_buffer *b = c->in;
     size_t pending = c->in_end - c->in_start;
@@ -66,7 +109,7 @@ static bool make_room(struct reactor *r, struct connection *c) {
         c->in_end = pending;
         if (pending < b->room) return true;
     }
-    return move(r, c, take(r, c, larger(wanted, larger(RECEIVE_BYTES, pending + 1))));
+    return move(r, c, take(r, c, larger(wanted, larger(first, pending + 1))));
 }
 
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes) {
@@ -100,7 +143,10 @@ bool receive_wants_shrink(const struct connection *c) {
 }
 
 void receive_settle(struct reactor *r, struct connection *c, bool shrink) {
-    if (c->in == NULL) return;
+    if (c->in == NULL) {
+        if (r->privileged == c) r->privileged = NULL;
+        return;
+    }
     size_t pending = c->in_end - c->in_start;
     if (pending == 0) {
         let_go(r, c);

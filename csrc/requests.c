@@ -313,6 +313,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         c->earned =
             c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes : RECEIVE_EARNED_BYTES_MAX;
         c->frame_bytes = 0;
+        c->waiting_ms = 0;
         c->frame_ms = r->now_ms;
     }
     return started;

@@ -21,8 +21,7 @@
 enum {
     SEGMENT_CHUNK_MIN = 256 * 1024,
     SEGMENT_CHUNK_MAX = 16 * 1024 * 1024,
-    SEGMENT_SMALL_BYTES = 64 * 1024,
-    SEGMENT_EVICTED_WHEN_SHORT = 64
+    SEGMENT_SMALL_BYTES = 64 * 1024
 };
 
 struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
@@ -146,12 +145,7 @@ static int segment_open_locked(struct segment *s, bool create) {
     segment_path_locked(s, "log", path);
     /* What stood under the name may be a branch's too, and must not be emptied. */
     if (create) log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
-    int fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && dir->open_count > 0) {
-        /* Others took what the process may have: what is at rest here makes room. */
-        segment_evict(dir, SEGMENT_EVICTED_WHEN_SHORT);
-        fd = log_dir_open(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
-    }
+    int fd = log_dir_open_locked(dir, path, O_RDWR | (create ? O_CREAT | O_TRUNC : 0));
     if (fd < 0) return -errno;
     s->fd = fd;
     if (dir->clock == NULL) {
@@ -201,8 +195,11 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
     int64_t free_bytes, total_bytes;
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
-    if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
+    if (!log_dir_may_allocate(dir, to - from)) {
+        /* Not from the reserve: appends go on with a growing file, each of which is asked for. */
+    } else if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
+        atomic_fetch_sub(&dir->room_bytes, to - from);
         struct witness_slot *slot = atomic_load(&s->witness);
         if (slot != NULL) witness_touched(slot);
     } else {
@@ -230,6 +227,8 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     if (chunk > SEGMENT_CHUNK_MAX) chunk = SEGMENT_CHUNK_MAX;
     if (allocated < bytes) allocated = bytes;
     if (allocated - bytes > chunk / 2) return;
+    int64_t wanted = whole ? limit - allocated : chunk;
+    if (!log_dir_may_allocate(s->home->dir, wanted)) return;
     bool idle = false;
     if (!atomic_compare_exchange_strong(&s->preallocating, &idle, true)) return;
     int64_t to = whole || allocated + chunk > limit ? limit : allocated + chunk;
@@ -317,10 +316,7 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
     while (len > 0) {
         ssize_t n = log_dir_disk(s->home->dir)->pread(s->fd, to, len, position);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            log_dir_fail(s->home->dir, errno, "pread");
-            return LOG_E_IO;
-        }
+        if (n < 0) return log_dir_error(s->home->dir, errno, "pread");
         if (n == 0) return LOG_E_CORRUPT;
         to += n;
         position += n;
@@ -358,10 +354,7 @@ static int segment_scan_fill(struct segment_scan *scan) {
         scan->nowait = false; /* tmpfs and overlays have no such flag, and nothing to wait for. */
         return segment_scan_fill(scan);
     }
-    if (n < 0) {
-        log_dir_fail(scan->segment->home->dir, errno, "pread");
-        return LOG_E_IO;
-    }
+    if (n < 0) return log_dir_error(scan->segment->home->dir, errno, "pread");
     scan->window_position = scan->position;
     scan->window_bytes = (uint32_t)n;
     if (n < BATCH_HEADER_BYTES) return scan->nowait && n < left ? -EAGAIN : LOG_E_CORRUPT;

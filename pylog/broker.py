@@ -179,6 +179,7 @@ class Broker:
             try:
                 await loop.run_in_executor(None, self.logs.upkeep, self.now_ms())
                 await self._leave_failed_disks()
+                self.network.tell(self.now_ms())
                 for name in await loop.run_in_executor(None, self.logs.finish_moves):
                     if name in self.image.topics:
                         self.install(self.image.topics[name])

@@ -93,6 +93,9 @@ METRICS = (
     ("pylog_connections_accepted", "counter", (), "", "Connections accepted."),
     ("pylog_connections_refused", "counter", (), "",
      "Connections closed unread: over max.connections.per.ip or their address's quota."),
+    ("pylog_connections_crowded", "counter", ("answer",), "",
+     "Connections for which descriptors were short: refused, or closed for others after they had "
+     "been idle."),
     ("pylog_connections_closed", "counter", ("cause",), "",
      "Connections closed: idle (connections.max.idle.ms), stalled (takes nothing of its answer), "
      "late (a frame that does not come to its end), illegal (not a request), other (by the client, "
@@ -120,6 +123,8 @@ METRICS = (
      "Group commits; each serves all that waited."),
     ("pylog_log_flush_files", "counter", DIRECTORY, "", "Segment files synced."),
     ("pylog_log_rolls", "counter", DIRECTORY, "", "Segments begun after another."),
+    ("pylog_log_shortages", "counter", DIRECTORY, "",
+     "Calls that found room, descriptors or memory short; they are tried again."),
     ("pylog_log_segments_deleted", "counter", DIRECTORY, "", "Segments that retention removed."),
     ("pylog_log_damages", "counter", ("directory", "kind"), "",
      "Damage met: cut (ends of logs that held no whole batch, and segments behind them) or kept "

@@ -14,6 +14,7 @@ import socket
 import threading
 
 from pylog._native.reactor import THREADS_MAX, Reactors
+from pylog.config import limits
 from pylog.log.errors import StartError
 from pylog.protocol import api, tables
 
@@ -21,6 +22,7 @@ log = logging.getLogger("pylog.network")
 
 NEVER_FLEXIBLE = 1 << 14
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
+TOLD_MS = 10_000    # between two lines about the same shortage
 
 
 class Network:
@@ -32,6 +34,7 @@ class Network:
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
         self._running = False
+        self._crowded, self._told_ms = (0, 0), -TOLD_MS
 
     @property
     def addresses(self) -> list[tuple[str, str, int]]:
@@ -121,12 +124,25 @@ class Network:
                               extra={"listener": repr(listener), "reason": error.strerror})
 
     def _set_limits(self) -> None:
-        limits = {}
+        addresses = {}
         for host, count in self._settings.connection_limits.items():
             for address in _addresses(host):
-                limits[address] = count
-        self.reactors.set_limits(self._settings["max.connections"],
-                                 self._settings["max.connections.per.ip"], limits)
+                addresses[address] = count
+        self.reactors.set_limits(
+            self._settings["max.connections"], self._settings["max.connections.per.ip"], addresses,
+            *limits.connections(len(self._settings.log_dirs)))
+
+    def tell(self, now_ms: int) -> None:
+        """Logs, now and then, that descriptors or input buffers are short. Once a second or so."""
+        stats = self.reactors.stats()
+        crowded = stats["connections_crowded"], stats["connections_evicted"]
+        if crowded != self._crowded and not 0 <= now_ms - self._told_ms < TOLD_MS:
+            log.warning("descriptors are short: connections are refused, or closed for others; "
+                        "raise the limit (ulimit -n)", extra={
+                            "refused": crowded[0] - self._crowded[0],
+                            "closed": crowded[1] - self._crowded[1],
+                            "limit": limits.descriptors()})
+            self._crowded, self._told_ms = crowded, now_ms
 
 
 def _addresses(host: str) -> list[bytes]:
@@ -146,13 +162,20 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
     flexible = tables.flexible_from()
     versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
                 for key, (low, high) in api.SERVED.items()]
+    longest, queued = settings["socket.request.max.bytes"], settings["queued.max.request.bytes"]
+    if queued <= 0:
+        queued = limits.input_bytes()
+        if queued < longest:
+            log.warning("little memory: longer requests are refused", extra={
+                "bytes": queued // 2, "memory": limits.memory_bytes()})
+            longest = min(longest, queued // 2)
     return Reactors(
         grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
-        request_bytes_max=settings["socket.request.max.bytes"],
+        request_bytes_max=longest,
         idle_ms_max=settings["connections.max.idle.ms"],
         queued_requests_max=settings["queued.max.requests"],
-        input_bytes_max=settings["queued.max.request.bytes"] // settings["num.network.threads"],
+        input_bytes_max=queued // settings["num.network.threads"],
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],

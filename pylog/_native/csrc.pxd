@@ -302,7 +302,7 @@ cdef extern from "log.h" nogil:
     bint log_dir_offline(const log_dir *dir)
     void log_dir_remember(log_dir *dir, const char *where)
     void log_dir_forget(log_dir *dir)
-    void log_dir_give_up(log_dir *dir, int error)
+    bint log_dir_give_up(log_dir *dir, int error)
     struct disk
     enum disk_kind:
         DISK_SYSTEM, DISK_FULL, DISK_NO_SYNC, DISK_BROKEN
@@ -317,6 +317,7 @@ cdef extern from "log.h" nogil:
     struct log_dir_figures:
         uint64_t open_files, flush_groups, flush_files, rolls, segments_deleted
         uint64_t recovered_bytes, trusted_bytes, damages_cut, damages_kept, bytes_cut
+        uint64_t shortages, short_error
     struct log_damage:
         char partition[256]
         int64_t segment, offset, position, bytes
@@ -547,7 +548,7 @@ cdef extern from "reactor.h" nogil:
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
-        uint32_t connections_max, connections_per_ip_max
+        uint32_t connections_max, connections_per_ip_max, descriptors_max, descriptor_end
     struct reactors:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)

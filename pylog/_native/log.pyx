@@ -21,7 +21,7 @@ from pylog._native.iopool cimport IoPool
 from pylog._native.iopool import IO_THREADS_DEFAULT
 from pylog._native.log_errors import (
     BatchRefused, CorruptLog, LogDeleted, LogError, NotLeader, OffsetOutOfRange, SequenceError,
-    StorageError,
+    Shortage, StorageError,
 )
 from pylog._native.log_settings import native_settings
 
@@ -42,8 +42,8 @@ KINDS = {
     csrc.LOG_E_DUPLICATE: (SequenceError, "the producer's batch is an old duplicate"),
     csrc.LOG_E_NOT_LEADER: (NotLeader, "this replica does not lead the partition"),
     csrc.LOG_E_DELETED: (LogDeleted, "the log is deleted"),
-    csrc.LOG_E_FULL: (StorageError, "no space is left"),
-    csrc.LOG_E_MEMORY: (StorageError, "memory or descriptors are short"),
+    csrc.LOG_E_FULL: (Shortage, "no space is left"),
+    csrc.LOG_E_MEMORY: (Shortage, "memory or descriptors are short"),
     csrc.LOG_E_CORRUPT: (CorruptLog, "the log's files do not hold what they should"),
     csrc.LOG_E_TXN_STATE: (LogError, "the transaction is in another state"),
 }
@@ -115,9 +115,9 @@ cdef class LogDir:
     def offline(self) -> bool:
         return csrc.log_dir_offline(self.dir)
 
-    def fail(self, int error) -> None:
-        """Takes it offline: a file beside the logs met `error`, an errno."""
-        csrc.log_dir_give_up(self.dir, error)
+    def fail(self, int error) -> bool:
+        """A file beside the logs met errno `error`. True: offline; False: a mere shortage."""
+        return csrc.log_dir_give_up(self.dir, error)
 
     @property
     def failure(self):

@@ -19,6 +19,10 @@ class StorageError(LogError):
     """The disk failed, its directory is offline, or it is full."""
 
 
+class Shortage(StorageError):
+    """Room, descriptors or memory are short: nothing failed, and a later try may go well."""
+
+
 class OffsetOutOfRange(LogError):
     """The offset is below the log's start or above its end."""
 

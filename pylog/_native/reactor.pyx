@@ -115,14 +115,19 @@ cdef class Reactors:
         """Closes a listener, and its connections once their requests are answered."""
         csrc.reactors_unlisten(self.ptr, listener)
 
-    def set_limits(self, connections_max, connections_per_ip_max, dict overrides):
+    def set_limits(self, connections_max, connections_per_ip_max, dict overrides,
+                   descriptors_max=UINT32_MAX, descriptor_end=UINT32_MAX):
         """Limits of open connections; those beyond a lowered limit stay.
 
         overrides: 16-byte address (IPv4 as v4-mapped) -> limit in place of connections_per_ip_max.
+        descriptors_max: connections beyond take an idle one's place, or are closed, as are those
+        whose descriptor's number is descriptor_end or more: the rest is for files.
         """
         cdef csrc.reactors_limits limits
         limits.connections_max = _at_most(connections_max, UINT32_MAX)
         limits.connections_per_ip_max = _at_most(connections_per_ip_max, UINT32_MAX)
+        limits.descriptors_max = _at_most(descriptors_max, UINT32_MAX)
+        limits.descriptor_end = _at_most(descriptor_end, UINT32_MAX)
         cdef uint32_t count = len(overrides)
         cdef bytes addresses = b"".join(overrides)
         assert len(addresses) == 16 * count, overrides

@@ -11,10 +11,10 @@ import errno
 import fcntl
 import logging
 import os
-import resource
 
 from pylog._native import flushes, witness
 from pylog._native.log import LogDir
+from pylog.config import limits
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.log.moves import directory_name
@@ -25,9 +25,6 @@ IDENTITY = "meta.properties"
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
 # Outlives a broker, not a loss of power: see csrc/witness.h.
 MEMORY = "/dev/shm"
-# Descriptors of segments at rest: more make no read faster. Half of all that the process may have
-# are left for connections.
-OPEN_FILES_MAX, OPEN_FILES_LOW = 4096, 512
 
 log = logging.getLogger("pylog.log")
 
@@ -101,11 +98,11 @@ class Directories:
         return min(numbers, key=lambda number: (
             self.natives[number].short_of_space, self.loads[number])) if numbers else 0
 
-    def fail(self, number: int, error: OSError) -> None:
-        """A file beside the logs could not be read or written. No room is no fault of the disk."""
+    def fail(self, number: int, error: OSError) -> bool:
+        """A file beside the logs could not be read or written. False: what is short may come back,
+        and the directory goes on."""
         native = self.natives[number]
-        if native is not None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            native.fail(error.errno or errno.EIO)
+        return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
         """Gives a partition's directory another name, on disk. False: the disk failed."""
@@ -192,13 +189,11 @@ class Directories:
 
 def _open_files_max(directories: int) -> int:
     """How many segments a directory may keep open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return OPEN_FILES_MAX
-    if limit // 2 < OPEN_FILES_LOW:
+    if limits.descriptors() // 2 < limits.SEGMENT_FILES_LOW:
         log.warning("few files may be open: segments are opened again and again, and connections "
-                    "may be refused; raise the limit (ulimit -n)", extra={"limit": limit})
-    return max(1, min(OPEN_FILES_MAX, limit // 2 // directories))
+                    "may be refused; raise the limit (ulimit -n)",
+                    extra={"limit": limits.descriptors()})
+    return limits.segment_files(directories)
 
 
 def locked(path: str) -> int:

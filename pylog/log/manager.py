@@ -14,7 +14,7 @@ import os
 import threading
 from itertools import chain
 
-from pylog._native.log import Log, LogDeleted, LogError
+from pylog._native.log import Log, LogDeleted, LogError, Shortage
 from pylog.log import branches, hints, partitions, places, recovery
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
@@ -37,7 +37,8 @@ class LogManager:
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
-        self._unopened = {}      # (name, index) -> role, of those that could not be opened yet
+        self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
+        self._unwritten = False  # checkpoint files found no room or descriptor: again next time
         self._topics = {}        # name -> (topic id, [Log or None], overrides)
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
@@ -468,9 +469,9 @@ class LogManager:
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
                 self._lose(name, index)
-            elif not trusted and checkpoint is partitions.NOTHING_KNOWN:
-                # It is new: there may be room for it later.
-                self._unopened[name, index] = place, role
+            elif isinstance(error, Shortage):
+                # There may be room, memory or descriptors for it later.
+                self._unopened[name, index] = place, role, checkpoint, trusted
             return None
         if place:
             self._place_of[one] = place
@@ -481,16 +482,20 @@ class LogManager:
     def _open_late(self) -> list:
         """Opens what found no room when it was made. Returns the topics."""
         changed = []
-        for (name, index), (place, role) in list(self._unopened.items()):
+        for (name, index), how in list(self._unopened.items()):
+            place, role, checkpoint, trusted = how
             if self.directories[place].short_of_space:
                 continue
             topic_id, logs, overrides = self._topics[name]
             del self._unopened[name, index]
             self.disks.loads[place] -= 1
             one = self._opened(place, name, topic_id, index, role, self._config(overrides),
-                               partitions.NOTHING_KNOWN, False)
+                               checkpoint, trusted)
             if one is not None:
-                self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+                with self._lists_lock:
+                    topic_id, logs, overrides = self._topics[name]
+                    self._topics[name] = (
+                        topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
                 changed.append(name)
         return changed
 
@@ -554,11 +559,19 @@ class LogManager:
             self.disks.look_at_space()
             recovery.tell(self.directories, self.paths)
             self._hints.tend()
-            self._keep(now_ms, (entry[3] for entry in self._all()) if every else list(self._timed))
+            self._keep(now_ms, (entry[3] for entry in self._all()) if every else [
+                *self._timed, *self._short_of_space()])
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
                 self._checkpoint()
+
+    def _short_of_space(self) -> list:
+        """Logs on disks that are nearly full: what need not be kept there goes at once."""
+        if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
+            return []
+        return [one for *_, one in self._all()
+                if one.log_dir.short_of_space and one not in self._timed]
 
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
         # A clock that was set back puts nothing off: what is due later than that is due now.
@@ -590,7 +603,7 @@ class LogManager:
             entry = partitions.flushed(one)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
-        if changed or self._gone:
+        if changed or self._gone or self._unwritten:
             gone = list(self._gone)
             self._store.save(None, changed, gone)
             del self._gone[:len(gone)]
@@ -600,12 +613,13 @@ class LogManager:
 
     def _write_checkpoint_files(self) -> None:
         """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
+        self._unwritten = False
         for number, path in self.disks.usable():
             rows = [(name, index, partitions.flushed(one)) for name, _, index, one in self._all()
                     if self._place_of.get(one, 0) == number] + self._hints.unread(number)
             try:
                 partitions.write_checkpoint_files(path, rows)
             except OSError as error:
-                self.disks.fail(number, error)
+                self._unwritten |= not self.disks.fail(number, error)
                 log.error("a checkpoint could not be written", extra={
                     "directory": path, "reason": error.strerror})

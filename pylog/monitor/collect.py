@@ -50,6 +50,7 @@ REACTOR_STATS = (
     ("pylog_reactor_input_buffer_bytes", "input_bytes"), ("pylog_fetch_sessions", "fetch_sessions"))
 CLOSED = (("idle", "connections_idle"), ("stalled", "connections_stalled"),
           ("late", "frames_late"), ("illegal", "frames_illegal"))
+CROWDED = (("refused", "connections_crowded"), ("closed", "connections_evicted"))
 WAITS = (("input", "input_waits"), ("queue", "queue_waits"), ("accept", "accept_pauses"))
 CLEANER_STATS = (
     ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
@@ -60,7 +61,7 @@ CLEANER_STATS = (
 DIRECTORY_STATS = (
     ("pylog_log_open_files", "open_files"), ("pylog_log_flush_groups", "flush_groups"),
     ("pylog_log_flush_files", "flush_files"), ("pylog_log_rolls", "rolls"),
-    ("pylog_log_segments_deleted", "segments_deleted"))
+    ("pylog_log_segments_deleted", "segments_deleted"), ("pylog_log_shortages", "shortages"))
 
 
 def api_name(key: int) -> str:
@@ -163,6 +164,8 @@ class Collector:
         stats = reactors.stats()
         for family, name in REACTOR_STATS:
             page.one(family, stats[name])
+        page.family("pylog_connections_crowded", [
+            ((answer,), stats[name]) for answer, name in CROWDED])
         causes = [(cause, stats[name]) for cause, name in CLOSED]
         other = max(0, stats["connections_closed"] - sum(count for _, count in causes))
         page.family("pylog_connections_closed", [

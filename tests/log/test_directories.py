@@ -6,16 +6,17 @@ import os
 import pytest
 
 from pylog._native import batch
-from pylog._native.log import DISK_FULL, DISK_SYSTEM
-from pylog.log import branches, checkpoints
+from pylog._native.log import DISK_FULL, DISK_SYSTEM, Shortage
+from pylog.log import branches, checkpoints, partitions
 from pylog.log.directories import Directories
 from pylog.log.partitions import Role
 from tests.metadata.node import Node
 
 
 @pytest.mark.parametrize("code, offline", [(errno.EIO, True), (errno.EROFS, True),
-                                           (errno.ENOSPC, False)])
-def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_unless_it_is_full(
+                                           (errno.ENOSPC, False), (errno.EMFILE, False),
+                                           (errno.ENOMEM, False)])
+def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_but_for_a_shortage(
         tmp_path, monkeypatch, code, offline):
     node = Node(tmp_path)
     node.create("a")
@@ -46,6 +47,47 @@ def test_a_partition_that_found_no_room_is_opened_when_there_is_some(tmp_path):
     assert node.logs.finish_moves() == ["a"]
     assert node.logs.get("a", 0).is_leader
     assert node.logs.finish_moves() == []
+    node.stop()
+
+
+def test_checkpoints_that_met_a_shortage_are_written_once_it_is_over(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    one = node.logs.get("a", 0)
+    one.append(batch.build([(b"k", b"v", node.now_ms(), ())]), node.now_ms())
+
+    def refused(path, offsets):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_offsets", refused)
+        node.logs._checkpoint()
+    assert not node.logs.directories[0].offline
+    node.logs._checkpoint()
+    path = tmp_path / checkpoints.RECOVERY_POINT
+    assert checkpoints.read_offsets(path)["a", 0] == 1
+    node.stop()
+
+
+def test_a_partition_that_found_no_descriptor_at_the_start_is_opened_later(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    one = node.logs.get("a", 0)
+    one.append(batch.build([(b"k", b"v", node.now_ms(), ())]), node.now_ms())
+    node.stop()
+    opened, refusals = partitions.open_log, []
+
+    def refused(*arguments):
+        if arguments[1] == "a" and not refusals:
+            refusals.append(arguments)
+            raise Shortage(-110, 56, "descriptors are short")
+        return opened(*arguments)
+
+    monkeypatch.setattr(partitions, "open_log", refused)
+    node = Node(tmp_path)
+    assert refusals and node.logs.get("a", 0) is None
+    assert node.logs.finish_moves() == ["a"]
+    assert (node.logs.get("a", 0).end_offset, node.logs.get("a", 0).is_leader) == (1, True)
     node.stop()
 
 

@@ -379,7 +379,9 @@ static void command(struct reactors *rs, char c, int port) {
     if (c == 'u') reactors_unlisten(rs, 7);
     if (c == 'l')
         reactors_set_limits(rs, &(struct reactors_limits){.connections_max = UINT32_MAX,
-                                                          .connections_per_ip_max = 1});
+                                                          .connections_per_ip_max = 1,
+                                                          .descriptors_max = UINT32_MAX,
+                                                          .descriptor_end = UINT32_MAX});
     if (c == 'o') assert(reactors_set_overrides(rs, local, &(uint32_t){2}, 1));
     if (c >= '1' && c <= '9') assert(reactors_resize(rs, c - '0') == 0);
     if (reactors_threads(rs) > before)
@@ -412,7 +414,9 @@ int main(int argc, char **argv) {
     reactors_set_limits(
         rs, &(struct reactors_limits){
                 .connections_max = (uint32_t)option(argc, argv, "connections", 100000),
-                .connections_per_ip_max = (uint32_t)option(argc, argv, "per_ip", 100000)});
+                .connections_per_ip_max = (uint32_t)option(argc, argv, "per_ip", 100000),
+                .descriptors_max = (uint32_t)option(argc, argv, "descriptors", UINT32_MAX),
+                .descriptor_end = (uint32_t)option(argc, argv, "descriptor_end", UINT32_MAX)});
     int port = reactors_listen(rs, 7, argv[1][0] == ':' ? "::" : "127.0.0.1",
                                atoi(argv[1] + (argv[1][0] == ':')), 1024);
     printf("%d\n", port);

@@ -91,7 +91,7 @@ static void a_name_that_outlived_its_item_finds_nothing(void) {
 
 static void buffers_are_counted_limited_and_given_back(void) {
     struct input_pool pool;
-    input_pool_init(&pool, 8 << 20);
+    input_pool_init(&pool, 8 << 20, 4 << 20);
     struct input_buffer *held[64] = {0};
     for (int step = 0; step < 50000; step++) {
         struct input_buffer **one = &held[draw(64)];

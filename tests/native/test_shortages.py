@@ -1,0 +1,152 @@
+"""What is short (descriptors, memory, room) is refused and tried again; no disk failed of it."""
+
+import ctypes
+import errno
+import time
+
+import pytest
+
+from pylog._native import log
+from tests.native.test_log import NOW, make, offsets, opened
+
+SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
+CALLS = ("openat", "pread", "pwrite", "ftruncate", "fallocate", "fsync", "fdatasync", "syncfs",
+         "renameat", "unlinkat", "mkdirat")
+LIBC = ctypes.CDLL(None, use_errno=True)
+OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint,
+                        use_errno=True)
+SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)
+
+
+class Short:
+    """A disk where opening what `wanted` says of its path is refused with `error`, while that is
+    set; `syncs`: fdatasync and fsync too."""
+
+    def __init__(self, error=0, wanted=lambda path: True, syncs=False):
+        self.error, self.wanted, self.syncs = error, wanted, syncs
+        self.refused = 0
+        self._keep = [OPEN(self._open), SYNC(self._sync)]
+        places = [ctypes.cast(getattr(LIBC, name), ctypes.c_void_p).value for name in CALLS]
+        places[0] = ctypes.cast(self._keep[0], ctypes.c_void_p).value
+        places[5] = places[6] = ctypes.cast(self._keep[1], ctypes.c_void_p).value
+        self._table = (ctypes.c_void_p * len(CALLS))(*places)
+        self.table = ctypes.addressof(self._table)
+
+    def _open(self, folder, path, flags, mode):
+        if self.error and self.wanted(path.decode()):
+            self.refused += 1
+            ctypes.set_errno(self.error)
+            return -1
+        return LIBC.openat(folder, path, flags, ctypes.c_uint(mode))
+
+    def _sync(self, file):
+        if self.error and self.syncs:
+            ctypes.set_errno(self.error)
+            return -1
+        return LIBC.fdatasync(file)
+
+
+@pytest.fixture
+def short(tmp_path):
+    """(directory, disk) to be made short of something."""
+    directory, disk = log.LogDir(tmp_path, 2), Short()
+    directory.set_disk(disk.table)
+    yield directory, disk
+    disk.error = 0
+    directory.set_disk(log.DISK_SYSTEM)
+
+
+@pytest.mark.parametrize("code", SHORT, ids=lambda code: errno.errorcode[code])
+@pytest.mark.parametrize("what", ["append", "flush", "roll", "open", "truncate"])
+def test_a_shortage_is_refused_and_the_directory_goes_on(short, what, code):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 2_000})
+    one.append(make(1, size=1_500), NOW)
+    calls = {
+        "append": lambda: opened(directory, "v").append(make(1), NOW),
+        "flush": one.flush,
+        "roll": lambda: one.append(make(1, size=1_500), NOW),
+        "open": lambda: opened(directory, "u"),
+        "truncate": lambda: one.truncate(0),
+    }
+    disk.error = code
+    with pytest.raises(log.Shortage) as caught:
+        calls[what]()
+    assert caught.value.code == 56 and disk.refused
+    assert not directory.offline and directory.stats()["shortages"] > 0
+    disk.error = 0
+    calls[what]()
+    one.append(make(1), NOW)
+    one.flush()
+    assert one.flushed_offset == one.end_offset and not directory.offline
+
+
+@pytest.mark.parametrize("code", SHORT, ids=lambda code: errno.errorcode[code])
+def test_a_sync_that_failed_is_no_shortage_whatever_its_reason(short, code):
+    directory, disk = short
+    one = opened(directory)
+    one.append(make(1), NOW)
+    disk.error, disk.wanted, disk.syncs = code, lambda path: False, True
+    with pytest.raises(log.StorageError):
+        one.flush()
+    assert directory.offline and directory.failure[0] == code
+
+
+def test_a_flush_that_somebody_waits_for_is_tried_again_when_the_shortage_is_over(short):
+    directory, disk = short
+    one = opened(directory, config={"flush.messages": 1})
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
+    one.append(make(1), NOW)
+    _until(lambda: disk.refused > 2)
+    assert one.flushed_offset == 0 and not directory.offline
+    disk.error = 0
+    _until(lambda: one.flushed_offset == 1)
+
+
+def test_a_snapshot_that_cannot_be_opened_now_is_kept(short, tmp_path):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 2_000})
+    for sequence in range(4):
+        one.append(make(1, size=1_500, producer_id=7, producer_epoch=0, base_sequence=sequence),
+                   NOW)
+    one.close(NOW)
+    kept = sorted(path.name for path in tmp_path.glob("t-0/*.snapshot"))
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith(".snapshot")
+    with pytest.raises(log.Shortage):
+        opened(directory, recovery_point=4)
+    assert sorted(path.name for path in tmp_path.glob("t-0/*.snapshot")) == kept
+    disk.error = 0
+    again = opened(directory, recovery_point=4)
+    assert again.end_offset == 4 and offsets(again.read(3)) == [3]
+
+
+def test_files_of_a_deleted_log_go_once_descriptors_are_there_again(short, tmp_path):
+    directory, disk = short
+    one = opened(directory, config={"file.delete.delay.ms": 0})
+    one.append(make(1), NOW)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("-delete")
+    one.delete(NOW)
+    _until(lambda: disk.refused)
+    assert list(tmp_path.glob("t-0.*-delete"))
+    disk.error = 0
+    _until(lambda: not list(tmp_path.glob("t-0.*-delete")))
+
+
+def test_files_at_rest_make_room_for_every_file_that_is_opened(short):
+    directory, disk = short
+    logs = [opened(directory, "t", partition) for partition in range(3)]
+    for one in logs:
+        one.append(make(1), NOW)
+        one.flush()
+    before = directory.stats()["open_files"]
+    disk.error = errno.EMFILE
+    disk.wanted = lambda path: path.startswith("u-0/") and disk.refused < 2
+    opened(directory, "u")
+    assert disk.refused and directory.stats()["open_files"] < before == 3
+
+
+def _until(done, wait_s=30):
+    end_s = time.monotonic() + wait_s
+    while not done():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
