@@ -6,7 +6,9 @@ Invariants: (1) every request event is answered, once, or its connection is clos
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
   where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
   a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
-  to do besides; (5) a lasting answer is given only while the image is the one it was made from.
+  to do besides; (5) a lasting answer is given only while the image is the one it was made from;
+  (6) what a request names twice is answered once, a long request or answer is worked on in slices,
+  and no answer grows beyond control.response.bytes.max.
 Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
   KIP-219 (quotas).
 """
@@ -17,9 +19,12 @@ import types
 from collections import deque
 
 from pylog._native.grants import READ, WRITE
+from pylog._native.message import AnswerTooLong
 from pylog.coordinator.service import Pending
-from pylog.protocol import api, codec, tables
+from pylog.protocol import api, codec, elements, tables
+from pylog.protocol.answers import Answer
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.turns import Turns
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
@@ -34,6 +39,13 @@ ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
 LASTING = frozenset((api.METADATA,))
 LASTING_BODY_BYTES_MAX = 4096
 LASTING_BYTES_MAX = 8 << 20
+LONG_MAX = 2                   # Long requests in hand; more than one, since one may wait for a disk.
+LONG_BYTES_MAX = 64 << 20      # Of them and of those that wait for their turn.
+DECODED_BYTES_MAX = 32 << 20   # Memory of a request, or of a piece of one.
+UNSURVEYED_BYTES_MAX = 1 << 18 # A longer request is looked through on a thread.
+
+PARTS = (types.GeneratorType, types.AsyncGeneratorType)
+_NO_MORE = object()
 
 
 class Context:
@@ -87,14 +99,18 @@ class Lasting:
 
 class Dispatcher:
     """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async;
-    a plain one may return a Pending of the answer."""
+    a plain one may return a Pending of the answer, and either may be a generator of parts of it,
+    each of them work for a millisecond or so."""
 
     def __init__(self, broker, reactors, handlers: dict):
+        """broker: gives settings, image, quotas, grants, and what handlers ask it for."""
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._broker = broker
         self._reactors = reactors
         self._handlers = handlers
         self._quotas = broker.quotas
+        self._settings = broker.settings
+        self._turns = Turns(broker.quotas.clock_ns, SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
         self._tasks: set[asyncio.Task] = set()
         self._lasting = Lasting()
         self._patient: deque = deque()   # Requests that may wait, oldest first.
@@ -188,9 +204,14 @@ class Dispatcher:
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
-            request = self._decode(context, body)
-            answer = self._handlers[context.api_key](self._broker, context, request)
-            if key is not None and context.lasting:
+            if elements.is_long(context.api_key, len(body)):
+                answer = self._long(context, body)
+            else:
+                request = self._decode(context, body)
+                answer = self._handlers[context.api_key](self._broker, context, request)
+            if isinstance(answer, PARTS):
+                answer = self._in_parts(context, answer)
+            if key is not None and context.lasting and not asyncio.iscoroutine(answer):
                 self._lasting.keep(self._broker.image, key, codec.response_frame(
                     context.api_key, context.api_version, correlation_id, answer))
         except ProtocolError as error:
@@ -221,9 +242,98 @@ class Dispatcher:
 
     def _decode(self, context: Context, body: bytes):
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""
-        if context.api_key == api.API_VERSIONS and not api.is_served(18, context.api_version):
+        key, version = context.api_key, context.api_version
+        if key == api.API_VERSIONS and not api.is_served(18, version):
             return None
-        return codec.decode_request(context.api_key, context.api_version, body)
+        request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX,
+                                       elements.of(key).whole_max)
+        if elements.repeats(key, request):
+            # Keeps (6).
+            pieces = self._pieces(context, body)
+            pieces.survey()
+            request = pieces.next(pieces.leaves)
+        return request
+
+    # ---- long requests, long answers ------------------------------------------------------------
+
+    def _pieces(self, context: Context, body: bytes):
+        return codec.request_in_pieces(
+            context.api_key, context.api_version, body,
+            self._settings["control.request.elements.max"], DECODED_BYTES_MAX,
+            elements.WHOLE_MAX)
+
+    def _answer(self, context: Context) -> Answer:
+        return Answer(context.api_key, context.api_version,
+                      self._settings["control.response.bytes.max"])
+
+    async def _long(self, context: Context, body: bytes):
+        """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
+        handle = self._handlers[context.api_key]
+        async with self._turns.room(len(body)):
+            await self._turns.next()
+            pieces = self._pieces(context, body)
+            if pieces is None or not await self._surveyed(pieces, body):
+                return await self._answered(
+                    context, handle(self._broker, context, self._decode(context, body)))
+            answer = self._answer(context)
+            piece = elements.of(context.api_key).piece
+            while (request := pieces.next(piece)) is not None:
+                await self._add(answer, handle(self._broker, context, request))
+                await self._turns.slice()
+            return answer.whole
+
+    async def _surveyed(self, pieces, body: bytes) -> bool:
+        if len(body) <= UNSURVEYED_BYTES_MAX:
+            return pieces.survey()
+        found = await asyncio.get_running_loop().run_in_executor(None, pieces.survey)
+        await self._turns.next()
+        return found
+
+    async def _answered(self, context: Context, found):
+        """The whole answer from what a handler gave."""
+        if not isinstance(found, PARTS):
+            return await found if asyncio.iscoroutine(found) or isinstance(found, Pending) \
+                else found
+        answer = self._answer(context)
+        await self._add(answer, found)
+        return answer.whole
+
+    async def _add(self, answer: Answer, found) -> None:
+        """Adds what a handler gave, all of its parts; they may pause with None."""
+        if isinstance(found, types.GeneratorType):
+            for part in found:
+                if part is not None:
+                    answer.add(part)
+                await self._turns.slice()
+        elif isinstance(found, types.AsyncGeneratorType):
+            async for part in found:
+                if part is not None:
+                    answer.add(part)
+                await self._turns.slice()
+        else:
+            answer.add(await found if asyncio.iscoroutine(found) or isinstance(found, Pending)
+                       else found)
+
+    def _in_parts(self, context: Context, parts):
+        """The answer from its parts; a coroutine of it when there is more than one."""
+        if isinstance(parts, types.AsyncGeneratorType):
+            return self._rest(context, [], parts)
+        first = next(parts)
+        second = next(parts, _NO_MORE)
+        if second is _NO_MORE:
+            assert first is not None, context.api_key
+            return first
+        return self._rest(context, [first, second], parts)
+
+    async def _rest(self, context: Context, begun: list, parts):
+        async with self._turns.room(0):
+            answer = self._answer(context)
+            for part in begun:
+                if part is not None:
+                    answer.add(part)
+            await self._turns.next()
+            await self._add(answer, parts)
+            return answer.whole
 
     async def _finish(self, token, context, correlation_id, coroutine) -> None:
         try:
@@ -244,7 +354,12 @@ class Dispatcher:
         if throttle_ms and hasattr(answer, "throttle_time_ms"):
             answer.throttle_time_ms = throttle_ms
         try:
-            frame = codec.response_frame(context.api_key, version, correlation_id, answer)
+            frame = codec.response_frame(
+                context.api_key, version, correlation_id, answer,
+                bytes_max=self._settings["control.response.bytes.max"])
+        except AnswerTooLong as error:
+            self._refuse(token, context, error)
+            return
         except Exception:
             self._fail(token, context)
             return
