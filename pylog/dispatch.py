@@ -52,12 +52,12 @@ class Context:
     """What a handler may know of a request besides its message.
 
     throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
-    taken so far. lasting: set by a handler whose answer is right for whoever asks the same over the
+    taken so far. created: topics that the request has made so far. lasting: set by a handler whose answer is right for whoever asks the same over the
     same address, as long as the image stays what it is.
     """
 
     __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
+                 "created", "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
                  "peer_port", "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
@@ -66,7 +66,7 @@ class Context:
          self.began_ns) = event
         self.taken_ns = self.parked_ns = 0
         self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
-        self.throttle_ms = self.busy_ns = 0
+        self.throttle_ms = self.busy_ns = self.created = 0
         self.lasting = False
 
 
@@ -280,7 +280,7 @@ class Dispatcher:
             while (request := pieces.next(piece)) is not None:
                 await self._add(answer, handle(self._broker, context, request))
                 await self._turns.slice()
-            return answer.whole
+            return answer.finished()
 
     async def _surveyed(self, pieces, body: bytes) -> bool:
         if len(body) <= UNSURVEYED_BYTES_MAX:
@@ -296,7 +296,7 @@ class Dispatcher:
                 else found
         answer = self._answer(context)
         await self._add(answer, found)
-        return answer.whole
+        return answer.finished()
 
     async def _add(self, answer: Answer, found) -> None:
         """Adds what a handler gave, all of its parts; they may pause with None."""
@@ -333,7 +333,7 @@ class Dispatcher:
                     answer.add(part)
             await self._turns.next()
             await self._add(answer, parts)
-            return answer.whole
+            return answer.finished()
 
     async def _finish(self, token, context, correlation_id, coroutine) -> None:
         try:

@@ -44,7 +44,7 @@ def _row(asked: str, answered: str, repeats=ONCE, piece=PIECE, whole_max=WHOLE_M
 ELEMENTS: dict[int, Elements] = {
     api.LIST_OFFSETS: _row("topics:name partitions:partition_index", "topics:name partitions",
                            TWICE),
-    api.METADATA: _row("topics:topic_id,name", "topics"),
+    api.METADATA: _row("topics:topic_id,name", "topics:name,topic_id partitions"),
     api.OFFSET_COMMIT: _row("topics:name,topic_id partitions:partition_index",
                             "topics:name,topic_id partitions", KEEP),
     api.OFFSET_FETCH: _row(
