@@ -113,6 +113,7 @@ class Dispatcher:
         self._turns = Turns(broker.quotas.clock_ns, SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
         self._tasks: set[asyncio.Task] = set()
         self._lasting = Lasting()
+        self._making: dict = {}          # Lasting answers that take long: (image, who waits too).
         self._patient: deque = deque()   # Requests that may wait, oldest first.
         self._left = 0                   # Answers for which the reactors have not been rung.
         self._ringing = False            # It is seen to.
@@ -201,6 +202,11 @@ class Dispatcher:
                 self._send(token, frame, correlation_id, 0)
                 self._count(context, context.taken_ns, ErrorCode.NONE)
                 return
+            making = self._making.get(key)
+            if making is not None and making[0] is self._broker.image:
+                context.parked_ns = context.taken_ns
+                making[1].append((token, context, correlation_id))
+                return
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
@@ -228,8 +234,11 @@ class Dispatcher:
             self._when_done(token, context, correlation_id, answer)
         elif asyncio.iscoroutine(answer):
             context.parked_ns = self._reactors.now_ns()
-            task = asyncio.get_running_loop().create_task(
-                self._finish(token, context, correlation_id, answer))
+            if key is not None and context.lasting:
+                finish = self._finish_for_all(token, context, correlation_id, answer, key)
+            else:
+                finish = self._finish(token, context, correlation_id, answer)
+            task = asyncio.get_running_loop().create_task(finish)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
@@ -335,7 +344,7 @@ class Dispatcher:
             await self._add(answer, parts)
             return answer.finished()
 
-    async def _finish(self, token, context, correlation_id, coroutine) -> None:
+    async def _finish(self, token, context, correlation_id, coroutine) -> bytes | None:
         try:
             answer = await coroutine
         except ProtocolError as error:
@@ -343,9 +352,29 @@ class Dispatcher:
         except Exception:
             self._fail(token, context)
         else:
-            self._reply(token, context, correlation_id, answer)
+            return self._reply(token, context, correlation_id, answer)
+        return None
 
-    def _reply(self, token, context, correlation_id, answer) -> None:
+    async def _finish_for_all(self, token, context, correlation_id, coroutine, key) -> None:
+        """Answers those too who ask the same while a long lasting answer is made; keeps it."""
+        image, others = self._broker.image, []
+        self._making[key] = making = image, others
+        try:
+            frame = await self._finish(token, context, correlation_id, coroutine)
+        finally:
+            if self._making.get(key) is making:
+                del self._making[key]
+        if frame is not None:
+            self._lasting.keep(image, key, frame)
+        for token, context, correlation_id in others:
+            if frame is None:
+                self._refuse(token, context, "the same request before it was refused")
+            else:
+                self._send(token, frame, correlation_id, 0)
+                self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
+
+    def _reply(self, token, context, correlation_id, answer) -> bytes | None:
+        """Sends an answer. Returns its frame, None when there is none."""
         begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
@@ -359,13 +388,14 @@ class Dispatcher:
                 bytes_max=self._settings["control.response.bytes.max"])
         except AnswerTooLong as error:
             self._refuse(token, context, error)
-            return
+            return None
         except Exception:
             self._fail(token, context)
-            return
+            return None
         # Kafka answers at once and leaves the client alone after that, however old its version is.
         self._send(token, frame, correlation_id, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
+        return frame
 
     def _throttle_ms(self, context) -> int:
         if not context.busy_ns:
