@@ -39,10 +39,10 @@ ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
 LASTING = frozenset((api.METADATA,))
 LASTING_BODY_BYTES_MAX = 4096
 LASTING_BYTES_MAX = 8 << 20
-LONG_MAX = 2                   # Long requests in hand; more than one, since one may wait for a disk.
-LONG_BYTES_MAX = 64 << 20      # Of them and of those that wait for their turn.
-DECODED_BYTES_MAX = 32 << 20   # Memory of a request, or of a piece of one.
-UNSURVEYED_BYTES_MAX = 1 << 18 # A longer request is looked through on a thread.
+LONG_MAX = 2                     # Long requests in hand; two, since one may wait for a disk.
+LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn.
+DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
+UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
 
 PARTS = (types.GeneratorType, types.AsyncGeneratorType)
 _NO_MORE = object()
@@ -52,13 +52,14 @@ class Context:
     """What a handler may know of a request besides its message.
 
     throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
-    taken so far. created: topics that the request has made so far. lasting: set by a handler whose answer is right for whoever asks the same over the
-    same address, as long as the image stays what it is.
+    taken so far. created: topics that the request has made so far. lasting: set by a handler whose
+    answer is right for whoever asks the same over the same address, as long as the image stays what
+    it is.
     """
 
     __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "created", "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
-                 "peer_port", "principal", "taken_ns", "throttle_ms")
+                 "created", "lasting", "listener", "local_host", "local_port", "parked_ns",
+                 "peer_host", "peer_port", "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
@@ -235,7 +236,9 @@ class Dispatcher:
         elif asyncio.iscoroutine(answer):
             context.parked_ns = self._reactors.now_ns()
             if key is not None and context.lasting:
-                finish = self._finish_for_all(token, context, correlation_id, answer, key)
+                making = self._making[key] = self._broker.image, []
+                finish = self._finish_for_all(
+                    token, context, correlation_id, answer, key, making)
             else:
                 finish = self._finish(token, context, correlation_id, answer)
             task = asyncio.get_running_loop().create_task(finish)
@@ -269,7 +272,7 @@ class Dispatcher:
         return codec.request_in_pieces(
             context.api_key, context.api_version, body,
             self._settings["control.request.elements.max"], DECODED_BYTES_MAX,
-            elements.WHOLE_MAX)
+            elements.of(context.api_key).whole_max)
 
     def _answer(self, context: Context) -> Answer:
         return Answer(context.api_key, context.api_version,
@@ -355,10 +358,10 @@ class Dispatcher:
             return self._reply(token, context, correlation_id, answer)
         return None
 
-    async def _finish_for_all(self, token, context, correlation_id, coroutine, key) -> None:
+    async def _finish_for_all(
+            self, token, context, correlation_id, coroutine, key, making) -> None:
         """Answers those too who ask the same while a long lasting answer is made; keeps it."""
-        image, others = self._broker.image, []
-        self._making[key] = making = image, others
+        image, others = making
         try:
             frame = await self._finish(token, context, correlation_id, coroutine)
         finally:

@@ -1,4 +1,4 @@
-"""What a request asks for one by one: which of its arrays, by which key, and where the answer has it.
+"""What a request asks for one by one: in which array, by which key, and where the answer has it.
 
 Owns: the table of elements.
 Called by: dispatch, protocol.codec, protocol.answers.
@@ -21,8 +21,10 @@ PIECE_CHANGES = 64  # where each may be a record,
 PIECE_COSTLY = 4    # where each is a page of text.
 # A request below so many bytes for each element of a piece is short: it is handled at once.
 BYTES_PER_ELEMENT = 16
-# Elements that a request may have which is not read in pieces: above Kafka's own limits.
+# Elements that a request may have which is not read in pieces, or a piece besides its own: above
+# Kafka's own limits.
 WHOLE_MAX = 100_000
+FEW_MAX = 10_000    # Where each is some work and no client has a reason for many.
 EVERY = 1 << 20     # Of partitions, where a handler looks at them a few at a time.
 
 Elements = namedtuple("Elements", ("asked", "answered", "repeats", "piece", "whole_max"))
@@ -76,8 +78,10 @@ ELEMENTS: dict[int, Elements] = {
     api.LIST_PARTITION_REASSIGNMENTS: _row("topics:name partition_indexes",
                                            "topics:name partitions"),
     api.OFFSET_DELETE: _row("topics:name partitions:partition_index", "topics:name partitions"),
-    api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries"),
+    api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries", whole_max=FEW_MAX),
+    api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, PIECE_CHANGES, FEW_MAX),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS: _row("users:name", "results", TWICE),
+    api.DESCRIBE_QUORUM: _row("", "topics", whole_max=FEW_MAX),
     api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
                                  "topics:name partitions:partition_index active_producers",
                                  piece=PIECE_COSTLY),

@@ -100,7 +100,7 @@ def test_a_long_request_that_is_cut_is_refused_whole(broker, connection):
 
 
 def test_a_request_longer_than_the_setting_is_closed_before_it_is_read(connection):
-    connection.send(struct.pack(">i", 17 * MIB) + header(DESCRIBE_GROUPS, 0))
+    connection.send(struct.pack(">i", 33 * MIB) + header(DESCRIBE_GROUPS, 0))
     assert connection.closed()
 
 
