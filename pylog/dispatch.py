@@ -23,6 +23,7 @@ from pylog._native.message import AnswerTooLong
 from pylog.coordinator.service import Pending
 from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
+from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.turns import Turns
 
@@ -110,7 +111,8 @@ class Dispatcher:
         self._reactors = reactors
         self._handlers = handlers
         self._quotas = broker.quotas
-        self._settings = broker.settings
+        self._elements_max = broker.settings["control.request.elements.max"]
+        self._answer_bytes_max = broker.settings["control.response.bytes.max"]
         self._turns = Turns(broker.quotas.clock_ns, SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
         self._tasks: set[asyncio.Task] = set()
         self._lasting = Lasting()
@@ -211,10 +213,11 @@ class Dispatcher:
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
-            if elements.is_long(context.api_key, len(body)):
+            row = ELEMENTS.get(context.api_key)
+            if row is not None and len(body) > row.short_bytes_max:
                 answer = self._long(context, body)
             else:
-                request = self._decode(context, body)
+                request = self._decode(context, body, row)
                 answer = self._handlers[context.api_key](self._broker, context, request)
             if isinstance(answer, PARTS):
                 answer = self._in_parts(context, answer)
@@ -252,14 +255,15 @@ class Dispatcher:
             context.parked_ns = self._reactors.now_ns()
         pending.then(lambda answer: self._reply(token, context, correlation_id, answer))
 
-    def _decode(self, context: Context, body: bytes):
+    def _decode(self, context: Context, body: bytes, row):
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""
         key, version = context.api_key, context.api_version
         if key == api.API_VERSIONS and not api.is_served(18, version):
             return None
-        request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX,
-                                       elements.of(key).whole_max)
-        if elements.repeats(key, request):
+        if row is None:
+            return codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, WHOLE_MAX)
+        request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, row.whole_max)
+        if elements.repeats(row, request):
             # Keeps (6).
             pieces = self._pieces(context, body)
             pieces.survey()
@@ -271,25 +275,23 @@ class Dispatcher:
     def _pieces(self, context: Context, body: bytes):
         return codec.request_in_pieces(
             context.api_key, context.api_version, body,
-            self._settings["control.request.elements.max"], DECODED_BYTES_MAX,
-            elements.of(context.api_key).whole_max)
+            self._elements_max, DECODED_BYTES_MAX, ELEMENTS[context.api_key].whole_max)
 
     def _answer(self, context: Context) -> Answer:
-        return Answer(context.api_key, context.api_version,
-                      self._settings["control.response.bytes.max"])
+        return Answer(context.api_key, context.api_version, self._answer_bytes_max)
 
     async def _long(self, context: Context, body: bytes):
         """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
         handle = self._handlers[context.api_key]
+        row = ELEMENTS[context.api_key]
         async with self._turns.room(len(body)):
             await self._turns.next()
             pieces = self._pieces(context, body)
             if pieces is None or not await self._surveyed(pieces, body):
                 return await self._answered(
-                    context, handle(self._broker, context, self._decode(context, body)))
+                    context, handle(self._broker, context, self._decode(context, body, row)))
             answer = self._answer(context)
-            piece = elements.of(context.api_key).piece
-            while (request := pieces.next(piece)) is not None:
+            while (request := pieces.next(row.piece)) is not None:
                 await self._add(answer, handle(self._broker, context, request))
                 await self._turns.slice()
             return answer.finished()
@@ -388,7 +390,7 @@ class Dispatcher:
         try:
             frame = codec.response_frame(
                 context.api_key, version, correlation_id, answer,
-                bytes_max=self._settings["control.response.bytes.max"])
+                bytes_max=self._answer_bytes_max)
         except AnswerTooLong as error:
             self._refuse(token, context, error)
             return None

@@ -15,7 +15,8 @@ from pylog._native.message cimport (
     BOOL, BYTES, E_BUDGET, E_COUNT, E_ELEMENTS, E_LENGTH, E_NULL, E_SHORT, E_TAGS, E_VARINT, INT8,
     INT16, INT32, INT64, STRING, STRING_MAX, STRUCT, TAGS_MAX, UINT16, UINT32, UUID, Py_DECREF,
     Py_False, Py_None, Py_True, PyErr_Clear, codec_alloc, codec_list, codec_list_put, codec_put,
-    codec_u16, codec_u32, codec_u64, codec_width, fresh, owned, raw_bytes, raw_float, raw_long, raw_text, step,
+    codec_u16, codec_u32, codec_u64, codec_width, fresh, owned, raw_bytes, raw_float, raw_long,
+    raw_text, step,
 )
 
 from pylog._native.message import ProtocolError

@@ -11,6 +11,7 @@ A path: the arrays from the message down, each with the fields that identify its
 colon. Several paths: the one whose first array the version has.
 """
 
+import sys
 from collections import namedtuple
 
 from pylog._native.pieces import KEEP, ONCE, TWICE
@@ -27,9 +28,11 @@ WHOLE_MAX = 100_000
 FEW_MAX = 10_000    # Where each is some work and no client has a reason for many.
 EVERY = 1 << 20     # Of partitions, where a handler looks at them a few at a time.
 
-Elements = namedtuple("Elements", ("asked", "answered", "repeats", "piece", "whole_max"))
+Elements = namedtuple(
+    "Elements", ("asked", "answered", "repeats", "piece", "whole_max", "short_bytes_max"))
 Elements.__doc__ = """asked, answered: paths as [(array, key fields)]. repeats: KEEP where the last
-counts; ONCE where Kafka answers each or has a set; TWICE where Kafka refuses them."""
+counts; ONCE where Kafka answers each or has a set; TWICE where Kafka refuses them. A body above
+short_bytes_max is read in pieces."""
 
 
 def _paths(text: str) -> tuple:
@@ -40,7 +43,8 @@ def _paths(text: str) -> tuple:
 
 
 def _row(asked: str, answered: str, repeats=ONCE, piece=PIECE, whole_max=WHOLE_MAX) -> Elements:
-    return Elements(_paths(asked), _paths(answered), repeats, piece, whole_max)
+    return Elements(_paths(asked), _paths(answered), repeats, piece, whole_max,
+                    piece * BYTES_PER_ELEMENT if asked else sys.maxsize)
 
 
 ELEMENTS: dict[int, Elements] = {
@@ -96,12 +100,6 @@ def of(api_key: int) -> Elements:
     return ELEMENTS.get(api_key, _NOTHING)
 
 
-def is_long(api_key: int, body_bytes: int) -> bool:
-    """Whether a request is to be read in pieces."""
-    row = ELEMENTS.get(api_key)
-    return row is not None and bool(row.asked) and body_bytes > row.piece * BYTES_PER_ELEMENT
-
-
 def path_of(paths: tuple, kind: str, api_key: int, version: int):
     """The one of `paths` that a version of a "request" or "response" has, or None."""
     fields = {field.name: field for field in tables.message(tables.name_of(kind, api_key)).fields}
@@ -111,14 +109,12 @@ def path_of(paths: tuple, kind: str, api_key: int, version: int):
     return None
 
 
-def repeats(api_key: int, request) -> bool:
+def repeats(row: Elements, request) -> bool:
     """Whether a request names something twice that is to be answered once."""
-    row = ELEMENTS.get(api_key)
-    if row is None or row.repeats != ONCE:
-        return False
-    for path in row.asked:
-        if _repeats(request, path):
-            return True
+    if row.repeats == ONCE:
+        for path in row.asked:
+            if _repeats(request, path):
+                return True
     return False
 
 
