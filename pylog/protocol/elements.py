@@ -113,17 +113,25 @@ def repeats(row: Elements, request) -> bool:
     """Whether a request names something twice that is to be answered once."""
     if row.repeats == ONCE:
         for path in row.asked:
-            if _repeats(request, path):
+            if _repeats(request, path, 0):
                 return True
     return False
 
 
-def _repeats(holder, path: tuple) -> bool:
-    (name, keys), *below = path
+def _repeats(holder, path: tuple, number: int) -> bool:
+    name, keys = path[number]
     rows = getattr(holder, name)
     if not rows:
         return False
-    if len(rows) > 1 and len(set(rows if not keys else [
-            tuple([getattr(row, key) for key in keys]) for row in rows])) < len(rows):
-        return True
-    return bool(below) and any(_repeats(row, below) for row in rows)
+    number += 1
+    if len(rows) > 1:
+        if not keys:
+            if len(set(rows)) < len(rows):
+                return True
+        elif len({tuple([getattr(row, key) for key in keys]) for row in rows}) < len(rows):
+            return True
+    if number < len(path):
+        for row in rows:
+            if _repeats(row, path, number):
+                return True
+    return False
