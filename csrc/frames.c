@@ -9,11 +9,18 @@ void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
     for (int i = 0; i < FRAMES_API_KEYS_MAX; i++)
         rules->apis[i] = (struct frames_versions){.min = 0, .max = -1, .flexible_from = INT16_MAX};
     rules->request_bytes_max = request_bytes_max;
+    rules->control_bytes_max = request_bytes_max;
 }
 
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]) {
     int32_t bytes = get_i32(size);
     return bytes <= 0 || bytes > rules->request_bytes_max ? -1 : bytes;
+}
+
+bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len) {
+    if (size <= rules->control_bytes_max || len < sizeof(int16_t)) return true;
+    int16_t api_key = (int16_t)(frame[0] << 8 | frame[1]);
+    return api_key == FRAMES_PRODUCE || api_key == FRAMES_FETCH;
 }
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,

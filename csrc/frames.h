@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FRAMES_API_KEYS_MAX = 128, FRAMES_SIZE_BYTES = 4, FRAMES_API_VERSIONS = 18 };
+enum { FRAMES_API_KEYS_MAX = 128, FRAMES_SIZE_BYTES = 4 };
+enum { FRAMES_PRODUCE = 0, FRAMES_FETCH = 1, FRAMES_API_VERSIONS = 18 };
 
 struct frames_versions {
     int16_t min, max;      /* max -1: not served */
@@ -16,6 +17,7 @@ struct frames_versions {
 struct frames_rules {
     struct frames_versions apis[FRAMES_API_KEYS_MAX];
     int32_t request_bytes_max; /* socket.request.max.bytes */
+    int32_t control_bytes_max; /* the same of requests that the control plane answers */
 };
 /* Serves nothing. */
 void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max);
@@ -29,6 +31,9 @@ struct frames_header {
 
 /* The length of the frame after its size field, or -1 when it is not legal. */
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]);
+/* Whether a frame of `size` bytes may be that long; `frame`: the `len` bytes of it that are here,
+ * perhaps too few to tell. Before memory is taken for it. */
+bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len);
 /* `frame` is what follows the size. False: not a request that is served here; the connection is to
  * be closed. ApiVersions of an unknown version passes when it has a header v2: its answer says what
  * is supported. */

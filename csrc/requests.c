@@ -292,11 +292,12 @@ int requests_start(struct reactor *r, struct connection *c) {
         const uint8_t *at = c->in->bytes + c->in_start;
         int32_t size = frames_size(rules, at);
         struct frames_header h;
-        bool legal = size > 0;
+        const uint8_t *header = at + FRAMES_SIZE_BYTES;
+        bool legal = size > 0 && frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
         if (legal) {
             c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
             if (pending < c->frame_bytes) break;
-            legal = frames_header(rules, at + FRAMES_SIZE_BYTES, (size_t)size, &h);
+            legal = frames_header(rules, header, (size_t)size, &h);
         }
         if (!legal) {
             STAT_ADD(r, frames_illegal, 1);

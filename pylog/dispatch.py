@@ -6,7 +6,9 @@ Invariants: (1) every request event is answered, once, or its connection is clos
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
   where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
   a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
-  to do besides; (5) a lasting answer is given only while the image is the one it was made from.
+  to do besides; (5) a lasting answer is given only while the image is the one it was made from;
+  (6) what a request names twice is answered once, a long request or answer is worked on in slices,
+  and no answer grows beyond control.response.bytes.max.
 Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
   KIP-219 (quotas).
 """
@@ -17,9 +19,13 @@ import types
 from collections import deque
 
 from pylog._native.grants import READ, WRITE
+from pylog._native.message import AnswerTooLong
 from pylog.coordinator.service import Pending
-from pylog.protocol import api, codec, tables
+from pylog.protocol import api, codec, elements, tables
+from pylog.protocol.answers import Answer
+from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.turns import Turns
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
@@ -34,19 +40,27 @@ ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
 LASTING = frozenset((api.METADATA,))
 LASTING_BODY_BYTES_MAX = 4096
 LASTING_BYTES_MAX = 8 << 20
+LONG_MAX = 2                     # Long requests in hand; two, since one may wait for a disk.
+LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn.
+DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
+UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
+
+PARTS = (types.GeneratorType, types.AsyncGeneratorType)
+_NO_MORE = object()
 
 
 class Context:
     """What a handler may know of a request besides its message.
 
     throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
-    taken so far. lasting: set by a handler whose answer is right for whoever asks the same over the
-    same address, as long as the image stays what it is.
+    taken so far. created: topics that the request has made so far. lasting: set by a handler whose
+    answer is right for whoever asks the same over the same address, as long as the image stays what
+    it is.
     """
 
     __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "lasting", "listener", "local_host", "local_port", "parked_ns", "peer_host",
-                 "peer_port", "principal", "taken_ns", "throttle_ms")
+                 "created", "lasting", "listener", "local_host", "local_port", "parked_ns",
+                 "peer_host", "peer_port", "principal", "taken_ns", "throttle_ms")
 
     def __init__(self, event: tuple):
         (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
@@ -54,7 +68,7 @@ class Context:
          self.began_ns) = event
         self.taken_ns = self.parked_ns = 0
         self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
-        self.throttle_ms = self.busy_ns = 0
+        self.throttle_ms = self.busy_ns = self.created = 0
         self.lasting = False
 
 
@@ -87,16 +101,22 @@ class Lasting:
 
 class Dispatcher:
     """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async;
-    a plain one may return a Pending of the answer."""
+    a plain one may return a Pending of the answer, and either may be a generator of parts of it,
+    each of them work for a millisecond or so."""
 
     def __init__(self, broker, reactors, handlers: dict):
+        """broker: gives settings, image, quotas, grants, and what handlers ask it for."""
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._broker = broker
         self._reactors = reactors
         self._handlers = handlers
         self._quotas = broker.quotas
+        self._elements_max = broker.settings["control.request.elements.max"]
+        self._answer_bytes_max = broker.settings["control.response.bytes.max"]
+        self._turns = Turns(broker.quotas.clock_ns, SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
         self._tasks: set[asyncio.Task] = set()
         self._lasting = Lasting()
+        self._making: dict = {}          # Lasting answers that take long: (image, who waits too).
         self._patient: deque = deque()   # Requests that may wait, oldest first.
         self._left = 0                   # Answers for which the reactors have not been rung.
         self._ringing = False            # It is seen to.
@@ -185,12 +205,23 @@ class Dispatcher:
                 self._send(token, frame, correlation_id, 0)
                 self._count(context, context.taken_ns, ErrorCode.NONE)
                 return
+            making = self._making.get(key)
+            if making is not None and making[0] is self._broker.image:
+                context.parked_ns = context.taken_ns
+                making[1].append((token, context, correlation_id))
+                return
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
-            request = self._decode(context, body)
-            answer = self._handlers[context.api_key](self._broker, context, request)
-            if key is not None and context.lasting:
+            row = ELEMENTS.get(context.api_key)
+            if row is not None and len(body) > row.short_bytes_max:
+                answer = self._long(context, body)
+            else:
+                request = self._decode(context, body, row)
+                answer = self._handlers[context.api_key](self._broker, context, request)
+            if isinstance(answer, PARTS):
+                answer = self._in_parts(context, answer)
+            if key is not None and context.lasting and not asyncio.iscoroutine(answer):
                 self._lasting.keep(self._broker.image, key, codec.response_frame(
                     context.api_key, context.api_version, correlation_id, answer))
         except ProtocolError as error:
@@ -207,8 +238,13 @@ class Dispatcher:
             self._when_done(token, context, correlation_id, answer)
         elif asyncio.iscoroutine(answer):
             context.parked_ns = self._reactors.now_ns()
-            task = asyncio.get_running_loop().create_task(
-                self._finish(token, context, correlation_id, answer))
+            if key is not None and context.lasting:
+                making = self._making[key] = self._broker.image, []
+                finish = self._finish_for_all(
+                    token, context, correlation_id, answer, key, making)
+            else:
+                finish = self._finish(token, context, correlation_id, answer)
+            task = asyncio.get_running_loop().create_task(finish)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
@@ -219,13 +255,101 @@ class Dispatcher:
             context.parked_ns = self._reactors.now_ns()
         pending.then(lambda answer: self._reply(token, context, correlation_id, answer))
 
-    def _decode(self, context: Context, body: bytes):
+    def _decode(self, context: Context, body: bytes, row):
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""
-        if context.api_key == api.API_VERSIONS and not api.is_served(18, context.api_version):
+        key, version = context.api_key, context.api_version
+        if key == api.API_VERSIONS and not api.is_served(18, version):
             return None
-        return codec.decode_request(context.api_key, context.api_version, body)
+        if row is None:
+            return codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, WHOLE_MAX)
+        request = codec.decode_request(key, version, body, 0, DECODED_BYTES_MAX, row.whole_max)
+        if elements.repeats(row, request):
+            # Keeps (6).
+            pieces = self._pieces(context, body)
+            pieces.survey()
+            request = pieces.next(pieces.leaves)
+        return request
 
-    async def _finish(self, token, context, correlation_id, coroutine) -> None:
+    # ---- long requests, long answers ------------------------------------------------------------
+
+    def _pieces(self, context: Context, body: bytes):
+        return codec.request_in_pieces(
+            context.api_key, context.api_version, body,
+            self._elements_max, DECODED_BYTES_MAX, ELEMENTS[context.api_key].whole_max)
+
+    def _answer(self, context: Context) -> Answer:
+        return Answer(context.api_key, context.api_version, self._answer_bytes_max)
+
+    async def _long(self, context: Context, body: bytes):
+        """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
+        handle = self._handlers[context.api_key]
+        row = ELEMENTS[context.api_key]
+        async with self._turns.room(len(body)):
+            await self._turns.next()
+            pieces = self._pieces(context, body)
+            if pieces is None or not await self._surveyed(pieces, body):
+                return await self._answered(
+                    context, handle(self._broker, context, self._decode(context, body, row)))
+            answer = self._answer(context)
+            while (request := pieces.next(row.piece)) is not None:
+                await self._add(answer, handle(self._broker, context, request))
+                await self._turns.slice()
+            return answer.finished()
+
+    async def _surveyed(self, pieces, body: bytes) -> bool:
+        if len(body) <= UNSURVEYED_BYTES_MAX:
+            return pieces.survey()
+        found = await asyncio.get_running_loop().run_in_executor(None, pieces.survey)
+        await self._turns.next()
+        return found
+
+    async def _answered(self, context: Context, found):
+        """The whole answer from what a handler gave."""
+        if not isinstance(found, PARTS):
+            return await found if asyncio.iscoroutine(found) or isinstance(found, Pending) \
+                else found
+        answer = self._answer(context)
+        await self._add(answer, found)
+        return answer.finished()
+
+    async def _add(self, answer: Answer, found) -> None:
+        """Adds what a handler gave, all of its parts; they may pause with None."""
+        if isinstance(found, types.GeneratorType):
+            for part in found:
+                if part is not None:
+                    answer.add(part)
+                await self._turns.slice()
+        elif isinstance(found, types.AsyncGeneratorType):
+            async for part in found:
+                if part is not None:
+                    answer.add(part)
+                await self._turns.slice()
+        else:
+            answer.add(await found if asyncio.iscoroutine(found) or isinstance(found, Pending)
+                       else found)
+
+    def _in_parts(self, context: Context, parts):
+        """The answer from its parts; a coroutine of it when there is more than one."""
+        if isinstance(parts, types.AsyncGeneratorType):
+            return self._rest(context, [], parts)
+        first = next(parts)
+        second = next(parts, _NO_MORE)
+        if second is _NO_MORE:
+            assert first is not None, context.api_key
+            return first
+        return self._rest(context, [first, second], parts)
+
+    async def _rest(self, context: Context, begun: list, parts):
+        async with self._turns.room(0):
+            answer = self._answer(context)
+            for part in begun:
+                if part is not None:
+                    answer.add(part)
+            await self._turns.next()
+            await self._add(answer, parts)
+            return answer.finished()
+
+    async def _finish(self, token, context, correlation_id, coroutine) -> bytes | None:
         try:
             answer = await coroutine
         except ProtocolError as error:
@@ -233,9 +357,29 @@ class Dispatcher:
         except Exception:
             self._fail(token, context)
         else:
-            self._reply(token, context, correlation_id, answer)
+            return self._reply(token, context, correlation_id, answer)
+        return None
 
-    def _reply(self, token, context, correlation_id, answer) -> None:
+    async def _finish_for_all(
+            self, token, context, correlation_id, coroutine, key, making) -> None:
+        """Answers those too who ask the same while a long lasting answer is made; keeps it."""
+        image, others = making
+        try:
+            frame = await self._finish(token, context, correlation_id, coroutine)
+        finally:
+            if self._making.get(key) is making:
+                del self._making[key]
+        if frame is not None:
+            self._lasting.keep(image, key, frame)
+        for token, context, correlation_id in others:
+            if frame is None:
+                self._refuse(token, context, "the same request before it was refused")
+            else:
+                self._send(token, frame, correlation_id, 0)
+                self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
+
+    def _reply(self, token, context, correlation_id, answer) -> bytes | None:
+        """Sends an answer. Returns its frame, None when there is none."""
         begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
@@ -244,13 +388,19 @@ class Dispatcher:
         if throttle_ms and hasattr(answer, "throttle_time_ms"):
             answer.throttle_time_ms = throttle_ms
         try:
-            frame = codec.response_frame(context.api_key, version, correlation_id, answer)
+            frame = codec.response_frame(
+                context.api_key, version, correlation_id, answer,
+                bytes_max=self._answer_bytes_max)
+        except AnswerTooLong as error:
+            self._refuse(token, context, error)
+            return None
         except Exception:
             self._fail(token, context)
-            return
+            return None
         # Kafka answers at once and leaves the client alone after that, however old its version is.
         self._send(token, frame, correlation_id, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
+        return frame
 
     def _throttle_ms(self, context) -> int:
         if not context.busy_ns:

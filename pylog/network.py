@@ -173,6 +173,7 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
         grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=longest,
+        control_bytes_max=settings["control.request.bytes.max"],
         idle_ms_max=settings["connections.max.idle.ms"],
         queued_requests_max=settings["queued.max.requests"],
         input_bytes_max=queued // settings["num.network.threads"],

@@ -14,7 +14,7 @@ ORDER = (
     ("_native",),
     ("config", "metrics", "assignors", "logs"),
     ("protocol",),
-    ("log", "security", "quotas"),
+    ("log", "security", "quotas", "turns"),
     ("peer",),
     ("metadata",),
     ("replication",),

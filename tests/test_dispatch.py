@@ -64,7 +64,8 @@ class Broker:
         topic = Topic("known", TOPIC_ID, ())
         self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
         self.grants, self.opened = Grants(), opened
-        self.quotas = ClientQuotas(Settings({}), lambda: 0)
+        self.settings = Settings({})
+        self.quotas = ClientQuotas(self.settings, lambda: 0)
 
     def install(self, topic):
         return self.opened

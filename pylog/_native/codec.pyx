@@ -11,18 +11,20 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from pylog._native.decode cimport Reader, raise_read, read_string, read_struct, skip_tags
-from pylog._native.encode cimport Encoded, Writer, put_u32, raise_written, write_struct
+from pylog._native.encode cimport (
+    BYTES_MAX, Encoded, Writer, held, put_u32, raise_written, write_struct,
+)
 from pylog._native.message cimport (
     BOOL, BYTES, DEFAULT_LIST, FLOAT64, INT8, INT16, INT32, INT64, OK, STRING, STRUCT, UINT16,
     UINT32, UUID, Op, Plan, Py_DECREF, PyErr_Clear, Py_XDECREF, _PyBytes_Resize, codec_slot,
     codec_u16, codec_u32, codec_width, raw_bytes, raw_bytes_data,
 )
 
-from pylog._native.message import EncodeError, ProtocolError
+from pylog._native.message import AnswerTooLong, EncodeError, ProtocolError
 
 KINDS = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint16": UINT16,
@@ -37,11 +39,6 @@ DECODED_BYTES_MAX = 256 * 1024 * 1024
 @cython.final
 cdef class Program:
     """Reads and writes one struct in one version."""
-
-    cdef Plan plan
-    cdef list kept
-    cdef readonly str title
-    cdef Py_ssize_t hint  # size of the last message written
 
     def __cinit__(self, str title, type cls, list ops, bint flexible):
         """ops: one row for each field, in the schema's order.
@@ -101,14 +98,17 @@ cdef class Program:
             op.size_min = 1 if op.compact else 2 if op.kind == STRING else 4
         return 0
 
-    def decode(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX):
+    def decode(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX,
+               int64_t elements=INT64_MAX):
         """The message at `offset` of `data` (bytes-like); bytes after it are left alone.
 
-        budget: bytes of memory that the objects may take. Raises ProtocolError.
+        budget: bytes of memory that the objects may take. elements: of all arrays. Raises
+        ProtocolError.
         """
-        return self.decode_from(data, offset, budget)[0]
+        return self.decode_from(data, offset, budget, elements)[0]
 
-    def decode_from(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX):
+    def decode_from(self, data, Py_ssize_t offset=0, int64_t budget=DECODED_BYTES_MAX,
+                    int64_t elements=INT64_MAX):
         """(message, position after it)."""
         cdef Reader r
         cdef const uint8_t[::1] view = data
@@ -119,6 +119,7 @@ cdef class Program:
         r.position = offset
         r.end = view.shape[0]
         r.budget = budget
+        r.elements = elements
         r.failure.code = OK
         r.failure.depth = 0
         made = read_struct(&r, &self.plan)
@@ -132,13 +133,30 @@ cdef class Program:
         """`prefix` (bytes-like) and the message. Raises EncodeError with the field's path."""
         cdef const uint8_t[::1] head = prefix
         return self.written(
-            <PyObject *> message, &head[0] if head.shape[0] else NULL, head.shape[0], False)
+            <PyObject *> message, &head[0] if head.shape[0] else NULL, head.shape[0], False,
+            BYTES_MAX)
 
     def encoded(self, message):
         """The struct written once, for messages that hold it."""
         cdef Encoded made = Encoded.__new__(Encoded)
         made.plan = &self.plan
         made.data = self.encode(message)
+        made.count = 1
+        made.program = self  # Keeps (1).
+        return made
+
+    def encoded_all(self, list structs):
+        """Neighbours in an array written once, as one value that stands for all of them."""
+        cdef Encoded made = Encoded.__new__(Encoded)
+        cdef Writer w
+        self.begin(&w, 0, BYTES_MAX, False)
+        for struct in structs:
+            if not write_struct(&w, NULL, &self.plan, <PyObject *> struct):
+                Py_XDECREF(w.bytes)
+                raise_written(self.title, &w)
+            made.count += held(struct)
+        made.plan = &self.plan
+        made.data = cut_off(self.title, &w)
         made.program = self  # Keeps (1).
         return made
 
@@ -150,20 +168,26 @@ cdef class Program:
         raise KeyError(f"{self.title}: no structs in {name}")
 
     def response_frame(
-        self, message, int32_t correlation_id, bint header_tags, bint size_prefix=True
+        self, message, int32_t correlation_id, bint header_tags, bint size_prefix=True,
+        Py_ssize_t bytes_max=BYTES_MAX
     ):
-        """A whole response: its size, header v0 or v1 (`header_tags`) and body, in one buffer."""
+        """A whole response: its size, header v0 or v1 (`header_tags`) and body, in one buffer.
+
+        Raises AnswerTooLong above bytes_max.
+        """
         cdef uint8_t head[9]
         cdef Py_ssize_t start = 4 if size_prefix else 0
         put_u32(head + start, <uint32_t> correlation_id)
         head[start + 4] = 0
-        return self.written(<PyObject *> message, head, start + 4 + header_tags, size_prefix)
+        return self.written(<PyObject *> message, head, start + 4 + header_tags, size_prefix,
+                            bytes_max)
 
     def request_frame(self, message, prefix):
         """A whole request: its size, `prefix` (the encoded header) and body, in one buffer."""
         cdef bytes head = bytes(4) + prefix
         return self.written(
-            <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head), True)
+            <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head), True,
+            BYTES_MAX)
 
     def request_pieces(self, message, prefix):
         """The same as a list of bytes and, where the message holds long ones, its memoryviews."""
@@ -171,8 +195,9 @@ cdef class Program:
         cdef Writer w
         cdef Py_ssize_t done = 0
         cdef int i
+        self.begin(&w, len(head), BYTES_MAX, True)
         self.write(&w, <PyObject *> message, <const uint8_t *> PyBytes_AS_STRING(head), len(head),
-                   True, True)
+                   True)
         self.hint = min(w.size, 65536)
         written = cut_off(self.title, &w)
         if not w.piece_count:
@@ -187,20 +212,23 @@ cdef class Program:
         return out
 
     cdef object written(
-        self, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized
+        self, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized,
+        Py_ssize_t bytes_max
     ):
         """head: bytes put in front; `sized`: their first four become the size of the rest."""
         cdef Writer w
-        self.write(&w, message, head, size, sized, False)
+        self.begin(&w, size, bytes_max, False)
+        self.write(&w, message, head, size, sized)
         # The next message of this kind is likely as long; a rare giant is not remembered.
         self.hint = min(w.size, 65536)
         return cut_off(self.title, &w)
 
-    cdef int write(
-        self, Writer *w, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized,
-        bint in_pieces
+    cdef int begin(
+        self, Writer *w, Py_ssize_t size, Py_ssize_t bytes_max, bint in_pieces
     ) except -1:
         w.capacity = self.hint + size + 16
+        w.size = 0
+        w.size_max = bytes_max
         w.failure.code = OK
         w.failure.depth = 0
         w.failure.op = NULL
@@ -212,12 +240,20 @@ cdef class Program:
         w.in_pieces = in_pieces
         w.piece_count = 0
         w.pieces_bytes = 0
+        return 0
+
+    cdef int write(
+        self, Writer *w, PyObject *message, const uint8_t *head, Py_ssize_t size, bint sized
+    ) except -1:
         if size:
             memcpy(w.data, head, size)
         w.size = size
         if not write_struct(w, NULL, &self.plan, message):
             Py_XDECREF(w.bytes)
             raise_written(self.title, w)
+        if w.size - 4 > w.size_max:
+            Py_DECREF(w.bytes)
+            raise AnswerTooLong(f"{self.title}: more than {w.size_max} bytes")
         if w.size + w.pieces_bytes - 4 > 0x7FFFFFFF:
             Py_DECREF(w.bytes)
             raise EncodeError(
@@ -252,6 +288,7 @@ def request_header(const uint8_t[::1] frame, dict flexible_from):
     r.data = &frame[0]
     r.end = end
     r.budget = DECODED_BYTES_MAX
+    r.elements = INT64_MAX
     r.failure.code = OK
     r.failure.depth = 0
     key = <int16_t> codec_u16(r.data)

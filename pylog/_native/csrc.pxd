@@ -523,6 +523,7 @@ cdef extern from "frames.h" nogil:
         int16_t min, max, flexible_from
     struct frames_rules:
         frames_versions *apis
+        int32_t control_bytes_max
     void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
 
 # ---- serve.h

@@ -12,10 +12,11 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, u
 from libc.string cimport memcpy
 
 from pylog._native.message cimport (
-    BOOL, BYTES, E_BUDGET, E_COUNT, E_LENGTH, E_NULL, E_SHORT, E_TAGS, E_VARINT, INT8, INT16, INT32,
-    INT64, STRING, STRING_MAX, STRUCT, TAGS_MAX, UINT16, UINT32, UUID, Py_DECREF, Py_False, Py_None,
-    Py_True, PyErr_Clear, codec_alloc, codec_list, codec_list_put, codec_put, codec_u16, codec_u32,
-    codec_u64, codec_width, fresh, owned, raw_bytes, raw_float, raw_long, raw_text, step,
+    BOOL, BYTES, E_BUDGET, E_COUNT, E_ELEMENTS, E_LENGTH, E_NULL, E_SHORT, E_TAGS, E_VARINT, INT8,
+    INT16, INT32, INT64, STRING, STRING_MAX, STRUCT, TAGS_MAX, UINT16, UINT32, UUID, Py_DECREF,
+    Py_False, Py_None, Py_True, PyErr_Clear, codec_alloc, codec_list, codec_list_put, codec_put,
+    codec_u16, codec_u32, codec_u64, codec_width, fresh, owned, raw_bytes, raw_float, raw_long,
+    raw_text, step,
 )
 
 from pylog._native.message import ProtocolError
@@ -29,7 +30,7 @@ cdef inline bint charge(Reader *r, int64_t bytes_) noexcept:
     return True
 
 
-cdef inline bint need(Reader *r, Py_ssize_t count) noexcept:
+cdef inline bint need(Reader *r, Py_ssize_t count) noexcept nogil:
     # Keeps (1).
     if count > r.end - r.position:
         r.failure.code = E_SHORT
@@ -37,7 +38,7 @@ cdef inline bint need(Reader *r, Py_ssize_t count) noexcept:
     return True
 
 
-cdef bint read_varint(Reader *r, uint32_t *out) noexcept:
+cdef bint read_varint(Reader *r, uint32_t *out) noexcept nogil:
     """An unsigned varint of at most 32 bits."""
     cdef uint64_t value = 0
     cdef uint8_t byte
@@ -49,7 +50,7 @@ cdef bint read_varint(Reader *r, uint32_t *out) noexcept:
         r.position += 1
         value |= <uint64_t> (byte & 0x7F) << shift
         if byte < 0x80:
-            if value > 0xFFFFFFFF:
+            if value >> 32:
                 break
             out[0] = <uint32_t> value
             return True
@@ -58,7 +59,7 @@ cdef bint read_varint(Reader *r, uint32_t *out) noexcept:
     return False
 
 
-cdef Py_ssize_t read_length(Reader *r, const Op *op, int width) noexcept:
+cdef Py_ssize_t read_length(Reader *r, const Op *op, int width) noexcept nogil:
     """A length or count: -1 for an allowed null, -2 after a failure."""
     cdef uint32_t raw
     cdef int64_t length
@@ -151,17 +152,27 @@ cdef PyObject *read_one(Reader *r, const Op *op) noexcept:
     return read_struct(r, op.plan)
 
 
-cdef PyObject *read_array(Reader *r, const Op *op) noexcept:
+cdef Py_ssize_t read_count(Reader *r, const Op *op) noexcept nogil:
+    """How many elements an array has: -1 for an allowed null, -2 after a failure."""
     cdef Py_ssize_t count = read_length(r, op, 4)
+    # Keeps (2): each element takes at least size_min bytes, and all of them must be in the data.
+    if count > (r.end - r.position) // op.size_min:
+        r.failure.code = E_COUNT
+        return -2
+    return count
+
+
+cdef PyObject *read_array(Reader *r, const Op *op) noexcept:
+    cdef Py_ssize_t count = read_count(r, op)
     cdef Py_ssize_t i
     cdef PyObject *made
     cdef PyObject *value
     cdef Op element
     if count < 0:
         return owned(Py_None) if count == -1 else NULL
-    # Keeps (2): each element takes at least size_min bytes, and all of them must be in the data.
-    if count > (r.end - r.position) // op.size_min:
-        r.failure.code = E_COUNT
+    r.elements -= count
+    if r.elements < 0:
+        r.failure.code = E_ELEMENTS
         return NULL
     if not charge(r, 64 + count * (40 if op.kind < STRING else 8)):
         return NULL
@@ -255,7 +266,57 @@ cdef PyObject *read_struct(Reader *r, const Plan *plan) noexcept:
     return made
 
 
-cdef bint skip_tags(Reader *r) noexcept:
+cdef bint skip_one(Reader *r, const Op *op) noexcept nogil:
+    """Passes over a value that is no array, as read_one reads it; makes nothing."""
+    cdef Py_ssize_t size
+    if op.kind == STRUCT:
+        return skip_struct(r, op.plan)
+    if op.kind < STRING:
+        size = codec_width(op.kind)
+    else:
+        size = read_length(r, op, 2 if op.kind == STRING else 4)
+        if size < 0:
+            return size == -1
+        if op.kind == STRING and size > STRING_MAX:
+            r.failure.code = E_LENGTH
+            return False
+    if not need(r, size):
+        return False
+    r.position += size
+    return True
+
+
+cdef bint skip_value(Reader *r, const Op *op) noexcept nogil:
+    cdef Py_ssize_t i, count
+    cdef Op element
+    if not op.array:
+        if op.kind == STRUCT and op.nullable:
+            if not need(r, 1):
+                return False
+            r.position += 1
+            if <int8_t> r.data[r.position - 1] < 0:
+                return True
+        return skip_one(r, op)
+    count = read_count(r, op)
+    if count < 0:
+        return count == -1
+    element = op[0]
+    element.nullable = False
+    for i in range(count):
+        if not skip_one(r, &element):
+            return False
+    return True
+
+
+cdef bint skip_struct(Reader *r, const Plan *plan) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(plan.count):
+        if plan.ops[i].present and not skip_value(r, &plan.ops[i]):
+            return False
+    return not plan.flexible or skip_tags(r)
+
+
+cdef bint skip_tags(Reader *r) noexcept nogil:
     cdef uint32_t count, tag, size
     if not read_varint(r, &count):
         return False
@@ -287,6 +348,7 @@ cdef raise_read(str title, Reader *r):
         E_COUNT: "more elements declared than bytes are left",
         E_TAGS: f"more than {TAGS_MAX} tagged fields",
         E_BUDGET: "decoding it would take too much memory",
+        E_ELEMENTS: "more elements than one request may have",
     }
     if r.failure.code not in words:
         PyErr_Clear()

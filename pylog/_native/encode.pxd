@@ -7,6 +7,7 @@ from pylog._native.message cimport Failure, Op, Plan
 cdef enum:
     PIECES_MAX = 64  # of one message; what comes after is copied
     PIECE_BYTES_MIN = 4096  # shorter ones cost less copied than looked after
+    BYTES_MAX = 0x7FFFFFFF  # of a frame, its size field not counted
 
 
 cdef struct Piece:
@@ -19,6 +20,7 @@ cdef struct Writer:
     uint8_t *data
     Py_ssize_t size
     Py_ssize_t capacity
+    Py_ssize_t size_max
     Failure failure
     bint in_pieces  # long values of bytes are noted, not copied
     int piece_count
@@ -29,7 +31,13 @@ cdef struct Writer:
 cdef class Encoded:
     cdef const Plan *plan
     cdef bytes data
+    cdef Py_ssize_t count  # of the structs that it stands for
     cdef object program
+
+
+cdef inline Py_ssize_t held(object struct) noexcept:
+    """How many elements of an array a value in it stands for."""
+    return (<Encoded> struct).count if type(struct) is Encoded else 1
 
 
 cdef bint write_struct(Writer *w, const Op *holder, const Plan *plan, PyObject *value) noexcept

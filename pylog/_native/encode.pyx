@@ -16,7 +16,8 @@ from libc.string cimport memcpy, memmove
 
 from pylog._native.decode cimport path_of
 from pylog._native.message cimport (
-    BOOL, BYTES, E_LENGTH, E_MEMORY, E_MISSING, E_NULL, E_RANGE, E_TEXT, E_TYPE, E_VERSION, FLOAT64,
+    BOOL, BYTES, E_LENGTH, E_MEMORY, E_MISSING, E_NULL, E_RANGE, E_TEXT, E_TOO_LONG, E_TYPE,
+    E_VERSION, FLOAT64,
     INT8, INT16, INT32, INT64, STRING, STRING_MAX, STRUCT, UINT16, UINT32, UUID, Py_None, Py_SIZE,
     Py_True, Py_TYPE, PyBool_Check, PyErr_Clear, PyFloat_AS_DOUBLE, PyFloat_Check, PyList_Check,
     PyLong_AsLongLongAndOverflow, PyLong_Check, PyObject_TypeCheck, PyTuple_Check,
@@ -24,7 +25,7 @@ from pylog._native.message cimport (
     raw_bytes_data, same, step,
 )
 
-from pylog._native.message import EncodeError
+from pylog._native.message import AnswerTooLong, EncodeError
 
 cdef tuple KIND_NAMES = (
     "bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "16 bytes of a uuid",
@@ -34,9 +35,10 @@ cdef tuple KIND_NAMES = (
 
 @cython.final
 cdef class Encoded:
-    """A struct as its program has written it, once, to be put into messages as it is.
+    """Structs as their program has written them, once, to be put into messages as they are.
 
-    It stands where the struct would, in messages of the same version.
+    It stands where the struct would, or the neighbours in an array, in messages of the same
+    version.
     """
 
     def __len__(self):
@@ -57,6 +59,9 @@ cdef bint room(Writer *w, Py_ssize_t count) noexcept:
     cdef Py_ssize_t capacity = w.capacity
     if w.size + count <= capacity:
         return True
+    if w.size + count > w.size_max + 4:
+        w.failure.code = E_TOO_LONG
+        return False
     while capacity < w.size + count:
         capacity = capacity * 2
     if _PyBytes_Resize(&w.bytes, capacity) < 0:
@@ -252,6 +257,16 @@ cdef bint write_one(Writer *w, const Op *op, PyObject *value) noexcept:
     return write_struct(w, op, op.plan, value)
 
 
+cdef Py_ssize_t stood_for(const Op *op, PyObject *value, Py_ssize_t count) noexcept:
+    """The elements of an array, of which one Encoded may hold several."""
+    cdef Py_ssize_t i, total = count
+    if op.kind == STRUCT:
+        for i in range(count):
+            if Py_TYPE(codec_item(value, i)) == <PyTypeObject *> Encoded:
+                total += (<Encoded> codec_item(value, i)).count - 1
+    return total
+
+
 cdef bint write_array(Writer *w, const Op *op, PyObject *value) noexcept:
     cdef Py_ssize_t i, count
     cdef Op element
@@ -262,7 +277,7 @@ cdef bint write_array(Writer *w, const Op *op, PyObject *value) noexcept:
     count = Py_SIZE(value)
     if count > 0x7FFFFFFF:
         return refuse(w, E_LENGTH, op, value)
-    if not write_length(w, op, count, 4):
+    if not write_length(w, op, stood_for(op, value, count), 4):
         return False
     element = op[0]
     element.nullable = False
@@ -377,6 +392,8 @@ cdef raise_written(str title, Writer *w):
     cdef str path = path_of(&w.failure)
     if w.failure.code == E_MEMORY:
         raise MemoryError(f"{title}: {path}")
+    if w.failure.code == E_TOO_LONG:
+        raise AnswerTooLong(f"{title}: more than {w.size_max} bytes")
     if op == NULL:
         wanted = title
     elif op.array and (w.failure.depth == 0 or w.failure.path[0].index < 0):

@@ -81,10 +81,10 @@ cdef extern from *:
     PyObject *codec_list(Py_ssize_t count) noexcept
     void codec_list_put(PyObject *list, Py_ssize_t place, PyObject *owned) noexcept
     PyObject *codec_item(PyObject *sequence, Py_ssize_t place) noexcept
-    Py_ssize_t codec_width(uint8_t kind) noexcept
-    uint16_t codec_u16(const uint8_t *p) noexcept
-    uint32_t codec_u32(const uint8_t *p) noexcept
-    uint64_t codec_u64(const uint8_t *p) noexcept
+    Py_ssize_t codec_width(uint8_t kind) noexcept nogil
+    uint16_t codec_u16(const uint8_t *p) noexcept nogil
+    uint32_t codec_u32(const uint8_t *p) noexcept nogil
+    uint64_t codec_u64(const uint8_t *p) noexcept nogil
 
 cdef extern from "Python.h":
     PyObject *Py_None
@@ -123,7 +123,7 @@ cdef enum:
 
 cdef enum:
     OK, E_SHORT, E_VARINT, E_LENGTH, E_NULL, E_COUNT, E_TAGS, E_BUDGET, E_MEMORY, E_TYPE
-    E_RANGE, E_VERSION, E_TEXT, E_MISSING
+    E_RANGE, E_VERSION, E_TEXT, E_MISSING, E_ELEMENTS, E_TOO_LONG
 
 cdef enum:
     PATH_MAX = 16

@@ -22,6 +22,10 @@ class EncodeError(ProtocolError):
     """A message that cannot be written: wrong type, null, out of range, no such field here."""
 
 
+class AnswerTooLong(EncodeError):
+    """A response that takes more bytes than responses may."""
+
+
 @cython.final
 cdef class Layout:
     """Where the fields of one class are, and what they are when nobody says."""

@@ -17,6 +17,7 @@ class Reactors:
         network_threads: int,
         api_versions: list[tuple[int, int, int, int]],
         request_bytes_max: int,
+        control_bytes_max: int = ...,
         idle_ms_max: int,
         queued_requests_max: int,
         input_bytes_max: int = 0,

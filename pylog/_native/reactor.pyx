@@ -41,13 +41,15 @@ cdef class Reactors:
 
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. input_bytes_max: of one reactor's requests; 0
+    events not yet polled; beyond, connections wait. control_bytes_max: of a request that comes as
+    an event. input_bytes_max: of one reactor's requests; 0
     is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h. quotas:
     what clients may use, None for no limits.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
-                  idle_ms_max, queued_requests_max, input_bytes_max=0, send_buffer_bytes=-1,
+                  idle_ms_max, queued_requests_max, control_bytes_max=INT32_MAX,
+                  input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, quotas=None):
         cdef csrc.reactors_config config
@@ -56,6 +58,7 @@ cdef class Reactors:
         if not 0 < network_threads <= THREADS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {THREADS_MAX}")
         csrc.frames_rules_init(&config.rules, request_bytes_max)
+        config.rules.control_bytes_max = _at_most(control_bytes_max, INT32_MAX)
         for key, first, last, flexible_from in api_versions:
             if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
                 raise ValueError(f"api key {key}")

@@ -3,10 +3,14 @@
 Owns: nothing.
 Called by: dispatch through api.HANDLERS; api.metadata for addresses.
 Invariants: (1) without advertised.listeners a client is told the address that it dialled;
-  (2) a page holds at most max.request.partition.size.limit partitions.
+  (2) a page holds at most max.request.partition.size.limit partitions; (3) names are sorted,
+  and entries made, a few at a time.
 Source: KIP-700, KIP-919 (endpoint types), KIP-966 (DescribeTopicPartitions), KIP-1073 (fenced
   brokers).
 """
+
+import heapq
+import itertools
 
 from pylog.metadata.controller import topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
@@ -16,6 +20,7 @@ from pylog.protocol.errors import ErrorCode
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 NOT_ASKED = -2**31
+PART_NAMES = 1000
 # What a principal without restrictions may do with the cluster and with a topic (KIP-430).
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -61,33 +66,47 @@ def describe_topic_partitions(broker, context, request):
     image = broker.image
     limit = max(1, min(request.response_partition_limit,
                        broker.settings["max.request.partition.size.limit"]))
-    names = sorted({topic.name for topic in request.topics} or image.topics)
-    first = 0
-    cursor = request.cursor
-    if cursor is not None:
-        if cursor.partition_index < 0:
-            return _refused(request, ErrorCode.INVALID_REQUEST)
-        names = [name for name in names if name >= cursor.topic_name]
-        first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
-    response = messages.DescribeTopicPartitionsResponse()
-    entries, room = [], limit
-    for name in names:
-        topic = image.topics.get(name)
+    start, first_of = "", {}
+    if request.cursor is not None:
+        if request.cursor.partition_index < 0:
+            yield _refused(request, ErrorCode.INVALID_REQUEST)
+            return
+        start = request.cursor.topic_name
+        first_of[start] = request.cursor.partition_index
+    runs = []
+    for run in _sorted(request, image, start):
+        runs.append(run)
+        yield None
+    response = messages.DescribeTopicPartitionsResponse
+    entries, room, before = [], limit, None
+    for name in heapq.merge(*runs):
+        if name == before:
+            continue
+        before = name
+        if len(entries) >= PART_NAMES:
+            yield response(topics=entries)
+            entries = []
+        topic, first = image.topics.get(name), first_of.get(name, 0)
         if topic is None:
             entries.append(_unknown(name))
             continue
         if room == 0:
-            response.next_cursor = _cursor(name, first)
-            break
+            yield response(topics=entries, next_cursor=_cursor(name, first))
+            return
         entries.append(_topic(image, topic, first, room))
         left = len(topic.partitions) - first
         if left > room:
-            response.next_cursor = _cursor(name, first + room)
-            break
+            yield response(topics=entries, next_cursor=_cursor(name, first + room))
+            return
         room -= max(left, 0)
-        first = 0
-    response.topics = entries
-    return response
+    yield response(topics=entries)
+
+
+def _sorted(request, image, start: str):
+    """Yields the names from `start` on, those asked for or all, as sorted runs. Keeps (3)."""
+    names = (topic.name for topic in request.topics) if request.topics else iter(image.topics)
+    while run := list(itertools.islice(names, PART_NAMES)):
+        yield sorted([name for name in run if name >= start])
 
 
 def _refused(request, error):

@@ -8,6 +8,8 @@ Invariants: (1) one result per resource of the request, in its order; (2) when a
 Source: KIP-133, KIP-226, KIP-339, KIP-569, KIP-1142; answers as Kafka 4.3's.
 """
 
+import itertools
+
 from pylog.api import loggers
 from pylog.config import entries
 from pylog.metadata import configs
@@ -19,6 +21,8 @@ from pylog.protocol.errors import ErrorCode
 
 RESOURCES = (RESOURCE_TOPIC, RESOURCE_BROKER, configs.RESOURCE_LOGGER,
              configs.RESOURCE_SUBSCRIPTION, configs.RESOURCE_GROUP)
+
+PART_RESOURCES = 1000
 
 
 def describe_configs(broker, context, request):
@@ -134,10 +138,16 @@ def list_config_resources(broker, context, request):
     else:
         asked = request.resource_types or RESOURCES
     if any(kind not in RESOURCES for kind in asked):
-        return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    return response(config_resources=[
-        response.ConfigResource(resource_name=name, resource_type=kind)
-        for kind in RESOURCES if kind in asked for name in _resources(broker.image, kind)])
+        yield response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return
+    image = broker.image
+    rows = ((kind, name) for kind in RESOURCES if kind in asked
+            for name in _resources(image, kind))
+    yield response()
+    while part := list(itertools.islice(rows, PART_RESOURCES)):
+        yield response(config_resources=[
+            response.ConfigResource(resource_name=name, resource_type=kind)
+            for kind, name in part])
 
 
 def _resources(image, kind: int) -> list:

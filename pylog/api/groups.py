@@ -7,6 +7,8 @@ Invariants: (1) a handler returns the answer, or a Pending that is always answer
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """
 
+import itertools
+
 from pylog.api import cluster
 from pylog.coordinator import inventory
 from pylog.coordinator.service import Pending
@@ -21,6 +23,7 @@ NULL_PROTOCOL_SINCE = 7
 # What a principal without restrictions may do with a group (KIP-430).
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 NOWHERE = -1, "", -1
+PART_ROWS = 500
 
 
 async def find_coordinator(broker, context, request):
@@ -118,26 +121,39 @@ def leave_group(broker, context, request):
 
 
 def describe_groups(broker, context, request):
+    """Yields the answer, some groups or members at a time."""
     version = context.api_version
-    rows = []
+    new = messages.DescribeGroupsResponse
+    rows, room = [], PART_ROWS
     for group_id in request.groups:
         shard, error = broker.groups.shard_of(group_id)
-        row = inventory.refused(group_id, error, version) if shard is None \
-            else inventory.described(shard.groups, group_id, version)
-        if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
-            row.authorized_operations = GROUP_OPERATIONS
-        rows.append(row)
-    return messages.DescribeGroupsResponse(groups=rows)
+        described = [inventory.refused(group_id, error, version)] if shard is None \
+            else inventory.described(shard.groups, group_id, version, PART_ROWS)
+        for row in described:
+            if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
+                row.authorized_operations = GROUP_OPERATIONS
+            rows.append(row)
+            room -= 1 + len(row.members)
+            if room <= 0:
+                yield new(groups=rows)
+                rows, room = [], PART_ROWS
+    yield new(groups=rows)
 
 
 def list_groups(broker, context, request):
     ready, loading = broker.groups.shards()
+    new = messages.ListGroupsResponse
     if loading:
-        return messages.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        yield new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return
     states = {name.lower() for name in request.states_filter}
     types = {name.lower() for name in request.types_filter}
-    return messages.ListGroupsResponse(groups=[
-        row for shard in ready for row in inventory.listed(shard.groups, states, types)])
+    found = (row for shard in ready for row in inventory.listed(shard.groups, states, types))
+    rows = list(itertools.islice(found, PART_ROWS))
+    while len(rows) == PART_ROWS:
+        yield new(groups=rows)
+        rows = list(itertools.islice(found, PART_ROWS))
+    yield new(groups=rows)
 
 
 def delete_groups(broker, context, request):

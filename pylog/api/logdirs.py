@@ -7,6 +7,7 @@ Source: KIP-113, KIP-827 (space); answers as Kafka 4.3's.
 """
 
 import asyncio
+import itertools
 import os
 
 from pylog._native.log import LogError
@@ -16,41 +17,74 @@ from pylog.protocol.errors import ErrorCode
 
 # Their coordinator appends to the log that it found at its start.
 COORDINATED = (TOPIC,)
+PART_PARTITIONS = 500
 
 
 async def describe_log_dirs(broker, context, request):
-    wanted = None if request.topics is None else {
-        (topic.topic, index) for topic in request.topics for index in topic.partitions}
+    """Yields the answer, some partitions of one directory at a time."""
+    response = messages.DescribeLogDirsResponse
+    wanted = None if request.topics is None else {}
+    for number, topic in enumerate(request.topics or ()):
+        wanted.setdefault(topic.topic, set()).update(topic.partitions)
+        if number % PART_PARTITIONS == 0:
+            yield None
     loop = asyncio.get_running_loop()
     moves = broker.logs.moves.all()
-    return messages.DescribeLogDirsResponse(results=[
-        await loop.run_in_executor(None, _described, path, offline, logs, wanted, [
-            move for move in moves if move.place == number])
-        for number, (path, offline, logs) in enumerate(broker.logs.describe())])
+    yield response()
+    for number, (path, offline, logs) in enumerate(broker.logs.describe()):
+        space = None if offline else await loop.run_in_executor(None, _space, path)
+        if space is None:
+            # Keeps (1).
+            yield response(results=[response.DescribeLogDirsResult(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])])
+            continue
+        rows = _rows(logs, [move for move in moves if move.place == number], wanted)
+        for topics in _by_topic(rows):
+            yield response(results=[response.DescribeLogDirsResult(
+                error_code=ErrorCode.NONE, log_dir=path, total_bytes=space[0],
+                usable_bytes=space[1], topics=topics)])
 
 
-def _described(path: str, offline: bool, logs, wanted, moves):
-    response = messages.DescribeLogDirsResponse
-    space = None if offline else _space(path)
-    if space is None:
-        # Keeps (1).
-        return response.DescribeLogDirsResult(
-            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])
-    topics = {}
-    for name, index, log in logs:
-        if wanted is None or (name, index) in wanted:
-            topics.setdefault(name, []).append(response.DescribeLogDirsPartition(
-                partition_index=index, partition_size=log.size_bytes, offset_lag=0,
-                is_future_key=False))
+def _rows(logs, moves, wanted):
+    """Yields (topic, a partition's row or None for one that is not wanted), by topic."""
+    new = messages.DescribeLogDirsResponse.DescribeLogDirsPartition
+    moved = {}
     for move in moves:
-        if wanted is None or (move.topic, move.partition) in wanted:
-            topics.setdefault(move.topic, []).append(response.DescribeLogDirsPartition(
+        moved.setdefault(move.topic, []).append(move)
+    for name, of_topic in itertools.groupby(logs, lambda row: row[0]):
+        for _, index, log in of_topic:
+            yield name, None if not _is_wanted(wanted, name, index) else new(
+                partition_index=index, partition_size=log.size_bytes, offset_lag=0,
+                is_future_key=False)
+        yield from _moving(name, moved.pop(name, ()), wanted)
+    for name, of_topic in moved.items():
+        yield from _moving(name, of_topic, wanted)
+
+
+def _moving(name: str, moves, wanted):
+    for move in moves:
+        yield name, None if not _is_wanted(wanted, name, move.partition) else \
+            messages.DescribeLogDirsResponse.DescribeLogDirsPartition(
                 partition_index=move.partition, partition_size=move.target.size_bytes,
-                offset_lag=move.lag, is_future_key=True))
-    return response.DescribeLogDirsResult(
-        error_code=ErrorCode.NONE, log_dir=path, total_bytes=space[0], usable_bytes=space[1],
-        topics=[response.DescribeLogDirsTopic(name=name, partitions=partitions)
-                for name, partitions in topics.items()])
+                offset_lag=move.lag, is_future_key=True)
+
+
+def _is_wanted(wanted, name: str, index: int) -> bool:
+    return wanted is None or index in wanted.get(name, ())
+
+
+def _by_topic(rows):
+    """Yields [topic], of PART_PARTITIONS rows each; one at least."""
+    response = messages.DescribeLogDirsResponse
+    rows = iter(rows)
+    part = list(itertools.islice(rows, PART_PARTITIONS))
+    while True:
+        yield [response.DescribeLogDirsTopic(name=name, partitions=partitions)
+               for name, found in itertools.groupby(part, lambda row: row[0])
+               if (partitions := [row for _, row in found if row is not None])]
+        part = list(itertools.islice(rows, PART_PARTITIONS))
+        if not part:
+            return
 
 
 def _space(path: str):

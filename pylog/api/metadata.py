@@ -3,7 +3,8 @@
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
 Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
-  most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest.
+  most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest; (3) an answer is made in
+  parts of about PART_PARTITIONS partitions, all of them from one image.
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
 
@@ -19,12 +20,13 @@ AUTO_CREATE_TIMEOUT_MS = 30_000
 # Entries kept, encoded, for the next request: a partition's costs about 30 bytes.
 ENTRIES_MAX = 20_000
 ENTRY_PARTITIONS_MAX = 100
+PART_PARTITIONS = 1000
 OPERATIONS_SINCE = 8
 NO_ID = bytes(16)
 
 
 def metadata(broker, context, request):
-    """The answer, or a coroutine of it when topics are to be created first."""
+    """The answer in parts, or a coroutine of it when topics are to be created first."""
     if context.api_version < IDS_SINCE and any(
             topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         return messages.MetadataResponse(topics=[
@@ -33,8 +35,8 @@ def metadata(broker, context, request):
     image = broker.image
     if _wants_all(context, request):
         context.lasting = True
-        return _response(broker, context, request, [
-            _known(image, topic, context, request) for topic in image.topics.values()])
+        return _parts(broker, context, request, (
+            (topic, None) for topic in image.topics.values()))
     wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
     missing = [name for name, id_ in wanted
                if name is not None and id_ == NO_ID and name not in image.topics]
@@ -42,15 +44,38 @@ def metadata(broker, context, request):
         return _after_creation(broker, context, request, wanted, missing)
     # What is unknown may be created by another request at any time, and by settings.
     context.lasting = not missing
-    return _response(broker, context, request, [
-        _entry(image, context, request, name, id_, {}) for name, id_ in wanted])
+    return _parts(broker, context, request, (
+        _found(image, context, request, name, id_, {}) for name, id_ in wanted))
 
 
 async def _after_creation(broker, context, request, wanted, missing):
     refused = await _create(broker, context, missing)
     image = broker.image
-    return _response(broker, context, request, [
-        _entry(image, context, request, name, id_, refused) for name, id_ in wanted])
+    for part in _parts(broker, context, request, (
+            _found(image, context, request, name, id_, refused) for name, id_ in wanted)):
+        yield part
+
+
+def _parts(broker, context, request, found):
+    """found: (topic, None), or (None, the entry that says why there is none). Keeps (3)."""
+    image = broker.image
+    rows, room = [], PART_PARTITIONS
+    for topic, fault in found:
+        room -= 1
+        if fault is not None:
+            rows.append(fault)
+        elif len(topic.partitions) <= PART_PARTITIONS:
+            rows.append(_known(image, topic, context, request))
+            room -= len(topic.partitions)
+        else:
+            for first in range(0, len(topic.partitions), PART_PARTITIONS):
+                rows.append(_new(image, topic, context, request, first, first + PART_PARTITIONS))
+                yield _response(broker, context, request, rows)
+                rows, room = [], PART_PARTITIONS
+        if room <= 0:
+            yield _response(broker, context, request, rows)
+            rows, room = [], PART_PARTITIONS
+    yield _response(broker, context, request, rows)
 
 
 def _response(broker, context, request, topics):
@@ -73,15 +98,15 @@ def _brokers(broker, context) -> list:
             for id_, host, port, rack, fenced in cluster.addresses(broker, context) if not fenced]
 
 
-def _entry(image, context, request, name, id_, refused):
-    """The entry of one topic of the request (1)."""
+def _found(image, context, request, name, id_, refused):
+    """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
     if id_ != NO_ID or name is None:
         topic = image.topics_by_id.get(id_)
-        return _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_) if topic is None \
-            else _known(image, topic, context, request)
+        return (topic, None) if topic is not None \
+            else (None, _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_))
     topic = image.topics.get(name)
     if topic is not None:
-        return _known(image, topic, context, request)
+        return topic, None
     error = refused.get(name)
     if error is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
@@ -89,7 +114,7 @@ def _entry(image, context, request, name, id_, refused):
     entry = _fault(error, name, NO_ID)
     if _asks_operations(context, request):
         entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
-    return entry
+    return None, entry
 
 
 def _asks_operations(context, request) -> bool:
@@ -115,9 +140,11 @@ async def _create(broker, context, names) -> dict:
     request.topics = [
         new(name=name, num_partitions=-1, replication_factor=-1)
         for name in names if topic_name_fault(name) is None and name not in COORDINATOR_TOPICS
-    ][:_creatable(broker.settings)]
+    ][:max(0, _creatable(broker.settings) - context.created)]
     if not request.topics:
         return {}
+    # Keeps (2), where a request is handled in pieces too.
+    context.created += len(request.topics)
     results = await broker.controller.create_topics(
         request, mutations=broker.quotas.mutations(context.principal, context.client_id, True))
     # Another request may have been faster. What the client's quota does not allow yet is unknown
@@ -131,7 +158,7 @@ def _creatable(settings) -> int:
 
 
 def _known(image, topic, context, request):
-    """A topic's entry with all of its partitions, encoded unless it is a giant's."""
+    """A topic's entry with all of its partitions, encoded unless it is a large one's."""
     version = context.api_version
     told = _asks_operations(context, request)
     key = topic.id, version, told
@@ -140,11 +167,7 @@ def _known(image, topic, context, request):
     # entry.
     if known is not None and known[0] is topic and known[1] is image.brokers:
         return known[2]
-    entry = messages.MetadataResponse.MetadataResponseTopic(
-        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
-        partitions=_partitions(image, topic))
-    if told:
-        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    entry = _new(image, topic, context, request, 0, len(topic.partitions))
     if len(topic.partitions) <= ENTRY_PARTITIONS_MAX:
         entry = codec.encoded_part(api.METADATA, version, "topics", entry)
         if len(_entries) >= ENTRIES_MAX:
@@ -156,10 +179,20 @@ def _known(image, topic, context, request):
 _entries: dict = {}
 
 
-def _partitions(image, topic) -> list:
+def _new(image, topic, context, request, first: int, end: int):
+    """A topic's entry with the partitions from `first` to `end`."""
+    entry = messages.MetadataResponse.MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
+        partitions=_partitions(image, topic, first, end))
+    if _asks_operations(context, request):
+        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
+    return entry
+
+
+def _partitions(image, topic, first: int, end: int) -> list:
     new = messages.MetadataResponse.MetadataResponsePartition
     entries = []
-    for index, state in enumerate(topic.partitions):
+    for index, state in enumerate(topic.partitions[first:end], first):
         leader = state.leader
         reachable = leader != NO_LEADER and leader in image.brokers
         entries.append(new(

@@ -15,6 +15,7 @@ from pylog.protocol.errors import ErrorCode
 
 IDS_SINCE = 10
 GROUPS_SINCE = 8
+PART_PARTITIONS = 500
 NONE_COMMITTED = -1
 NO_ID = bytes(16)
 
@@ -65,49 +66,61 @@ def offset_commit(broker, context, request):
 
 
 def offset_fetch(broker, context, request):
+    """The answer, or its parts where all that a group has committed is much."""
     if context.api_version < GROUPS_SINCE:
-        return _fetch_one(broker, context, request)
-    return _fetch_several(broker, context, request)
-
-
-def _fetch_one(broker, context, request):
+        found = _found(broker, request.group_id, None if request.topics is None else [
+            (topic.name, topic.partition_indexes) for topic in request.topics])
+        if request.topics is None and _may_be_much(found):
+            return _one_in_parts(context, request, found)
+        return _shaped(found, lambda found: _of_one(context, request, found))
     new = messages.OffsetFetchResponse
-    found = _found(broker, request.group_id, None if request.topics is None else [
-        (topic.name, topic.partition_indexes) for topic in request.topics])
+    every = [(group, _of_group(broker, context, group)) for group in request.groups]
+    if len(every) != 1 or every[0][0].topics is None and _may_be_much(every[0][1]):
+        return _several_in_parts(broker, context, every)
+    (group, found), = every
+    return _shaped(found, lambda found: new(groups=[_group(broker, context, group, found)]))
 
-    def shaped(found):
-        if isinstance(found, int):
-            # Version 1 has no place for the error but the partitions.
-            rows = [] if context.api_version >= 2 else [
-                (topic.name, [(index, None) for index in topic.partition_indexes])
-                for topic in request.topics]
-            return new(error_code=found, topics=_topics(rows, found))
-        return new(topics=_topics(found))
 
-    def _topics(rows, error=ErrorCode.NONE):
-        return [new.OffsetFetchResponseTopic(name=name, partitions=[
+def _may_be_much(found) -> bool:
+    return isinstance(found, Pending) or \
+        isinstance(found, offsets.Everything) and len(found) > PART_PARTITIONS
+
+
+async def _one_in_parts(context, request, found):
+    for rows in _parts(await found if isinstance(found, Pending) else found):
+        yield _of_one(context, request, rows)
+
+
+async def _several_in_parts(broker, context, every):
+    new = messages.OffsetFetchResponse
+    yield new()
+    for group, found in every:
+        for rows in _parts(await found if isinstance(found, Pending) else found):
+            yield new(groups=[_group(broker, context, group, rows)])
+
+
+def _parts(found):
+    return found.parts(PART_PARTITIONS) if isinstance(found, offsets.Everything) else (found,)
+
+
+def _of_one(context, request, found):
+    """The answer in versions that ask for one group."""
+    new = messages.OffsetFetchResponse
+    error = ErrorCode.NONE
+    if isinstance(found, int):
+        error = found
+        # Version 1 has no place for the error but the partitions.
+        found = [] if context.api_version >= 2 else [
+            (topic.name, [(index, None) for index in topic.partition_indexes])
+            for topic in request.topics]
+    return new(error_code=error, topics=[
+        new.OffsetFetchResponseTopic(name=name, partitions=[
             _partition(new.OffsetFetchResponsePartition, index, entry, error)
-            for index, entry in cells]) for name, cells in rows]
-
-    return _shaped(found, shaped)
+            for index, entry in cells]) for name, cells in _rows(found)])
 
 
-def _fetch_several(broker, context, request):
-    new = messages.OffsetFetchResponse
-    if len(request.groups) == 1:
-        group = request.groups[0]
-        return _shaped(_of_group(broker, context, group),
-                       lambda found: new(groups=[_group(broker, context, group, found)]))
-    return _gathered(broker, context, request)
-
-
-async def _gathered(broker, context, request):
-    found = [_of_group(broker, context, group) for group in request.groups]
-    rows = []
-    for group, one in zip(request.groups, found, strict=True):
-        rows.append(_group(broker, context, group,
-                           await one if isinstance(one, Pending) else one))
-    return messages.OffsetFetchResponse(groups=rows)
+def _rows(found) -> list:
+    return found.rows() if isinstance(found, offsets.Everything) else found
 
 
 def _of_group(broker, context, group):
@@ -129,7 +142,7 @@ def _group(broker, context, group, found):
         return new.OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
     by_id = context.api_version >= IDS_SINCE
     topics = []
-    for name, cells in found:
+    for name, cells in _rows(found):
         topic = broker.image.topics.get(name)
         if by_id and topic is None:
             continue   # It was deleted, and an id can name it no more.
@@ -161,7 +174,8 @@ def _found(broker, group_id: str, topics):
     shard, error = broker.groups.shard_of(group_id)
     if shard is None:
         return error
-    found = offsets.fetch(shard.groups, group_id, topics)
+    found = offsets.everything(shard.groups, group_id) if topics is None \
+        else offsets.fetch(shard.groups, group_id, topics)
     pending = Pending(lambda code: code)
     shard.journal.after(pending, found)
     return pending.message if pending.is_answered else pending

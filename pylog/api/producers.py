@@ -23,6 +23,7 @@ NONE = -1   # No producer id, no epoch.
 SNAPSHOT_HEAD_BYTES = 10
 # One producer of a .snapshot file (docs/formats.md).
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+PART_BYTES = 1000 * SNAPSHOT_ENTRY.size
 
 
 async def init_producer_id(broker, context, request):
@@ -51,40 +52,56 @@ def _transactional_fault(settings, request) -> int:
 
 
 async def describe_producers(broker, context, request):
+    """Yields the answer, some producers of one partition at a time."""
     response = messages.DescribeProducersResponse
     loop = asyncio.get_running_loop()
-    return response(topics=[
-        response.TopicResponse(name=topic.name, partitions=[
-            await _described(loop, broker, topic.name, index) for index in topic.partition_indexes])
-        for topic in request.topics])
+    yield response()
+    for topic in request.topics:
+        yield response(topics=[response.TopicResponse(name=topic.name)])
+        for index in topic.partition_indexes:
+            row, states = await _described(loop, broker, topic.name, index)
+            yield response(topics=[response.TopicResponse(name=topic.name, partitions=[row])])
+            for first in range(SNAPSHOT_HEAD_BYTES, len(states), PART_BYTES):
+                yield response(topics=[response.TopicResponse(name=topic.name, partitions=[
+                    response.PartitionResponse(
+                        partition_index=index,
+                        active_producers=_producers(states[first:first + PART_BYTES]))])])
+
+
+def _producers(states) -> list:
+    return [messages.DescribeProducersResponse.ProducerState(
+        producer_id=id_, producer_epoch=epoch, last_sequence=sequence, last_timestamp=seen_ms,
+        coordinator_epoch=coordinator_epoch, current_txn_start_offset=first_open)
+        for id_, epoch, sequence, _, _, seen_ms, coordinator_epoch, first_open
+        in SNAPSHOT_ENTRY.iter_unpack(states)]
 
 
 async def _described(loop, broker, name: str, index: int):
-    new = messages.DescribeProducersResponse.PartitionResponse
+    """(row without producers, its producers as in a .snapshot file)."""
+    row = messages.DescribeProducersResponse.PartitionResponse(partition_index=index)
+    row.error_code, row.error_message, states = await _looked_up(loop, broker, name, index)
+    return row, memoryview(states)
+
+
+async def _looked_up(loop, broker, name: str, index: int):
+    """(error, text, the states)."""
     fault = topic_name_fault(name)
     if fault is not None:
-        return new(partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-                   error_message=fault)
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, fault, b""
     if name not in broker.image.topics:
-        return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                   error_message="this cluster has no such topic")
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this cluster has no such topic", b""
     if broker.image.partition(name, index) is None:
-        return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, b""
     if broker.logs.is_offline(name, index):
-        return new(partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+        return ErrorCode.KAFKA_STORAGE_ERROR, None, b""
     log = broker.logs.get(name, index)
     if log is None:
-        return new(partition_index=index, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, None, b""
     try:
-        state = await loop.run_in_executor(None, log.producers, broker.now_ms())
+        states = await loop.run_in_executor(None, log.producers, broker.now_ms())
     except LogError as error:
-        return new(partition_index=index, error_code=error.code)
-    return new(partition_index=index, active_producers=[
-        messages.DescribeProducersResponse.ProducerState(
-            producer_id=id_, producer_epoch=epoch, last_sequence=sequence, last_timestamp=seen_ms,
-            coordinator_epoch=coordinator_epoch, current_txn_start_offset=first_open)
-        for id_, epoch, sequence, _, _, seen_ms, coordinator_epoch, first_open
-        in SNAPSHOT_ENTRY.iter_unpack(state[SNAPSHOT_HEAD_BYTES:])])
+        return error.code, None, b""
+    return ErrorCode.NONE, None, states
 
 
 HANDLERS = {api.INIT_PRODUCER_ID: init_producer_id, api.DESCRIBE_PRODUCERS: describe_producers}

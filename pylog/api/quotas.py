@@ -8,6 +8,7 @@ Source: KIP-546; answers as Kafka 4.3's.
 """
 
 import asyncio
+import itertools
 import socket
 
 from pylog import quotas
@@ -18,6 +19,7 @@ from pylog.protocol.errors import ErrorCode
 EXACT, DEFAULT, SPECIFIED = range(3)
 KINDS = (quotas.USER, quotas.CLIENT_ID, quotas.IP)
 HOST_CHARACTERS_MAX = 253
+PART_ENTITIES = 500
 
 
 def describe_client_quotas(broker, context, request):
@@ -25,14 +27,17 @@ def describe_client_quotas(broker, context, request):
     try:
         wanted = _filter(request.components)
     except Refusal as refusal:
-        return response(error_code=refusal.error, error_message=refusal.message, entries=None)
-    return response(entries=[
-        response.EntryData(
-            entity=[response.EntityData(entity_type=kind, entity_name=name)
-                    for kind, name in entity],
-            values=[response.ValueData(key=key, value=value) for key, value in values.items()])
-        for entity, values in broker.image.client_quotas.items()
-        if _matches(entity, wanted, request.strict)])
+        yield response(error_code=refusal.error, error_message=refusal.message, entries=None)
+        return
+    found = iter(broker.image.client_quotas.items())
+    yield response(entries=[])
+    while part := list(itertools.islice(found, PART_ENTITIES)):
+        yield response(entries=[
+            response.EntryData(
+                entity=[response.EntityData(entity_type=kind, entity_name=name)
+                        for kind, name in entity],
+                values=[response.ValueData(key=key, value=value) for key, value in values.items()])
+            for entity, values in part if _matches(entity, wanted, request.strict)])
 
 
 def _filter(components) -> dict:

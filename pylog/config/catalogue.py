@@ -796,7 +796,17 @@ BROKER = (
 
 # pylog's own. The flush: Kafka's answer means page cache only, and a power cut then loses
 # acknowledged records. The walk and the size limit: bench/ shows what each costs.
+# control.*: Kafka bounds the frame alone (socket.request.max.bytes), and there a request of 260 KB
+# can make an answer of 7.9 GB. What is reasonable stays below: a million partitions, about what one
+# cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
+# 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 OWN = (
+    ("control.request.bytes.max", "int", 33554432, "65536..", "medium", "", "live",
+     "Longest request other than Produce and Fetch; a longer one closes its connection."),
+    ("control.request.elements.max", "int", 1048576, "1000..", "medium", "", "live",
+     "Most partitions, groups or resources that one request may name."),
+    ("control.response.bytes.max", "int", 67108864, "65536..", "medium", "", "live",
+     "Longest answer other than Fetch's; where one would be longer the connection is closed."),
     ("decompressed.batch.bytes.max", "long", 104857600, "1..", "medium", "", "live",
      "Largest inflated size of one compressed batch; a longer one is refused."),
     ("log.dir.free.bytes.min", "long", -1, "-1..", "high", "cluster", "live",

@@ -16,21 +16,23 @@ UNKNOWN_IS_ERROR_SINCE = 6
 
 
 def listed(groups, states, types):
-    """ListedGroups. states, types: sets of lower-case names, empty for all."""
+    """Yields ListedGroups. states, types: sets of lower-case names, empty for all."""
     if types and TYPE not in types:
-        return []
+        return
     new = messages.ListGroupsResponse.ListedGroup
-    return [new(group_id=group.id, protocol_type=group.protocol_type or "",
-                group_state=group.state, group_type=TYPE)
-            for group in groups.groups.values() if not states or group.state.lower() in states
-            ] + [new(group_id=group_id, protocol_type=protocol_type, group_state=EMPTY,
-                     group_type=TYPE)
-                 for group_id, protocol_type in groups.elsewhere()
-                 if not states or EMPTY.lower() in states]
+    # As they are now: what changes while some were told of does not bring one twice.
+    elsewhere = groups.elsewhere() if not states or EMPTY.lower() in states else ()
+    for group in list(groups.groups.values()):
+        if not states or group.state.lower() in states:
+            yield new(group_id=group.id, protocol_type=group.protocol_type or "",
+                      group_state=group.state, group_type=TYPE)
+    for group_id, protocol_type in elsewhere:
+        yield new(group_id=group_id, protocol_type=protocol_type, group_state=EMPTY,
+                  group_type=TYPE)
 
 
-def described(groups, group_id: str, version: int):
-    """A DescribedGroup."""
+def described(groups, group_id: str, version: int, members_max: int):
+    """Yields a DescribedGroup with at most so many members, then the others in its like."""
     new = messages.DescribeGroupsResponse
     group = groups.find(group_id)
     if group is None:
@@ -38,17 +40,21 @@ def described(groups, group_id: str, version: int):
             else ErrorCode.NONE
         row = refused(group_id, error, version)
         row.group_state = DEAD
-        return row
+        yield row
+        return
     stable = group.state == STABLE
-    return new.DescribedGroup(
-        group_id=group.id, group_state=group.state, protocol_type=group.protocol_type or "",
-        protocol_data=group.protocol or "" if stable else "",
-        members=[new.DescribedGroupMember(
-            member_id=member.id, group_instance_id=member.instance_id,
-            client_id=member.client_id, client_host=member.client_host,
-            member_metadata=member.metadata(group.protocol) if stable else b"",
-            member_assignment=member.assignment)
-            for member in group.members.values()])
+    protocol = group.protocol
+    members = list(group.members.values())
+    for first in range(0, len(members) or 1, members_max):
+        yield new.DescribedGroup(
+            group_id=group.id, group_state=group.state, protocol_type=group.protocol_type or "",
+            protocol_data=protocol or "" if stable else "",
+            members=[new.DescribedGroupMember(
+                member_id=member.id, group_instance_id=member.instance_id,
+                client_id=member.client_id, client_host=member.client_host,
+                member_metadata=member.metadata(protocol) if stable else b"",
+                member_assignment=member.assignment)
+                for member in members[first:first + members_max]])
 
 
 def refused(group_id: str, error: int, version: int):

@@ -7,6 +7,8 @@ Invariants: (1) a commit of a member is taken only in its generation; (2) every 
 Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496 (OffsetDelete).
 """
 
+from array import array
+
 from pylog.coordinator import records
 from pylog.coordinator.group import (
     COMPLETING,
@@ -22,6 +24,7 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 
 SUBSCRIPTION = "ConsumerProtocolSubscription"
 SUBSCRIPTION_VERSION_MAX = 3
+PLACES_STEP = 5000
 
 
 def commit(groups, request, entries) -> int | list:
@@ -91,15 +94,54 @@ def fetch(groups, group_id: str, topics) -> list:
     """topics: [(topic, [partition])], or None for all. Returns [(topic, [(partition, Offset or
     None)])].
     """
+    if topics is None:
+        return everything(groups, group_id).rows()
     group = groups.find(group_id)
     known = {} if group is None else group.offsets
-    if topics is not None:
-        return [(topic, [(partition, known.get((topic, partition))) for partition in partitions])
-                for topic, partitions in topics]
-    found = {}
-    for (topic, partition), entry in known.items():
-        found.setdefault(topic, []).append((partition, entry))
-    return list(found.items())
+    return [(topic, [(partition, known.get((topic, partition))) for partition in partitions])
+            for topic, partitions in topics]
+
+
+def everything(groups, group_id: str) -> "Everything":
+    group = groups.find(group_id)
+    return Everything({} if group is None else group.offsets)
+
+
+class Everything:
+    """All that a group has committed, as it is now; a million of them cost little more than their
+    places."""
+
+    def __init__(self, known: dict):
+        self._keys = list(known)
+        self._entries = list(known.values())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def rows(self) -> list:
+        """[(topic, [(partition, Offset)])], a topic once."""
+        return [row for part in self.parts(len(self) or 1) for row in part]
+
+    def parts(self, count: int):
+        """Yields rows of at most `count` partitions together; none of them now and then."""
+        places = {}
+        for place, (topic, _) in enumerate(self._keys, 1):
+            places.setdefault(topic, array("L")).append(place - 1)
+            if place % PLACES_STEP == 0:
+                yield []
+        rows, room = [], count
+        for topic, found in places.items():
+            first = 0
+            while first < len(found):
+                taken = found[first:first + room]
+                rows.append((topic, [(self._keys[place][1], self._entries[place])
+                                     for place in taken]))
+                first += len(taken)
+                room -= len(taken)
+                if not room:
+                    yield rows
+                    rows, room = [], count
+        yield rows
 
 
 def forget(groups, group, topic: str, partition: int) -> bool:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from pylog._native.codec import DECODED_BYTES_MAX, KINDS, Program, request_header
 from pylog._native.encode import Encoded
 from pylog._native.message import Layout, Struct
-from pylog.protocol import tables
+from pylog._native.pieces import Pieces
+from pylog.protocol import elements, tables
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 from pylog.protocol.tables import Field, Message, contains
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Bytes = bytes | bytearray | memoryview
 
 API_VERSIONS = 18
+FRAME_BYTES_MAX = ELEMENTS_MAX = 2**31 - 1
 ZERO_UUID = bytes(16)  # A uuid that is not set.
 _STRUCT = max(KINDS.values()) + 1
 _SHARED, _LIST, _STRUCT_DEFAULT = range(3)
@@ -59,14 +61,43 @@ def program(name: str, version: int) -> Program:
 
 
 def decode_request(
-    api_key: int, version: int, body: Bytes, offset: int = 0, budget: int = DECODED_BYTES_MAX
+    api_key: int, version: int, body: Bytes, offset: int = 0, budget: int = DECODED_BYTES_MAX,
+    elements_max: int = ELEMENTS_MAX
 ) -> Any:
     """The request at `offset` of `body`; bytes after it are ignored, as in Kafka.
 
-    budget: bytes of memory that the objects may take. Raises ProtocolError.
+    budget: bytes of memory that the objects may take. elements_max: of all arrays. Raises
+    ProtocolError.
     """
     found = _requests.get((api_key, version)) or _request(api_key, version)
-    return found.decode(body, offset, budget)
+    return found.decode(body, offset, budget, elements_max)
+
+
+def request_in_pieces(
+    api_key: int, version: int, body: bytes, elements_max: int, budget: int, inner_max: int
+) -> Pieces | None:
+    """A request that is read a few elements at a time; None when this version has none such.
+
+    elements_max: of those that protocol.elements names. budget, inner_max: memory of one piece,
+    and elements of its other arrays. Raises ProtocolError when it is surveyed or read.
+    """
+    row = elements.of(api_key)
+    path = elements.path_of(row.asked, "request", api_key, version)
+    if path is None:
+        return None
+    found = _requests.get((api_key, version)) or _request(api_key, version)
+    return Pieces(found, body, path, row.repeats, elements_max, budget, inner_max)
+
+
+def answered_levels(api_key: int, version: int) -> list[tuple[str, tuple[str, ...], Program]]:
+    """[(array, its elements' key fields, their program)] of a response, from the message down."""
+    path = elements.path_of(elements.of(api_key).answered, "response", api_key, version)
+    levels = []
+    found = _responses.get((api_key, version)) or _response(api_key, version)
+    for name, keys in path or ():
+        found = found.field(name)
+        levels.append((name, keys, found))
+    return levels
 
 
 def encode_request(api_key: int, version: int, message: Struct) -> bytes:
@@ -129,12 +160,16 @@ def has_header_tags(api_key: int, version: int) -> bool:
 
 
 def response_frame(
-    api_key: int, version: int, correlation_id: int, message: Struct, size_prefix: bool = True
+    api_key: int, version: int, correlation_id: int, message: Struct, size_prefix: bool = True,
+    bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """A response ready to be sent: size, header and body in one buffer. Raises EncodeError."""
+    """A response ready to be sent: size, header and body in one buffer.
+
+    Raises EncodeError; AnswerTooLong above bytes_max.
+    """
     found = _responses.get((api_key, version)) or _response(api_key, version)
     tags = has_header_tags(api_key, version)
-    return found.response_frame(message, correlation_id, tags, size_prefix)
+    return found.response_frame(message, correlation_id, tags, size_prefix, bytes_max)
 
 
 def encoded_part(api_key: int, version: int, field: str, part: Struct) -> Encoded:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import types
 from types import SimpleNamespace
 
 from pylog import api
@@ -10,6 +11,7 @@ from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
 from pylog.metadata.tail import Tail
 from pylog.protocol import codec
+from pylog.protocol.answers import Answer
 from pylog.quotas import ClientQuotas
 from tests.metadata.memory import (
     Followers,
@@ -61,11 +63,24 @@ class Broker:
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
         context = SimpleNamespace(
             api_version=version, client_id="c", listener=0, local_host="dialled.example",
-            local_port=1234, peer_host="p", principal=0, **fields)
+            local_port=1234, peer_host="p", principal=0, created=0, **fields)
         answer = api.HANDLERS[key](self, context, request)
-        if asyncio.iscoroutine(answer):
-            answer = await answer
+        answer = await answered(key, version, answer)
         return codec.decode_response(key, version, codec.encode_response(key, version, answer))
+
+
+async def answered(key, version, found):
+    """The whole answer from what a handler gave."""
+    if isinstance(found, types.CoroutineType):
+        return await found
+    if not isinstance(found, types.GeneratorType | types.AsyncGeneratorType):
+        return found
+    answer = Answer(key, version, 1 << 30)
+    parts = found if isinstance(found, types.GeneratorType) else [part async for part in found]
+    for part in parts:
+        if part is not None:
+            answer.add(part)
+    return answer.finished()
 
 
 def with_broker(scenario, texts=None, logs=None):
