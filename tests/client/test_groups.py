@@ -107,6 +107,29 @@ def test_the_group_goes_on_where_a_member_committed(broker, join):
     assert collect(second, 70)[0].offset == 30
 
 
+@pytest.mark.parametrize("member", [True, False], ids=["member", "assigned"])
+def test_close_waits_for_the_commits_in_the_background(broker, join, member):
+    topic, group = new_topic(broker), new_name("g")
+    part = TopicPartition(topic, 0)
+    put(broker, topic, rows(100))
+    if member:
+        consumer = join(group, [topic], enable_auto_commit=False)
+        poll_until([consumer], lambda: shares(consumer) == [1], "the partition")
+    else:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group},
+                            enable_auto_commit=False)
+        consumer.assign([part])
+    done = []
+    for offset in range(1, 51):
+        consumer.commit_async({part: offset}, lambda given, failure: done.append(
+            (given[part].offset if failure is None else given[part], failure)))
+    consumer.close()
+    # Before the coordinator is known each is tried again by itself: the last is to count.
+    assert sorted(done) == [(offset, None) for offset in range(1, 51)]
+    with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
+        assert after.committed([part])[part].offset == 50
+
+
 def test_revoked_partitions_can_still_be_committed(broker, join):
     topic, group = new_topic(broker, 2), new_name("g")
     put(broker, topic, rows(20), 0)
