@@ -169,6 +169,7 @@ def test_a_deleted_topic_is_closed_whatever_sessions_named_it(tmp_path, wait_ms)
         assert session.told() == (UNKNOWN_TOPIC, b"")
 
 
+@pytest.mark.memory
 def test_sessions_of_many_partitions_are_bounded_all_together(tmp_path):
     rows = [("wide", [(partition, 0, 1000, -1) for partition in range(SESSION_PARTITIONS)])]
     body = raw.fetch_body(11, rows, session_epoch=0)
