@@ -85,12 +85,17 @@ class Runner:
 
     def _tested(self, part: str, site: Site) -> tuple[str, str]:
         near = parts.near(part, site.path, self.tree.at)
-        what, by = self._stage(site, near, parts.NEAR_MARKS, NEAR_SECONDS_MAX)
-        if what == "killed" or not self.wide:
-            return what, by
-        wider, by = self._stage(site, parts.wide(part, self.tree.at), parts.WIDE_MARKS,
-                                WIDE_SECONDS_MAX)
-        return (wider if wider == "killed" else max(what, wider)), by
+        stages = [(near, parts.NEAR_MARKS, NEAR_SECONDS_MAX)]
+        if self.wide:
+            stages += [(near, parts.KAFKA_MARKS, NEAR_SECONDS_MAX),
+                       (parts.wide(part, self.tree.at), parts.WIDE_MARKS, WIDE_SECONDS_MAX)]
+        undecided = ""
+        for files, marks, seconds_max in stages:
+            what, by = self._stage(site, files, marks, seconds_max) if files else ("survived", "")
+            if what == "killed":
+                return what, by
+            undecided = undecided or (by if what == "no verdict" else "")
+        return ("no verdict", undecided) if undecided else ("survived", "")
 
     def _stage(self, site: Site, files: list[str], marks: str, seconds_max: float
                ) -> tuple[str, str]:
