@@ -11,7 +11,12 @@
 
 #include "wire.h"
 
-enum { COLD_BYTES_MAX = 4 << 20, ID_BYTES = 16 };
+enum {
+    COLD_BYTES_MAX = 4 << 20,
+    ID_BYTES = 16,
+    WIDE_PARTITIONS = 1000,         /* a fetch of more is wide */
+    WAITING_PARTITIONS_MAX = 400000 /* of all wide fetches that wait: some 130 MB */
+};
 
 static void unwait_all(struct fetch *f) {
     if (!f->waiting) return;
@@ -58,6 +63,7 @@ void fetch_free(struct serve *s, struct serve_request *r) {
     struct fetch *f = r->state;
     if (f == NULL) return;
     release_reads(f);
+    if (f->counted != 0) atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
     /* As of now, not of when the request came: a long poll uses its session to its end. */
     if (f->session != NULL)
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
@@ -450,11 +456,26 @@ static enum serve_status finish(struct serve *s, struct serve_request *r, struct
     return fetch_answer(s, r, f);
 }
 
+/* Who asks for very much is answered at once when others of that kind already wait: a request that
+ * waits takes some 300 bytes for each partition, as long as its client likes. */
+static bool may_wait(struct serve *s, struct fetch *f) {
+    uint32_t count = f->set->count;
+    if (count <= WIDE_PARTITIONS || f->counted != 0) return true;
+    _Atomic int64_t *waiting = &s->shared->fetches_waiting;
+    if (atomic_fetch_add(waiting, count) + count > WAITING_PARTITIONS_MAX) {
+        atomic_fetch_sub(waiting, count);
+        return false;
+    }
+    f->counted = count;
+    return true;
+}
+
 static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
                              bool last_chance) {
     unwait_all(f);
     for (;;) {
         if (evaluate(s, f, true) || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
+        if (!may_wait(s, f)) return finish(s, r, f);
         release_ranges(f);
         if (!wait_all(s, r, f)) break;
         unwait_all(f);

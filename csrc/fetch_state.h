@@ -30,6 +30,7 @@ struct fetch {
     struct serve_missing *missing;
     struct cursor forgotten;
     uint32_t missing_cap;
+    uint32_t counted; /* partitions of this wide request in shared->fetches_waiting */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
     bool flexible, by_id, read_committed, full, waiting, job_running, blocked;

@@ -37,6 +37,7 @@ struct serve_shared {
     struct sessions *sessions;
     struct serve_limits limits;
     atomic_uint_fast64_t random; /* session ids */
+    _Atomic int64_t fetches_waiting; /* partitions of wide fetches that wait */
     _Atomic int64_t wall_ahead_ms;
 };
 

@@ -4,6 +4,7 @@ client.
 
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ OK, UNKNOWN_TOPIC, UNKNOWN_ID, OTHER_ID = 0, 3, 100, 103
 ALTER_LOG_DIRS, LOG_DIRS, CREATE_PARTITIONS = 34, 35, 37
 SESSION_PARTITIONS = 199_000
 SESSION_REQUESTS = 12
+WAITING_REQUESTS = 210
 
 
 class Session:
@@ -167,6 +169,33 @@ def test_a_deleted_topic_is_closed_whatever_sessions_named_it(tmp_path, wait_ms)
         delete(broker.port, "gone")
         assert until(lambda: _held(broker.pid, "gone") == []), _held(broker.pid, "gone")
         assert session.told() == (UNKNOWN_TOPIC, b"")
+
+
+@pytest.mark.memory
+def test_fetches_that_wait_for_many_partitions_are_bounded_all_together(tmp_path):
+    with Brokerd(tmp_path) as broker, ExitStack() as stack:
+        create_topic(broker.port, "wide", partitions=2)
+        # That nearly all of them are unknown hastens nothing.
+        cells = [(partition, 0, 1000, -1) for partition in range(2000)]
+        body = raw.fetch_body(11, [("wide", cells)], wait_ms_max=2**31 - 1, bytes_min=1)
+        waiting = []
+        for _ in range(WAITING_REQUESTS):
+            connection = stack.enter_context(Connection(broker.port))
+            connection.send(raw.frame(raw.header(raw.FETCH, 11, 0) + body))
+            waiting.append(connection)
+        assert until(lambda: sum(not one.quiet(0) for one in waiting) == WAITING_REQUESTS - 200)
+        answered = next(one for one in waiting if not one.quiet(0))
+        assert decode(raw.FETCH, 11, answered.answer(raw.FETCH, 11))["error_code"] == OK
+        # A usual one waits beside them; one that is woken makes room for another.
+        with Connection(broker.port) as usual:
+            usual.send(raw.frame(raw.header(raw.FETCH, 11, 0) + raw.fetch_body(
+                11, [("wide", [(1, 0, 1000, -1)])], wait_ms_max=2**31 - 1, bytes_min=1)))
+            assert usual.quiet(0.3)
+        append(broker.port, "wide", batch([record()]))
+        assert until(lambda: not any(one.quiet(0) for one in waiting if one is not answered))
+        answered.send(raw.frame(raw.header(raw.FETCH, 11, 0) + raw.fetch_body(
+            11, [("wide", cells[1:])], wait_ms_max=2**31 - 1, bytes_min=1)))
+        assert answered.quiet(0.3)
 
 
 @pytest.mark.memory
