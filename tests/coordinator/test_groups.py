@@ -272,6 +272,23 @@ def test_offsets_of_a_live_group_do_not_expire(machine):
     assert offsets.expire(machine.groups, machine.group) == 0
 
 
+def test_a_group_is_described_with_its_protocol_only_while_it_is_stable(machine):
+    def described():
+        row = inventory.described(machine.groups, "g", 5)
+        return (row.group_state, row.protocol_type, row.protocol_data,
+                [(one.member_metadata, one.member_assignment) for one in row.members])
+
+    machine.join("a", protocols=(("range", b"asked"),))
+    assert described() == ("PreparingRebalance", "consumer", "", [(b"", b"")])
+    machine.run(300)
+    member = machine.answers["a"].member_id
+    assert described() == ("CompletingRebalance", "consumer", "", [(b"", b"")])
+    machine.sync("s", member, 1, {member: b"given"})
+    assert described() == ("Stable", "consumer", "range", [(b"asked", b"given")])
+    machine.groups.leave("g", [(member, None)])
+    assert described() == ("Empty", "consumer", "", [])
+
+
 def test_a_group_is_deleted_only_when_it_is_empty(machine):
     member, = machine.stable("a")
     machine.commit(5, member, 1)
