@@ -171,7 +171,6 @@ def test_a_deleted_topic_is_closed_whatever_sessions_named_it(tmp_path, wait_ms)
         assert session.told() == (UNKNOWN_TOPIC, b"")
 
 
-@pytest.mark.memory
 def test_fetches_that_wait_for_many_partitions_are_bounded_all_together(tmp_path):
     with Brokerd(tmp_path) as broker, ExitStack() as stack:
         create_topic(broker.port, "wide", partitions=2)
