@@ -15,7 +15,7 @@ COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log mutants trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -102,6 +102,10 @@ soak: build $(VENV)/.tested
 # Histories of a log on a simulated disk that fails: make soak-log SECONDS=600.
 soak-log: build $(VENV)/.tested
 	SECONDS=$(SECONDS) $(PY) -m pytest tests/durability/test_log_history.py --slow -k for_long $(ARGS)
+
+# A sample of slips in the code against the tests: make mutants ARGS="--count 20 --part client".
+mutants: build $(VENV)/.tested
+	$(PY) -m tests.mutants $(ARGS)
 
 # Load, validate and report in one command, on a brokerd of its own.
 trial: build $(VENV)/.tested

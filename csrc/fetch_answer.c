@@ -14,30 +14,27 @@ enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYT
 /* A session's answer names a partition only when it has something to tell. An error is told every
  * time. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
-    if (f->full || p->range.length > 0 || p->error != 0 || p->diverging_epoch >= 0) return true;
-    return p->told_high_watermark != p->range.high_watermark ||
-           p->told_log_start != p->range.log_start_offset;
-}
-
-static bool same_topic(const struct fetch *f, const struct fetch_part *a,
-                       const struct fetch_part *b) {
-    if (f->by_id) return memcmp(a->id, b->id, 16) == 0;
-    return a->name_len == b->name_len && memcmp(a->name, b->name, a->name_len) == 0;
+    const struct fetch_read *read = p->read;
+    if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0)
+        return true;
+    return p->told_high_watermark != read->range.high_watermark ||
+           p->told_log_start != read->range.log_start_offset;
 }
 
 static struct fetch_part *next_answered(struct fetch_part *p) {
-    while (p != NULL && !p->answer) p = p->next;
+    while (p != NULL && !p->read->answer) p = p->next;
     return p;
 }
 
 static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    struct fetch_read *read = p->read;
     /* As Kafka: none for a partition that is refused unread, null for what is no question of
      * transactions. */
     if (fetch_is_unknown(p)) {
         reply_count(a, f->flexible, 0);
         return;
     }
-    if (!f->read_committed || p->error != 0) {
+    if (!f->read_committed || read->error != 0) {
         if (f->flexible)
             reply_uvarint(a, 0);
         else
@@ -46,13 +43,14 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
     }
     struct log_aborted *aborted = NULL;
     uint32_t count = 0;
-    if (p->range.length > 0)
-        count = log_aborted_between(p->log, p->offset, p->range.next_offset, NULL, 0);
+    int64_t end = read->range.next_offset;
+    if (read->range.length > 0)
+        count = log_aborted_between(read->log, p->offset, end, NULL, 0);
     if (count > 0) {
         aborted = malloc(count * sizeof *aborted);
         /* A cut list would show aborted records as committed: rather no answer. */
         if (count > ABORTED_MAX || aborted == NULL ||
-            log_aborted_between(p->log, p->offset, p->range.next_offset, aborted, count) > count)
+            log_aborted_between(read->log, p->offset, end, aborted, count) > count)
             a->failed = true;
     }
     reply_count(a, f->flexible, count);
@@ -65,53 +63,54 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
 }
 
 static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
-    bool known = p->error == 0;
-    p->had_data = p->range.length > 0;
+    struct fetch_read *read = p->read;
+    bool known = read->error == 0;
+    read->had_data = read->range.length > 0;
     reply_i32(a, p->partition);
-    reply_i16(a, p->error);
-    reply_i64(a, known ? p->range.high_watermark : -1);
-    reply_i64(a, known ? p->range.last_stable_offset : -1);
-    if (f->version >= 5) reply_i64(a, known ? p->range.log_start_offset : -1);
+    reply_i16(a, read->error);
+    reply_i64(a, known ? read->range.high_watermark : -1);
+    reply_i64(a, known ? read->range.last_stable_offset : -1);
+    if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
     answer_aborted(a, f, p);
     if (f->version >= 11) reply_i32(a, -1);
     if (f->flexible)
-        reply_uvarint(a, (uint64_t)p->range.length + 1);
+        reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
-        reply_i32(a, p->range.length);
-    if (p->range.length > 0) reply_range(a, &p->range);
+        reply_i32(a, read->range.length);
+    if (read->range.length > 0) reply_range(a, &read->range);
     if (!f->flexible) return;
-    if (p->diverging_epoch < 0) {
+    if (read->diverging_epoch < 0) {
         reply_i8(a, 0);
         return;
     }
     reply_i8(a, 1); /* one tagged field: 0 DivergingEpoch, 13 bytes with its own empty tags */
     reply_i8(a, 0);
     reply_uvarint(a, 13);
-    reply_i32(a, p->diverging_epoch);
-    reply_i64(a, p->diverging_end);
+    reply_i32(a, read->diverging_epoch);
+    reply_i64(a, read->diverging_end);
     reply_i8(a, 0);
 }
 
 static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
                          uint32_t count) {
     if (f->by_id)
-        reply_bytes(a, first->id, 16);
+        reply_bytes(a, first->key->bytes, first->key->len);
     else
-        reply_string(a, f->flexible, first->name, first->name_len);
+        reply_string(a, f->flexible, (const char *)first->key->bytes, first->key->len);
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
     for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
-        p->told_high_watermark = p->error != 0 ? -1 : p->range.high_watermark;
-        p->told_log_start = p->error != 0 ? -1 : p->range.log_start_offset;
+        p->told_high_watermark = p->read->error != 0 ? -1 : p->read->range.high_watermark;
+        p->told_log_start = p->read->error != 0 ? -1 : p->read->range.log_start_offset;
         answer_part(a, f, p);
     }
     reply_no_tags(a, f->flexible);
 }
 
 /* Consecutive partitions of a topic share its entry. */
-static uint32_t run_length(const struct fetch *f, struct fetch_part *first) {
+static uint32_t run_length(struct fetch_part *first) {
     uint32_t n = 1;
-    for (struct fetch_part *p = next_answered(first->next); p != NULL && same_topic(f, first, p);
+    for (struct fetch_part *p = next_answered(first->next); p != NULL && fetch_same_topic(first, p);
          p = next_answered(p->next))
         n++;
     return n;
@@ -124,23 +123,23 @@ static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
 
 /* Before the answer takes the ranges over. */
 static void count(const struct serve *s, const struct fetch_part *p) {
-    if (p->error != 0) serve_count_error(s, API_FETCH, p->error);
-    if (p->topic != NULL && p->log != NULL)
-        log_count_read(p->log, p->range.length, p->error != 0);
+    if (p->read->error != 0) serve_count_error(s, API_FETCH, p->read->error);
+    if (p->read->topic != NULL && p->read->log != NULL)
+        log_count_read(p->read->log, p->read->range.length, p->read->error != 0);
 }
 
 static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
     uint32_t topics = 0;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
-        p->answer = has_news(f, p);
-        if (p->answer) count(s, p);
+        p->read->answer = has_news(f, p);
+        if (p->read->answer) count(s, p);
     }
     for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
-         p = skip(p, run_length(f, p)))
+         p = skip(p, run_length(p)))
         topics++;
     reply_count(a, f->flexible, topics);
     for (struct fetch_part *p = next_answered(f->set->first); p != NULL;) {
-        uint32_t n = run_length(f, p);
+        uint32_t n = run_length(p);
         answer_topic(a, f, p, n);
         p = skip(p, n);
     }
@@ -152,7 +151,7 @@ static void rotate(struct fetch *f) {
     struct fetch_part *end = f->set->last;
     for (struct fetch_part *p = f->set->first, *next; p != NULL; p = next) {
         next = p == end ? NULL : p->next;
-        if (p->answer && p->had_data) fetch_set_move_to_end(f->set, p);
+        if (p->read->answer && p->read->had_data) fetch_set_move_to_end(f->set, p);
     }
 }
 
@@ -162,9 +161,9 @@ static size_t answer_bytes(struct fetch *f) {
     struct fetch_part *before = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         if (!has_news(f, p)) continue;
-        if (before == NULL || !same_topic(f, before, p))
-            topic_bytes += f->by_id ? TOPIC_BY_ID_BYTES : TOPIC_BYTES + p->name_len;
-        bytes += PARTITION_BYTES + (size_t)p->range.length;
+        if (before == NULL || !fetch_same_topic(before, p))
+            topic_bytes += f->by_id ? TOPIC_BY_ID_BYTES : TOPIC_BYTES + p->key->len;
+        bytes += PARTITION_BYTES + (size_t)p->read->range.length;
         before = p;
     }
     return bytes + topic_bytes;

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { NS_PER_MS = 1000000 };
 
 int64_t serve_wall_ms(const struct serve *s) {
     struct timespec t;
@@ -88,6 +87,8 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox) {
 }
 
 void serve_meter(struct serve *s, struct meter_api *apis) { s->meters = apis; }
+
+void serve_tick(struct serve *s, int64_t now_ms) { sessions_expire(s->shared->sessions, now_ms); }
 
 void serve_free(struct serve *s) {
     inflater_free(s->inflater);

@@ -90,6 +90,8 @@ struct serve *serve_new(struct serve_shared *shared, struct mailbox *mailbox);
  * them; NULL, as at first: nowhere. */
 struct meter_api;
 void serve_meter(struct serve *s, struct meter_api *apis);
+/* Each second, on its reactor: ends what is too old. `now_ms`: of the monotonic clock. */
+void serve_tick(struct serve *s, int64_t now_ms);
 void serve_free(struct serve *s);
 
 /* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise

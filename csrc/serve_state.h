@@ -8,7 +8,7 @@
 #include "serve.h"
 #include "sessions.h"
 
-enum { API_PRODUCE = 0, API_FETCH = 1 };
+enum { API_PRODUCE = 0, API_FETCH = 1, NS_PER_MS = 1000000 };
 
 /* Kafka's error codes that the data plane itself answers. */
 enum {
@@ -24,6 +24,7 @@ enum {
     ERROR_INVALID_TXN_STATE = 48,
     ERROR_TRANSACTIONAL_ID_AUTHORIZATION = 53,
     ERROR_STORAGE = 56,
+    ERROR_SESSION_NOT_FOUND = 70,
     ERROR_FENCED_LEADER_EPOCH = 74,
     ERROR_UNKNOWN_LEADER_EPOCH = 75,
     ERROR_UNSUPPORTED_COMPRESSION = 76,
@@ -36,6 +37,7 @@ struct serve_shared {
     struct sessions *sessions;
     struct serve_limits limits;
     atomic_uint_fast64_t random; /* session ids */
+    _Atomic int64_t fetches_waiting; /* partitions of wide fetches that wait */
     _Atomic int64_t wall_ahead_ms;
 };
 

@@ -4,7 +4,8 @@ Owns: cluster, subscription, fetcher, membership of one consumer.
 Called by: client.consumer (through the driver), client.aio; its coroutines run on one event loop.
 Invariants: (1) joining, committing before it and looking up positions happen in one task that polls
   start and wait for (`attend`): a poll that ends early does not cut it short; (2) automatic commits
-  hold only what earlier polls handed out; (3) callbacks run where the application polls.
+  hold only what earlier polls handed out; (3) callbacks run where the application polls;
+  (4) of commits of a partition the one that was asked for last counts.
 Source: Kafka's consumer, for what each call means.
 """
 
@@ -76,6 +77,9 @@ class Consuming:
         self._next_auto_s = time.monotonic() + self._auto_s
         self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._committing: set[asyncio.Task[None]] = set()
+        self._commit_turn = asyncio.Lock()
+        self._commits = 0
+        self._committed_by: dict[TopicPartition, int] = {}
 
     async def start(self) -> Consuming:
         bytearray(HEAP_KEPT_BYTES)  # Made and freed untouched.
@@ -394,14 +398,21 @@ class Consuming:
             TopicPartition(*tp): OffsetAndMetadata(value) if isinstance(value, int)
             else OffsetAndMetadata(*value) for tp, value in offsets.items()}
 
+        self._commits = number = self._commits + 1
+
         async def attempt() -> None:
-            try:
-                await commits.commit(self.cluster, self._committer(), given)
-            except KafkaError as failure:
-                if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
-                    raise
-                self.membership.commit_refused(failure)
-                raise RetriableError(str(failure)) from failure
+            # Keeps (4): one at a time, and a second try leaves alone what a later commit wrote.
+            async with self._commit_turn:
+                left = {tp: one for tp, one in given.items()
+                        if self._committed_by.get(tp, 0) < number}
+                try:
+                    await commits.commit(self.cluster, self._committer(), left)
+                except KafkaError as failure:
+                    if failure.code != ErrorCode.STALE_MEMBER_EPOCH:
+                        raise
+                    self.membership.commit_refused(failure)
+                    raise RetriableError(str(failure)) from failure
+                self._committed_by.update(dict.fromkeys(left, number))
 
         failure: KafkaError | None = None
         try:

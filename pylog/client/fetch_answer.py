@@ -94,6 +94,7 @@ class _Reader:
             for _ in range(self.varint() - 1):
                 found.append(self.partition(topic))
             self.tags()
+        self.tags()
         return FetchAnswer(throttle_ms, error_code, session_id, found)
 
     def partition(self, topic: str | bytes) -> FetchedPartition:
@@ -149,6 +150,8 @@ class _Reader:
             if tag == _CURRENT_LEADER_TAG and size >= _LEADER.size:
                 leader = _LEADER.unpack_from(self.data, self.at)
             self.at += size
+            if self.at > len(self.data):
+                raise ProtocolError("Fetch answer: a tagged field does not fit")
         return leader
 
 

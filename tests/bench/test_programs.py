@@ -1,11 +1,14 @@
 """The bare loops and load clients of the bench build without warnings and say what they mean."""
 
+import resource
 import subprocess
 
 import pytest
 
 from bench import loads
-from bench.programs import CFLAGS, SOURCES
+from bench.programs import CFLAGS, SOURCES, load_client
+
+TICK_SECONDS = 0.02
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SOURCES.glob("*.c")))
@@ -16,7 +19,22 @@ def test_a_load_client_compiles_without_warnings(name, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def _children_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.parametrize("kind", ["recv", "sendfile", "answer"])
-def test_a_floor_reports_cpu_seconds(kind, tmp_path, monkeypatch):
+def test_a_floor_is_in_seconds_per_gb_or_million_of_what_its_process_used(kind, tmp_path,
+                                                                         monkeypatch):
+    """The loop's own account against the kernel's: at most all of it, and most of it."""
     monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))
-    assert 0 < loads.floor(kind, 1 << 17, 1 << 14, 20_000_000, tmp_path) < 1000
+    load_client("floor")
+    total = 10**8 if kind == "answer" else 100_000_000
+    before = _children_cpu_seconds()
+    floor = loads.floor(kind, 1 << 17, 1 << 14, total, tmp_path)
+    used = _children_cpu_seconds() - before
+    each = floor * (total / 10_000 / 1e6 if kind == "answer" else total / 1e9)
+    # The median of the runs, of which at least half took as much.
+    assert each * (loads.FLOOR_RUNS // 2 + 1) <= used + TICK_SECONDS
+    assert each >= used / loads.FLOOR_RUNS / 20

@@ -1,5 +1,7 @@
 """The Fetch answer read by hand says what the codec says."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,15 +82,49 @@ def test_every_version_is_read_as_the_codec_reads_it(version, topics):
 
 
 @given(topics=TOPICS, cut=st.integers(1, 50), noise=st.binary(max_size=20))
-def test_a_damaged_answer_is_refused_or_read_but_never_more(topics, cut, noise):
+def test_a_damaged_answer_is_refused_or_read_but_never_beyond_its_end(topics, cut, noise):
     frame = framed(build(topics), 16)
     damaged = bytes(frame.view)[:-cut] + noise
     broken = Frame(bytearray(damaged), len(damaged), BufferPool())
     broken.version = 16
     try:
-        fetch_answer.read(broken)
+        found = fetch_answer.read(broken)
     except ProtocolError:
-        pass
+        return
+    _lies_within(found, damaged)
+
+
+def _lies_within(found, damaged: bytes) -> None:
+    """Each partition takes bytes of its own: there are no more of them than fit, and no more
+    records."""
+    least = 2 + 4 + 8 * 3 + 4 + 4  # what a partition has in every version, its arrays left out
+    assert len(found.partitions) * least <= len(damaged)
+    assert sum(len(one.records) for one in found.partitions) <= len(damaged)
+    at = 0
+    for one in found.partitions:
+        # In the order of the answer, each from where the one before ended.
+        at = damaged.index(bytes(one.records), at) + len(one.records)
+        for pair in one.aborted:
+            assert struct.pack(">qq", *pair) in damaged
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
+def test_an_answer_that_was_cut_anywhere_is_refused(version):
+    """Whatever byte it ends after: there is none that it could do without."""
+    row = RESPONSE.PartitionData(
+        partition_index=1, records=b"r" * 20, high_watermark=7, last_stable_offset=7,
+        aborted_transactions=[RESPONSE.AbortedTransaction(producer_id=5, first_offset=3)])
+    if version >= 12:
+        row.current_leader.leader_id, row.current_leader.leader_epoch = 1, 2
+    name = {"topic_id": b"i" * 16} if version >= 13 else {"topic": "t"}
+    topic = RESPONSE.FetchableTopicResponse(partitions=[row], **name)
+    whole = bytes(framed(RESPONSE(responses=[topic]), version).view)
+    assert len(fetch_answer.read(framed(RESPONSE(responses=[topic]), version)).partitions) == 1
+    for size in range(len(whole)):
+        frame = Frame(bytearray(whole[:size]), size, BufferPool())
+        frame.version = version
+        with pytest.raises(ProtocolError):
+            fetch_answer.read(frame)
 
 
 def test_the_end_of_records_is_that_of_the_last_whole_batch():

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pylog.client import Admin, Consumer, TopicPartition, errors
+from pylog.client import Admin, Consumer, TopicPartition, commits, errors
 from tests.brokers import REPOSITORY
 from tests.client.support import collect, new_name, new_topic, poll_until, put, rows
 
@@ -105,6 +105,53 @@ def test_the_group_goes_on_where_a_member_committed(broker, join):
     first.close()
     second = join(group, [topic])
     assert collect(second, 70)[0].offset == 30
+
+
+@pytest.mark.parametrize("member", [True, False], ids=["member", "assigned"])
+def test_close_waits_for_the_commits_in_the_background(broker, join, member):
+    topic, group = new_topic(broker), new_name("g")
+    part = TopicPartition(topic, 0)
+    put(broker, topic, rows(100))
+    if member:
+        consumer = join(group, [topic], enable_auto_commit=False)
+        poll_until([consumer], lambda: shares(consumer) == [1], "the partition")
+    else:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group},
+                            enable_auto_commit=False)
+        consumer.assign([part])
+    done = []
+    for offset in range(1, 51):
+        consumer.commit_async({part: offset}, lambda given, failure: done.append(
+            (given[part].offset if failure is None else given[part], failure)))
+    consumer.close()
+    # Before the coordinator is known each is tried again by itself: the last is to count.
+    assert sorted(done) == [(offset, None) for offset in range(1, 51)]
+    with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
+        assert after.committed([part])[part].offset == 50
+
+
+def test_a_commit_that_is_tried_again_does_not_undo_a_later_one(broker, monkeypatch):
+    topic, group = new_topic(broker), new_name("g")
+    part, commit, tried = TopicPartition(topic, 0), commits.commit, []
+
+    async def failing_once(cluster, who, offsets):
+        tried.append(dict(offsets))
+        if len(tried) == 1:
+            raise errors.RetriableError("not now")
+        await commit(cluster, who, offsets)
+
+    monkeypatch.setattr(commits, "commit", failing_once)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group},
+                        enable_auto_commit=False)
+    consumer.assign([part])
+    done = []
+    for offset in (1, 2):
+        consumer.commit_async({part: offset}, lambda given, failure: done.append(
+            (given[part].offset, failure)))
+    consumer.close()
+    assert sorted(done) == [(1, None), (2, None)] and len(tried) == 3
+    with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
+        assert after.committed([part])[part].offset == 2
 
 
 def test_revoked_partitions_can_still_be_committed(broker, join):

@@ -1,6 +1,7 @@
 """The group state machine: single steps, and thousands of random schedules."""
 
 import random
+import struct
 from types import SimpleNamespace
 
 import pytest
@@ -233,6 +234,35 @@ def test_offsets_of_an_empty_group_expire_after_the_retention(machine):
     assert offsets.expire(machine.groups, machine.group) == 1
     assert "g" not in machine.groups.groups
     assert [value for _, value in machine.settle().log[-3:]] == [None] * 3
+    assert machine.groups.events["offset_expired"] == 2
+
+
+def test_offsets_that_a_live_group_is_not_subscribed_to_expire_after_the_retention(machine):
+    subscription = struct.pack(">hih1si", 0, 1, 1, b"t", -1)
+    machine.join("a", protocols=(("range", subscription),))
+    machine.run(300)
+    member = machine.answers["a"].member_id
+    machine.sync("s", member, 1, {member: b""})
+    assert machine.group.state == STABLE
+    machine.commit(5, member, 1)
+    machine.commit(6, member, 1, topic="left")
+    machine.clock.ms += 999
+    assert offsets.expire(machine.groups, machine.group) == 0
+    machine.clock.ms += 1
+    assert offsets.expire(machine.groups, machine.group) == 1
+    assert [topic for topic, _ in machine.group.offsets] == ["t"]
+
+
+def test_offsets_of_a_group_that_was_left_expire_a_retention_after_the_last_member(machine):
+    member, = machine.stable("a")
+    machine.commit(5, member, 1)
+    machine.run(600)
+    assert machine.heartbeat(member, 1) == 0
+    machine.groups.leave("g", [(member, None)])
+    machine.clock.ms += 999
+    assert offsets.expire(machine.groups, machine.group) == 0
+    machine.clock.ms += 1
+    assert offsets.expire(machine.groups, machine.group) == 1
 
 
 def test_offsets_of_a_live_group_do_not_expire(machine):
@@ -240,6 +270,23 @@ def test_offsets_of_a_live_group_do_not_expire(machine):
     machine.commit(5, member, 1)
     machine.clock.ms += 100_000
     assert offsets.expire(machine.groups, machine.group) == 0
+
+
+def test_a_group_is_described_with_its_protocol_only_while_it_is_stable(machine):
+    def described():
+        row = inventory.described(machine.groups, "g", 5)
+        return (row.group_state, row.protocol_type, row.protocol_data,
+                [(one.member_metadata, one.member_assignment) for one in row.members])
+
+    machine.join("a", protocols=(("range", b"asked"),))
+    assert described() == ("PreparingRebalance", "consumer", "", [(b"", b"")])
+    machine.run(300)
+    member = machine.answers["a"].member_id
+    assert described() == ("CompletingRebalance", "consumer", "", [(b"", b"")])
+    machine.sync("s", member, 1, {member: b"given"})
+    assert described() == ("Stable", "consumer", "range", [(b"asked", b"given")])
+    machine.groups.leave("g", [(member, None)])
+    assert described() == ("Empty", "consumer", "", [])
 
 
 def test_a_group_is_deleted_only_when_it_is_empty(machine):

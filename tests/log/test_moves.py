@@ -80,6 +80,16 @@ def test_a_moved_partition_has_the_same_records_and_goes_on(node, paths):
     assert node.logs.place("t", 0) == 0 and node.logs.get("t", 0).end_offset == 221
 
 
+def test_the_neighbours_of_a_moved_partition_stay_what_they_were(node):
+    node.create("wide", partitions=3)
+    before = [node.logs.get("wide", index) for index in range(3)]
+    node.logs.move("wide", 1, 1 - node.logs.place("wide", 1))
+    moved(node, "wide")
+    after = [node.logs.get("wide", index) for index in range(3)]
+    assert (after[0], after[2]) == (before[0], before[2]) and after[1] is not before[1]
+    assert node.logs.get("wide", 3) is None
+
+
 def test_settings_that_change_during_a_move_hold_after_it(node):
     append(node, "t", 1)
     node.logs.move("t", 0, 1)

@@ -108,6 +108,16 @@ def test_a_mark_that_is_not_the_last_stops_makes_the_start_look_at_the_files(tmp
     node.stop()
 
 
+def test_a_clean_stop_leaves_the_checksum_of_its_state(tmp_path):
+    Node(tmp_path).stop()
+    written = (tmp_path / "state.lmdb.sum").read_bytes()
+    node = Node(tmp_path)
+    assert not (tmp_path / "state.lmdb.sum").exists()
+    node.create("a")
+    node.stop()
+    assert (tmp_path / "state.lmdb.sum").read_bytes() not in (b"", written)
+
+
 def test_a_running_node_has_no_clean_mark(tmp_path):
     node = Node(tmp_path)
     node.stop()

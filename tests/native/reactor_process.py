@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
 SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
+    "sessions_units": ["sessions"],
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
                        "receive", "output", "frames", "reply", "iopool", "timing"],
 }

@@ -278,6 +278,21 @@ def test_a_bomb_is_stopped_at_its_cap():
 # ---- columns
 
 
+@pytest.mark.parametrize("first", [1024, 1025, 1030, 1100, 2049])
+def test_a_reader_that_remembers_a_size_grows_beyond_it_without_losing_a_value(first):
+    """After finish() the first room is what the last rows took, which is seldom whole bytes."""
+    def rows(count, salt):
+        return [(None if (i + salt) % 3 == 0 else b"k%d" % i, None if (i + salt) % 5 == 0 else b"v",
+                 NOW, [("h", None if i % 2 else b"x")]) for i in range(count)]
+
+    reader = ColumnReader()
+    reader.read(Fetched(build(rows(first, 0))), 1 << 30)
+    reader.finish()
+    wanted = rows(first * 3, 1)
+    reader.read(Fetched(build(wanted)), 1 << 30)
+    assert [row for _, row in column_rows(reader.finish())] == wanted
+
+
 def test_a_full_reader_goes_on_after_finish():
     data = build([(b"k", b"v" * 100, NOW, [])] * 10)
     fetched, reader, found = Fetched(data), ColumnReader(bytes_max=250), []

@@ -1,16 +1,21 @@
 """Both formats, Spark's own connector unmodified and ours, through the same questions."""
 
 import json
+import struct
+from contextlib import ExitStack
 
 import pytest
 
 from pylog.client import Admin, Producer, TopicPartition
 from spark import cluster
 from spark.records import Content
+from tests.brokers import Brokerd
 from tests.spark.topics import filled, sent, values
+from tests.wire.raw import CONTROL, TRANSACTIONAL, batch, record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 FORMATS = ["kafka", "pylog"]
+ABORT, COMMIT = 0, 1
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +75,54 @@ def test_times_bound_a_read_per_partition_too(spark, target, kind):
         count(**late)
 
 
+def _transactions(kafka, topic):
+    """One record committed and one aborted, by a producer of Kafka."""
+    with Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic}) as one:
+        one.init_transactions()
+        for commit in (False, True):
+            one.begin_transaction()
+            one.send(topic, b"v", partition=0)
+            one.flush()
+            (one.commit_transaction if commit else one.abort_transaction)()
+
+
+def _stored_transactions(brokerd, topic):
+    """The same in a stopped broker's files: pylog serves no transactions yet, but reads them."""
+    folder = brokerd.data_dir / f"{topic}-0"
+    [segment] = folder.glob("*.log")
+    brokerd.kill()
+    data, end = segment.read_bytes(), 50
+    for marker in (ABORT, COMMIT):
+        data += batch(base_offset=end, attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0,
+                      base_sequence=marker, leader_epoch=0)
+        data += batch([record(key=struct.pack(">hh", 0, marker), value=bytes(6))],
+                      base_offset=end + 1, attributes=TRANSACTIONAL | CONTROL, producer_id=9,
+                      producer_epoch=0, leader_epoch=0)
+        end += 2
+    for path in folder.iterdir():
+        if path.suffix in (".index", ".timeindex", ".snapshot", ".txnindex"):
+            path.unlink()
+    segment.write_bytes(data)
+    brokerd.start()
+
+
 @pytest.mark.parametrize("kind", FORMATS)
-def test_read_committed_hides_what_was_aborted(spark, target, kind, against):
+def test_read_committed_hides_what_was_aborted(spark, request, kind, against, tmp_path):
     topic = f"committed-{kind}"
-    filled(target.bootstrap, topic, Content(1), 100)
-    if against == "kafka":
-        with Producer({"bootstrap.servers": target.bootstrap, "transactional.id": topic}) as one:
-            one.init_transactions()
-            for commit in (False, True):
-                one.begin_transaction()
-                one.send(topic, b"v", partition=0)
-                one.flush()
-                (one.commit_transaction if commit else one.abort_transaction)()
+    with ExitStack() as stack:
+        if against == "kafka":
+            broker = request.getfixturevalue("kafka")
+        else:
+            broker = stack.enter_context(Brokerd(tmp_path))
+        filled(broker.bootstrap, topic, Content(1), 100)
+        (_transactions if against == "kafka" else _stored_transactions)(broker, topic)
 
-    def count(level):
-        return reader(spark, target, kind, subscribe=topic, kafka_isolation_level=level
-                      ).load().count()
+        def count(level):
+            return reader(spark, broker, kind, subscribe=topic, kafka_isolation_level=level
+                          ).load().count()
 
-    extra = against == "kafka"
-    assert count("read_committed") == 100 + extra
-    assert count("read_uncommitted") == 100 + 2 * extra
+        assert count("read_committed") == 101
+        assert count("read_uncommitted") == 102
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -129,6 +129,18 @@ def test_186_a_client_is_no_replica(target, connection, topic, replica_id):
     assert code in codes
 
 
+def test_179_what_is_unknown_is_told_with_the_answer_and_does_not_hasten_it(connection, topic):
+    cells = [(topic, [(0, BATCHES, 1000, -1), (9, 0, 1000, -1)]),
+             (unique("nowhere"), [(0, 0, 1000, -1)])]
+    body = raw.fetch_body(11, cells, wait_ms_max=1000, bytes_min=1)
+    connection.send(raw.frame(raw.header(raw.FETCH, 11, 1) + body))
+    assert connection.quiet(0.5)
+    connection.correlation_id = 1
+    answer = decode(raw.FETCH, 11, connection.answer(raw.FETCH, 11))
+    assert sorted(cell["error_code"] for row in answer["responses"]
+                  for cell in row["partitions"]) == [OK, UNKNOWN_TOPIC, UNKNOWN_TOPIC]
+
+
 def test_187_a_partition_named_three_times_is_answered_once(connection, topic):
     body = raw.fetch_body(11, [(topic, [(0, 0, 1000, -1)] * 3)])
     answer = decode(raw.FETCH, 11, connection.call(raw.FETCH, 11, body))

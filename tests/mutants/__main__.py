@@ -1,0 +1,59 @@
+"""`make mutants`: a sample of mutants of the code against its tests.
+
+Owns: nothing.
+Called by: make.
+Invariants: (1) the seed is told, and accepted back.
+"""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+from tests.mutants import parts, reports, runs
+from tests.mutants.trees import Tree
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """1 when fewer than --least of the mutants with a verdict were killed."""
+    given = _parser().parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
+    names = given.part or list(parts.PARTS)
+    sites = []
+    for number, name in enumerate(names):
+        count = given.count // len(names) + (number < given.count % len(names))
+        sites += [(name, site) for site in runs.sample(name, count, seed)]
+    if given.list:
+        for name, site in sites:
+            text = (parts.ROOT / site.path).read_text()
+            print(f"{name} {site.path}:{site.line(text)} {site.kind}\n{site.diff(text)}\n")
+        return 0
+    title = f"Mutants: --seed {seed} --count {given.count} " + " ".join(
+        f"--part {name}" for name in given.part or ())
+    print(title, flush=True)
+    runner = runs.Runner(Tree(parts.ROOT, given.tree), lambda line: print(line, flush=True),
+                         wide=not given.near)
+    runner.prepare()
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    found = runs.run(sites, runner, given.budget_seconds, lambda verdicts: given.out.write_text(
+        reports.report(verdicts, title, parts.ROOT)))
+    print(given.out.read_text())
+    return int(reports.share(found) < given.least)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make mutants", description=main.__doc__)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--count", type=int, default=20, help="mutants in all, shared by the parts")
+    parser.add_argument("--part", action="append", choices=list(parts.PARTS))
+    parser.add_argument("--budget-seconds", type=float, default=float("inf"))
+    parser.add_argument("--near", action="store_true", help="without the wider set of tests")
+    parser.add_argument("--least", type=float, default=0.85)
+    parser.add_argument("--list", action="store_true", help="only print the sample")
+    parser.add_argument("--tree", type=Path, help="where the copy is made (build/mutants)")
+    parser.add_argument("--out", type=Path, default=parts.ROOT / "build/mutants.md")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

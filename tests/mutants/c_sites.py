@@ -1,0 +1,113 @@
+"""Where a C file can be mutated: found in the text of its functions, without a parser.
+
+Owns: nothing.
+Called by: tests.mutants.runs.
+Invariants: (1) comments, strings, asserts and what lies outside functions are left alone.
+"""
+
+import re
+
+from tests.mutants.sites import COMPARISONS, Site, call_kind
+
+_HIDDEN = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+                     r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.S | re.M)
+_ASSERT = re.compile(r"\b(?:static_assert|assert|_Static_assert)\s*\(")
+_COMPARE = re.compile(r"(?<![<>=!+*/%&|^-])(<=|>=|==|!=|<|>)(?![<>=])")
+_STEP = re.compile(r" ([+-]) 1(?:u|U|L|l)*\b(?!\s*<<)")
+_ARITHMETIC = re.compile(r"(?<=[\w\])]) ([+-]) (?=[\w(])(?!1(?:u|U|L|l)*\b)")
+_LOGIC = re.compile(r"&&|\|\|")
+_IF = re.compile(r"\bif (?=\()")
+_NUMBER = re.compile(r"(?<![\w.])(\d+)(?=u?\b)(?![\w.])")
+_TRUTH = re.compile(r"\b(true|false)\b")
+_CALL = re.compile(r"^([ \t]+)((?:\(void\))?\b([a-z_]\w*)\((?:[^;{}]*)\));[ \t]*$", re.M)
+_CHECKED = re.compile(r"^([ \t]+)if \((!?[a-z_]\w*\([^;{}]*?\)(?: [!<>=]=? -?\w+)?)\) "
+                      r"(?:return|break|continue|goto)\b[^;{}]*;[ \t]*$", re.M)
+_QUIET = {"free", "memset", "assert", "return", "sizeof", "if", "while", "for", "switch",
+          "__atomic_thread_fence"}
+
+
+def sites(path: str, text: str) -> list[Site]:
+    """Every site of a file, in the order of kinds and of the text."""
+    code = _blanked(text)
+    inside = _functions(code)
+    found = [*_operators(path, code), *_conditions(path, code), *_values(path, code),
+             *_statements(path, code)]
+    return [site for site in found
+            if any(low < site.start and site.end <= high for low, high in inside)]
+
+
+def _blanked(text: str) -> str:
+    """Keeps (1): of the same length, but with blanks for what is no code."""
+    def blank(found: re.Match) -> str:
+        return re.sub(r"[^\n]", " ", found.group())
+
+    code = _HIDDEN.sub(blank, text)
+    for found in _ASSERT.finditer(code):
+        end = _closing(code, found.end() - 1)
+        code = code[:found.start()] + re.sub(r"[^\n]", " ", code[found.start():end]) + code[end:]
+    return code
+
+
+def _closing(code: str, at: int) -> int:
+    """The place after the bracket that closes the one at `at`."""
+    depth = 0
+    for place in range(at, len(code)):
+        if code[place] == "(":
+            depth += 1
+        elif code[place] == ")":
+            depth -= 1
+            if depth == 0:
+                return place + 1
+    return len(code)
+
+
+def _functions(code: str) -> list[tuple[int, int]]:
+    """The bodies of functions: from a line that ends in `) {` to the next `}` at its beginning."""
+    found = []
+    for head in re.finditer(r"^\w[^;{}=]*\)[^;{}=]*\{[ \t]*$", code, re.M):
+        end = code.find("\n}", head.end())
+        found.append((head.end(), len(code) if end < 0 else end))
+    for head in re.finditer(r"^\w[^;{}=\n]*\) \{ [^\n]* \}$", code, re.M):
+        found.append((head.start() + head.group().index("{"), head.end()))
+    return found
+
+
+def _operators(path: str, code: str):
+    for found in _COMPARE.finditer(code):
+        if found[1] in "<>" and code[found.end():found.end() + 1] not in " ":
+            continue  # an arrow or an include
+        yield Site(path, "comparison", *found.span(1), COMPARISONS[found[1]])
+    for found in _STEP.finditer(code):
+        yield Site(path, "off by one", *found.span(), "")
+    for found in _ARITHMETIC.finditer(code):
+        yield Site(path, "arithmetic", *found.span(1), "-" if found[1] == "+" else "+")
+
+
+def _conditions(path: str, code: str):
+    for found in _LOGIC.finditer(code):
+        yield Site(path, "condition", *found.span(), "||" if found.group() == "&&" else "&&")
+    for found in _IF.finditer(code):
+        end = _closing(code, found.end())
+        yield Site(path, "condition dropped", found.end(), end,
+                   f"(false && {code[found.end():end]})")
+
+
+def _values(path: str, code: str):
+    for found in _NUMBER.finditer(code):
+        if code[max(0, found.start() - 2):found.start()] in ("+ ", "- "):
+            continue  # off by one has it
+        yield Site(path, "constant", *found.span(1), str(int(found[1], 0) + 1)
+                   if found[1] == "0" or not found[1].startswith("0") else found[1])
+    for found in _TRUTH.finditer(code):
+        yield Site(path, "flag", *found.span(), "false" if found.group() == "true" else "true")
+
+
+def _statements(path: str, code: str):
+    for found in _CALL.finditer(code):
+        name = found[3]
+        if name in _QUIET or name.endswith("_free") or name.endswith("_lock"):
+            continue  # a leak or a hang tells nothing about the tests of behaviour
+        yield Site(path, call_kind(name), *found.span(2), "(void)0")
+    for found in _CHECKED.finditer(code):
+        start = found.start() + len(found[1])
+        yield Site(path, "ignored result", start, found.end(), f"(void)({found[2]});")

@@ -1,0 +1,99 @@
+"""Which files belong to a part of the code, and which tests watch it.
+
+Owns: nothing.
+Called by: tests.mutants.runs.
+Invariants: (1) of the tests that are near, those that share a word with a file come first.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+NEAR_MARKS = "not kafka and not memory and not spark and not slow"
+WIDE_MARKS = "not memory and not spark and not slow"
+KAFKA_MARKS = "kafka and " + WIDE_MARKS
+
+
+class Part(NamedTuple):
+    """files, near, wide: globs from the root of the tree. wide: what is run after what is near."""
+
+    files: tuple[str, ...]
+    near: tuple[str, ...]
+    wide: tuple[str, ...]
+
+
+_LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
+              "tests/native/test_recovery.py", "tests/native/test_witness.py",
+              "tests/native/test_damage*.py", "tests/native/test_cleaner.py",
+              "tests/native/test_index.py", "tests/log/test_*.py", "tests/durability/test_*.py")
+PARTS = {
+    "csrc-log": Part(
+        ("csrc/log_*.c", "csrc/segment*.c", "csrc/index.c", "csrc/producers.c", "csrc/epochs.c",
+         "csrc/witness.c", "csrc/flusher.c", "csrc/clean*.c"),
+        _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/test_consumer.py")),
+    "csrc-serve": Part(
+        ("csrc/serve.c", "csrc/produce.c", "csrc/fetch*.c", "csrc/sessions.c", "csrc/grants.c",
+         "csrc/quotas.c", "csrc/batch.c", "csrc/recode.c"),
+        ("tests/native/test_sessions.py", "tests/native/test_intake.py",
+         "tests/native/test_batch.py", "tests/wire/test_*.py"),
+        ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/test_*.py")),
+    "csrc-net": Part(
+        ("csrc/reactor.c", "csrc/connection.c", "csrc/listener.c", "csrc/requests.c",
+         "csrc/receive.c", "csrc/output.c", "csrc/input.c", "csrc/events.c", "csrc/mailbox.c",
+         "csrc/timers.c", "csrc/iopool.c", "csrc/control.c", "csrc/slab.c", "csrc/frames.c",
+         "csrc/reply.c", "csrc/peers.c", "csrc/slices.c"),
+        ("tests/native/test_reactor*.py", "tests/wire/test_framing.py",
+         "tests/wire/test_limits.py"),
+        ("tests/wire/test_*.py", "tests/native/test_metrics.py", "tests/test_broker.py")),
+    "coordinator": Part(
+        ("pylog/coordinator/*.py",),
+        ("tests/coordinator/test_*.py", "tests/wire/test_groups.py", "tests/api/test_groups.py",
+         "tests/api/test_offsets.py"),
+        ("tests/client/test_groups.py", "tests/clients/test_groups*.py", "tests/api/test_*.py",
+         "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
+    "metadata": Part(
+        ("pylog/metadata/*.py",),
+        ("tests/metadata/test_*.py", "tests/api/test_*.py"),
+        ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
+         "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",
+         "tests/durability/test_kill*.py", "tests/log/test_*.py")),
+    "log": Part(
+        ("pylog/log/*.py",),
+        ("tests/log/test_*.py", "tests/durability/test_*.py"),
+        ("tests/api/test_logdirs.py", "tests/api/test_effects.py", "tests/metadata/test_*.py",
+         "tests/wire/test_*.py")),
+    "client": Part(
+        ("pylog/client/*.py", "pylog/client/serialization/*.py"),
+        ("tests/client/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),
+}
+
+
+def files(part: str, root: Path = ROOT) -> list[str]:
+    return _found(root, PARTS[part].files)
+
+
+def _found(root: Path, globs: tuple[str, ...]) -> list[str]:
+    names: dict[str, None] = {}
+    for one in globs:
+        names.update(dict.fromkeys(str(path.relative_to(root)) for path in sorted(root.glob(one))))
+    return list(names)
+
+
+def _words(path: str) -> set[str]:
+    """The words of a file's stem, without their plural."""
+    words = re.split(r"[_\W]", Path(path).stem.removeprefix("test_"))
+    return {word.rstrip("s") for word in words} - {"", "log"} or {"log"}
+
+
+def near(part: str, path: str, root: Path = ROOT) -> list[str]:
+    """Test files to be run first. Keeps (1)."""
+    wanted = _words(path)
+    found = _found(root, PARTS[part].near)
+    return sorted(found, key=lambda name: -len(wanted & _words(name)))
+
+
+def wide(part: str, root: Path = ROOT) -> list[str]:
+    """Test files for what survives those that are near."""
+    before = set(_found(root, PARTS[part].near))
+    return [name for name in _found(root, PARTS[part].wide) if name not in before]

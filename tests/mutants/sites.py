@@ -1,0 +1,47 @@
+"""One small change of a source text, and what both languages' finders share.
+
+Owns: nothing.
+Called by: tests.mutants.c_sites, python_sites, runs.
+Invariants: (1) a change keeps the number of lines, so that lines in reports are those of the
+  source; (2) where a site lies depends on the text alone.
+"""
+
+import difflib
+import re
+from typing import NamedTuple
+
+COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+# What wakes another thread or task, by the words of its name.
+WAKES = re.compile(r"(^|_)(wake|post|signal|broadcast|ring|notify|tell|ask|poke|resume)($|_)"
+                   r"|^set$|^set_result$|notify")
+
+
+class Site(NamedTuple):
+    """text[start:end] becomes `new`."""
+
+    path: str
+    kind: str
+    start: int
+    end: int
+    new: str
+
+    def applied(self, text: str) -> str:
+        """The mutant. Keeps (1)."""
+        old = text[self.start:self.end]
+        lost = old.count("\n") - self.new.count("\n")
+        assert lost >= 0, self
+        return text[:self.start] + self.new + "\n" * lost + text[self.end:]
+
+    def line(self, text: str) -> int:
+        return text.count("\n", 0, self.start) + 1
+
+    def diff(self, text: str) -> str:
+        """Only the lines that differ."""
+        lines = difflib.unified_diff(text.splitlines(), self.applied(text).splitlines(),
+                                     lineterm="", n=0)
+        return "\n".join(line for line in lines
+                         if line[:1] in "+-" and not line.startswith(("+++", "---")))
+
+
+def call_kind(name: str) -> str:
+    return "removed wake-up" if WAKES.search(name) else "removed call"

@@ -1,0 +1,215 @@
+"""The mutation tool on a small tree: it kills what a test sees, and nothing else.
+
+A planted slip must be killed, an equivalent one must survive, and a test that fails by itself or
+now and then must not count as a kill.
+"""
+
+import subprocess
+import textwrap
+
+import pytest
+
+from tests.mutants import c_sites, parts, python_sites, reports, runs
+from tests.mutants.sites import Site
+from tests.mutants.trees import Tree
+
+C_SOURCE = """
+    /* if (a < b) removed(); */
+    enum { LIMIT = 7 };
+    static int helper(int n) { return n + 1; }
+    int wake(int n);
+    int ranked(int n, int low) {
+        assert(n < 100);
+        const char *text = "n < 3 && true";
+        if (n > low && text != 0) return helper(n) - 1;
+        if (wake(n) != 0) return -1;
+        wake(low);
+        return n + low + n;
+    }
+"""
+PYTHON_SOURCE = '''
+    """Docs with 1 < 2."""
+    LIMIT = 7
+
+
+    def ranked(n, low=0):
+        """More docs."""
+        assert n < 100
+        if n > low and not n == 5:
+            raise ValueError("é < 3")
+        log.info("n < %d", 3)
+        state.notify(n)
+        return n + low + 1
+'''
+TESTS = '''
+    import ctypes
+    import pathlib
+
+    from small_package import small
+
+    HERE = pathlib.Path(__file__).resolve().parent.parent
+    NATIVE = ctypes.CDLL(str(HERE / "small.so"))
+
+
+    def test_broken_in_any_case():
+        assert False
+
+
+    def test_now_and_then():
+        """Fails at each third run, whatever it runs on."""
+        counter = HERE / "counter"
+        runs = int(counter.read_text()) + 1 if counter.exists() else 1
+        counter.write_text(str(runs))
+        assert runs % 3
+
+
+    def test_python():
+        assert small.above(3) and not small.above(0)
+
+
+    def test_native():
+        assert NATIVE.twice(4) == 8
+'''
+SETUP = '''
+    import pathlib, subprocess
+
+    out = pathlib.Path("build/temp.x/csrc")
+    out.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["gcc", "-O2", "-fPIC", "-c", "csrc/small.c", "-o", out / "small.o"], check=True)
+    subprocess.run(["gcc", "-shared", out / "small.o", "-o", "small.so"], check=True)
+'''
+C_SMALL = "int twice(int n) {\n    int more = 0;\n    if (n > 1000000) more = 1;\n" \
+          "    return n + n + more;\n}\n"
+PYTHON_SMALL = "def above(n):\n    return n > 0\n"
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    root = tmp_path / "tree"
+    given = {"setup.py": SETUP, "tests/test_small.py": TESTS, "csrc/small.c": C_SMALL,
+             "small_package/small.py": PYTHON_SMALL,
+             "small_package/__init__.py": "", ".gitignore": "build/\n*.so\n"}
+    for name, text in given.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(textwrap.dedent(text))
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    monkeypatch.setattr(parts, "PARTS", {
+        "small": parts.Part(("csrc/*.c", "small_package/*.py"), ("tests/test_*.py",), ())})
+    return root
+
+
+@pytest.fixture
+def judge(tree, monkeypatch):
+    # Other plugins cost each of the many starts a second.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_timeout")
+    runner = runs.Runner(Tree(tree), wide=False)
+    runner.prepare()
+
+    def judged(path: str, old: str, new: str) -> runs.Verdict:
+        text = (tree / path).read_text()
+        assert text.count(old) == 1
+        site = Site(path, "planted", text.index(old), text.index(old) + len(old), new)
+        return runner.judge("small", site)
+
+    return judged
+
+
+def test_a_slip_that_a_test_sees_is_killed_by_it(judge):
+    for path, old, new, test in (("csrc/small.c", "n + n", "n + 1", "test_native"),
+                                 ("small_package/small.py", "> 0", ">= 0", "test_python")):
+        verdict = judge(path, old, new)
+        assert (verdict.what, verdict.by) == ("killed", f"tests/test_small.py::{test}")
+
+
+def test_what_no_test_can_see_survives_and_the_same_code_is_told(judge):
+    assert judge("small_package/small.py", "n > 0", "n >= 1").what == "survived"
+    assert judge("csrc/small.c", "> 1000000", "> 1000001").what == "survived"
+    assert judge("csrc/small.c", "n + n", "2 * n").what == "same code"
+    assert judge("small_package/small.py", "n > 0", "(n > 0)").what == "same code"
+
+
+def test_what_does_not_build_is_stillborn_and_the_next_one_is_judged(judge, tree):
+    assert judge("csrc/small.c", "n + n", "n n").what == "stillborn"
+    assert judge("small_package/small.py", "n > 0", "n >").what == "stillborn"
+    assert judge("csrc/small.c", "n + n", "n - n").what == "killed"
+    copy = tree / "build/mutants"
+    assert (copy / "csrc/small.c").read_text() == C_SMALL
+    assert (copy / "small_package/small.py").read_text() == PYTHON_SMALL
+
+
+def test_the_report_counts_what_has_a_verdict(tree):
+    site = Site("small_package/small.py", "comparison", PYTHON_SMALL.index(">"),
+                PYTHON_SMALL.index(">") + 1, ">=")
+    verdicts = [runs.Verdict("small", site, what, by, 1.0) for what, by in (
+        ("killed", "tests/a.py::one"), ("killed", "b"), ("killed", "c"), ("survived", ""),
+        ("same code", ""), ("stillborn", "x | y"), ("not run", ""))]
+    assert reports.share(verdicts) == 0.75
+    text = reports.report(verdicts, "Mutants", tree)
+    assert "| small | 3 | 1 | 1 | 1 | 0 | 1 | 75% |" in text
+    assert "| small_package/small.py:2 | comparison | killed | tests/a.py::one |" in text
+    assert "```diff\n-    return n > 0\n+    return n >= 0\n```" in text
+
+
+def _changes(finder, source: str) -> set[tuple[str, str]]:
+    text = textwrap.dedent(source)
+    found = set()
+    for site in finder.sites("x", text):
+        mutant = site.applied(text)
+        assert mutant.count("\n") == text.count("\n") and mutant != text
+        found.add((site.kind, site.diff(text).partition("\n+")[2].strip()))
+    return found
+
+
+def test_sites_of_c_are_code_in_functions():
+    assert _changes(c_sites, C_SOURCE) == {
+        ("off by one", "static int helper(int n) { return n; }"),
+        ("comparison", "if (n >= low && text != 0) return helper(n) - 1;"),
+        ("comparison", "if (n > low && text == 0) return helper(n) - 1;"),
+        ("condition", "if (n > low || text != 0) return helper(n) - 1;"),
+        ("condition dropped", "if (false && (n > low && text != 0)) return helper(n) - 1;"),
+        ("off by one", "if (n > low && text != 0) return helper(n);"),
+        ("constant", "if (n > low && text != 1) return helper(n) - 1;"),
+        ("comparison", "if (wake(n) == 0) return -1;"),
+        ("condition dropped", "if (false && (wake(n) != 0)) return -1;"),
+        ("constant", "if (wake(n) != 1) return -1;"),
+        ("constant", "if (wake(n) != 0) return -2;"),
+        ("ignored result", "(void)(wake(n) != 0);"),
+        ("removed wake-up", "(void)0;"),
+        ("arithmetic", "return n - low + n;"), ("arithmetic", "return n + low - n;"),
+    }
+
+
+def test_sites_of_python_are_code_in_functions():
+    assert _changes(python_sites, PYTHON_SOURCE) == {
+        ("constant", "def ranked(n, low=1):"),
+        ("comparison", "if n >= low and not n == 5:"),
+        ("comparison", "if n > low and not n != 5:"),
+        ("condition", "if n > low or not n == 5:"),
+        ("condition", "if n > low and (n == 5):"),
+        ("condition dropped", "if False and (n > low and not n == 5):"),
+        ("constant", "if n > low and not n == 6:"),
+        ("ignored error", "pass"), ("removed wake-up", "pass"),
+        ("arithmetic", "return n - low + 1"), ("off by one", "return n + low"),
+        ("constant", "return n + low + 2"),
+    }
+
+
+def test_every_part_has_files_sites_and_tests():
+    for part in parts.PARTS:
+        sites = runs.all_sites(part)
+        assert len(sites) > 100, part
+        for path in parts.files(part):
+            assert parts.near(part, path) and parts.wide(part)
+
+
+def test_a_sample_follows_from_its_seed():
+    first, again = runs.sample("csrc-net", 40, 7), runs.sample("csrc-net", 40, 7)
+    assert first == again != runs.sample("csrc-net", 40, 8)
+    assert len(set(first)) == 40 and len({site.kind for site in first}) >= 8
+
+
+def test_the_tests_that_share_a_word_with_a_file_come_first():
+    near = parts.near("csrc-log", "csrc/log_flush.c")
+    assert near[0] == "tests/native/test_flushes.py" or "flush" in near[0]
+    assert "witness" in parts.near("csrc-log", "csrc/witness.c")[0]

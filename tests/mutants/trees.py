@@ -1,0 +1,160 @@
+"""A copy of the source tree with build products of its own, in which mutants are built and tested.
+
+Owns: build/mutants below the root.
+Called by: tests.mutants.runs.
+Invariants: (1) before each mutant the copy is the tree; (2) a file that changed has a new time
+  stamp, so that no object of a mutant outlives it; (3) only processes that were started here are
+  ended.
+"""
+
+import ast
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.sites import Site
+
+BUILD_SECONDS_MAX = 900
+ENVIRONMENT = {"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1",
+               "CC": os.environ.get("CC") or ("ccache gcc" if shutil.which("ccache") else "gcc")}
+_NODE = re.compile(r"\b(tests/[\w/]+\.py::[^\s:]+(?:::[^\s:]+)*(?:\[[^\n]*?\])?)(?=\s|$)")
+
+
+class Ran(NamedTuple):
+    """How pytest ended: "passed", "failed", "crashed" or "late"; which test it was at."""
+
+    how: str
+    test: str
+    seconds: float
+    failed: tuple[str, ...] = ()
+
+
+class Tree:
+    """The copy. root: what it is a copy of."""
+
+    def __init__(self, root: Path, at: Path | None = None):
+        self.root = root
+        self.at = at or root / "build/mutants"
+        self._objects: dict[str, bytes] = {}
+
+    def refresh(self) -> None:
+        """Makes the copy the tree. Keeps (1) and (2)."""
+        fresh = not self.at.exists()
+        listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=self.root,
+                                check=True, capture_output=True, text=True).stdout
+        names = {name for name in listed.split("\0") if name and (self.root / name).is_file()}
+        if fresh:
+            names |= self._products()
+        for name in sorted(names):
+            source, target = self.root / name, self.at / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                shutil.copy2(source, target)
+            elif source.read_bytes() != target.read_bytes():
+                target.write_bytes(source.read_bytes())
+        for path in [*self.at.glob("csrc/*.[ch]"), *self.at.glob("pylog/**/*.py"),
+                     *self.at.glob("tests/**/*.py")]:
+            if not (self.root / path.relative_to(self.at)).exists():
+                path.unlink()
+
+    def _products(self) -> set[str]:
+        """What is built already need not be built again."""
+        paths = [*self.root.glob("build/temp.*/**/*"), *self.root.glob("pylog/_native/*.so"),
+                 *self.root.glob("pylog/_native/*.c")]
+        return {str(path.relative_to(self.root)) for path in paths if path.is_file()}
+
+    def build(self) -> str:
+        """The compiler's complaint, "" when it built."""
+        done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+                              cwd=self.at, env={**os.environ, **ENVIRONMENT}, text=True,
+                              capture_output=True, timeout=BUILD_SECONDS_MAX)
+        return "" if done.returncode == 0 else done.stderr[-2000:] or "not built"
+
+    def put(self, path: str, text: str) -> None:
+        """Keeps (2)."""
+        (self.at / path).write_text(text)
+
+    def restore(self, path: str) -> None:
+        self.put(path, (self.root / path).read_text())
+
+    def mutate(self, site: Site) -> str:
+        """Puts a mutant in and builds it. "", "stillborn: ..." or "same code"."""
+        text = (self.root / site.path).read_text()
+        mutant = site.applied(text)
+        if site.path.endswith(".py"):
+            try:
+                tree = ast.parse(mutant)
+            except SyntaxError as broken:
+                return f"stillborn: {broken.msg}"
+            self.put(site.path, mutant)
+            return "same code" if ast.dump(tree) == ast.dump(ast.parse(text)) else ""
+        before = self._object(site.path)
+        self.put(site.path, mutant)
+        complaint = self.build()
+        if complaint:
+            return "stillborn: " + (complaint.strip().splitlines() or ["?"])[-1]
+        return "same code" if self._stripped(site.path) == before else ""
+
+    def _object(self, path: str) -> bytes:
+        """The code of the file itself; built at the first call."""
+        if path not in self._objects:
+            self.restore(path)
+            complaint = self.build()
+            assert not complaint, complaint
+            self._objects[path] = self._stripped(path)
+        return self._objects[path]
+
+    def _stripped(self, path: str) -> bytes:
+        """What gcc made of a source, without line numbers."""
+        [built] = self.at.glob("build/temp.*/" + path.removesuffix(".c") + ".o")
+        with tempfile.NamedTemporaryFile(suffix=".o") as out:
+            subprocess.run(["objcopy", "--strip-debug", str(built), out.name], check=True)
+            return Path(out.name).read_bytes()
+
+    def test(self, files: list[str], marks: str, seconds_max: float, *,
+             first: bool = True, timeout_s: int = 60, without: tuple[str, ...] = ()) -> Ran:
+        """Runs tests of the copy, in this order, to the first failure or all of them."""
+        command = [sys.executable, "-m", "pytest", "-v", "-rfE", "-p", "no:cacheprovider", "-p",
+                   "no:randomly", "--tb=no", "-m", marks, f"--timeout={timeout_s}",
+                   *(["-x"] if first else []), *[f"--deselect={one}" for one in without], *files]
+        began_s = time.monotonic()
+        with tempfile.TemporaryFile("w+") as out:
+            process = subprocess.Popen(command, cwd=self.at, stdout=out, stderr=out,
+                                       env={**os.environ, **ENVIRONMENT}, start_new_session=True)
+            late = False
+            try:
+                process.wait(seconds_max)
+            except subprocess.TimeoutExpired:
+                late = True
+            finally:
+                # Keeps (3): its session, with the brokers that its tests left behind.
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+                process.wait()
+            out.seek(0)
+            text = out.read()
+        return _read(text, process.returncode, late, time.monotonic() - began_s)
+
+
+def _read(text: str, code: int, late: bool, seconds: float) -> Ran:
+    nodes = _NODE.findall(text)
+    last = nodes[-1] if nodes else ""
+    failed = tuple(dict.fromkeys(
+        found[1] for found in re.finditer(r"^(?:FAILED|ERROR) (tests/\S+(?:\[[^\n]*?\])?)(?: - |$)",
+                                          text, re.M)))
+    if late:
+        return Ran("late", last, seconds)
+    if code in (0, 5):
+        return Ran("passed", "", seconds)
+    if code in (1, 2) and failed:
+        return Ran("failed", failed[0], seconds, failed)
+    return Ran("crashed", last, seconds)

@@ -1,0 +1,228 @@
+/* Fetch sessions under a clock of the test's own: age, slots, room, and sets against a plain list.
+ * Exit 0, or 1 with a line on stderr. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sessions.h"
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { OK = 0, NOT_FOUND = 70, BAD_EPOCH = 71, OTHER_KIND = 106, PRINCIPAL = 7, SLOTS = 3 };
+
+static uint32_t state;
+static uint32_t draw(uint32_t below) {
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % below;
+}
+
+static void fill(struct fetch_set *set, bool by_id, int32_t partitions) {
+    static const uint8_t key[16] = "sixteen letters";
+    fetch_set_init(set, by_id);
+    for (int32_t i = 0; i < partitions; i++)
+        CHECK(fetch_set_part(set, key, sizeof key, i, true) != NULL);
+}
+
+/* An idle session of so many partitions; its id, 0 when there is none to be had. */
+static int32_t begin(struct sessions *s, int32_t partitions, int64_t now_ms) {
+    struct fetch_set set;
+    fill(&set, false, partitions);
+    struct session *e = sessions_create(s, &set, PRINCIPAL, draw(1 << 24), now_ms);
+    fetch_set_clear(&set);
+    if (e == NULL) return 0;
+    sessions_return(s, e, now_ms);
+    return e->id;
+}
+
+static int16_t use(struct sessions *s, int32_t id, int32_t epoch, int64_t now_ms) {
+    struct session *e = NULL;
+    int16_t error = sessions_acquire(s, id, epoch, false, PRINCIPAL, &e);
+    if (error == OK) sessions_return(s, e, now_ms);
+    return error;
+}
+
+static void the_session_that_was_idle_for_longest_makes_room_and_no_other(void) {
+    struct sessions *s = sessions_new(SLOTS);
+    int32_t id[SLOTS];
+    for (int i = 0; i < SLOTS; i++) CHECK((id[i] = begin(s, 1, i)) != 0);
+    CHECK(begin(s, 1, SESSION_IDLE_MS) == 0); /* not yet: the first is idle for exactly the limit */
+    CHECK(sessions_count(s) == SLOTS);
+    CHECK(use(s, id[0], 1, 10) == OK); /* now the second is the oldest */
+    CHECK(begin(s, 1, SESSION_IDLE_MS + 1) == 0);
+    CHECK(begin(s, 1, SESSION_IDLE_MS + 2) != 0);
+    CHECK(sessions_count(s) == SLOTS);
+    CHECK(use(s, id[1], 1, 20) == NOT_FOUND);
+    CHECK(use(s, id[2], 1, 20) == OK && use(s, id[0], 2, 20) == OK);
+    sessions_free(s);
+}
+
+static void the_newest_of_the_idle_ones_stays_when_all_others_go(void) {
+    struct sessions *s = sessions_new(SLOTS);
+    int32_t first = begin(s, 1, 0), second = begin(s, 1, 0), third = begin(s, 1, 1);
+    sessions_expire(s, SESSION_IDLE_MS);
+    CHECK(sessions_count(s) == 3);
+    sessions_expire(s, SESSION_IDLE_MS + 1);
+    CHECK(sessions_count(s) == 1);
+    CHECK(use(s, first, 1, 2) == NOT_FOUND && use(s, second, 1, 2) == NOT_FOUND);
+    CHECK(use(s, third, 1, 2) == OK);
+    sessions_expire(s, SESSION_IDLE_MS * 2);
+    CHECK(sessions_count(s) == 0);
+    sessions_free(s);
+}
+
+static void a_session_that_a_request_holds_grows_no_older(void) {
+    struct sessions *s = sessions_new(SLOTS);
+    int32_t id = begin(s, 1, 0);
+    struct session *held = NULL;
+    CHECK(sessions_acquire(s, id, 1, false, PRINCIPAL, &held) == OK);
+    sessions_expire(s, SESSION_IDLE_MS * 10);
+    CHECK(sessions_count(s) == 1 && !held->dead);
+    sessions_return(s, held, SESSION_IDLE_MS * 10);
+    sessions_expire(s, SESSION_IDLE_MS * 11);
+    CHECK(sessions_count(s) == 1);
+    /* Whose clock is behind another's is as old as the other. */
+    CHECK(sessions_acquire(s, id, 2, false, PRINCIPAL, &held) == OK);
+    CHECK(begin(s, 1, SESSION_IDLE_MS * 11) != 0);
+    sessions_return(s, held, SESSION_IDLE_MS * 11 - 5);
+    sessions_expire(s, SESSION_IDLE_MS * 12);
+    CHECK(sessions_count(s) == 2);
+    sessions_free(s);
+}
+
+static void all_sessions_together_stay_below_their_limit(void) {
+    struct sessions *s = sessions_new(1000);
+    int32_t partitions = 0, count = 0, last = 0, id;
+    while ((id = begin(s, 100000, 0)) != 0) {
+        last = id;
+        partitions += 100000;
+        CHECK(++count < 100);
+    }
+    CHECK(partitions >= 400000);
+    CHECK((size_t)partitions * sizeof(struct fetch_part) <= SESSIONS_BYTES_MAX);
+    CHECK(begin(s, 100, 0) != 0); /* what is small still finds room */
+    struct session *grown = NULL;
+    CHECK(sessions_acquire(s, last, 1, false, PRINCIPAL, &grown) == OK);
+    static const uint8_t other[4] = "next";
+    for (int32_t i = 0; i < 100000; i++)
+        CHECK(fetch_set_part(&grown->set, other, sizeof other, i, true) != NULL);
+    CHECK(fetch_set_part(&grown->set, other, sizeof other, 100000, true) == NULL);
+    CHECK(!sessions_resize(s, grown, 0));
+    sessions_close(s, last, PRINCIPAL);
+    sessions_return(s, grown, 0);
+    CHECK((id = begin(s, 100000, 0)) != 0); /* its room is free again */
+    CHECK(begin(s, 100000, 0) == 0);
+    CHECK(sessions_acquire(s, id, 1, false, PRINCIPAL, &grown) == OK);
+    while (grown->set.count > 10) fetch_set_remove(&grown->set, grown->set.first);
+    CHECK(sessions_resize(s, grown, 0));
+    sessions_return(s, grown, 0);
+    CHECK(begin(s, 50000, 0) != 0); /* and what a session forgets */
+    CHECK(begin(s, 100000, SESSION_IDLE_MS + 1) != 0 && sessions_count(s) == 1);
+    sessions_free(s);
+}
+
+static void who_may_use_a_session_and_when(void) {
+    struct sessions *s = sessions_new(SLOTS);
+    struct session *e = NULL, *again = NULL;
+    struct fetch_set set;
+    fill(&set, true, 1);
+    e = sessions_create(s, &set, PRINCIPAL, 0, 0);
+    CHECK(e != NULL && e->id > 0 && set.count == 0 && e->set.count == 1);
+    CHECK(sessions_acquire(s, e->id, 1, true, PRINCIPAL, &again) == BAD_EPOCH); /* busy */
+    sessions_return(s, e, 0);
+    CHECK(sessions_acquire(s, e->id, 1, true, PRINCIPAL + 1, &again) == NOT_FOUND);
+    CHECK(sessions_acquire(s, e->id, 2, true, PRINCIPAL, &again) == BAD_EPOCH);
+    CHECK(sessions_acquire(s, e->id, 1, false, PRINCIPAL, &again) == OTHER_KIND);
+    e->epoch = INT32_MAX;
+    CHECK(sessions_acquire(s, e->id, INT32_MAX, true, PRINCIPAL, &again) == OK && again == e);
+    sessions_close(s, e->id, PRINCIPAL + 1);
+    CHECK(!e->dead);
+    sessions_return(s, e, 0);
+    CHECK(e->epoch == 1); /* 0 would begin anew */
+    CHECK(sessions_acquire(s, e->id, 1, true, PRINCIPAL, &again) == OK);
+    int32_t id = e->id;
+    sessions_close(s, id, PRINCIPAL);
+    CHECK(e->dead && sessions_count(s) == 0 && e->set.count == 1);
+    sessions_return(s, e, 0); /* frees it, which the sanitizer sees */
+    CHECK(use(s, id, 2, 0) == NOT_FOUND);
+    sessions_free(s);
+}
+
+enum { KEYS = 6, PARTITIONS = 20 };
+
+/* What a set should be: (key, partition) in order. */
+struct model {
+    uint32_t keys[KEYS * PARTITIONS], count;
+    int32_t partitions[KEYS * PARTITIONS];
+};
+
+static int model_find(const struct model *m, uint32_t key, int32_t partition) {
+    for (uint32_t i = 0; i < m->count; i++)
+        if (m->keys[i] == key && m->partitions[i] == partition) return (int)i;
+    return -1;
+}
+
+static void model_remove(struct model *m, int at) {
+    for (uint32_t i = (uint32_t)at + 1; i < m->count; i++) {
+        m->keys[i - 1] = m->keys[i];
+        m->partitions[i - 1] = m->partitions[i];
+    }
+    m->count--;
+}
+
+static void model_append(struct model *m, uint32_t key, int32_t partition) {
+    m->keys[m->count] = key;
+    m->partitions[m->count++] = partition;
+}
+
+static void a_set_agrees_with_a_list(void) {
+    static const char *names[KEYS] = {"a", "b", "ab", "aa", "", "abc"};
+    struct fetch_set set;
+    struct model model = {.count = 0};
+    fetch_set_init(&set, false);
+    for (int step = 0; step < 50000; step++) {
+        uint32_t key = draw(KEYS), len = (uint32_t)strlen(names[key]);
+        int32_t partition = (int32_t)draw(PARTITIONS);
+        int at = model_find(&model, key, partition);
+        uint32_t what = draw(4);
+        struct fetch_part *p =
+            fetch_set_part(&set, (const uint8_t *)names[key], len, partition, what == 0);
+        if (what == 0 && at < 0) model_append(&model, key, partition);
+        CHECK((p != NULL) == (at >= 0 || what == 0));
+        if (at >= 0 && what == 1) {
+            fetch_set_remove(&set, p);
+            model_remove(&model, at);
+        } else if (at >= 0 && what == 2) {
+            fetch_set_move_to_end(&set, p);
+            model_remove(&model, at);
+            model_append(&model, key, partition);
+        }
+        uint32_t i = 0;
+        for (p = set.first; p != NULL; p = p->next, i++) {
+            CHECK(i < model.count && p->partition == model.partitions[i]);
+            CHECK(p->key->len == strlen(names[model.keys[i]]));
+            CHECK(memcmp(p->key->bytes, names[model.keys[i]], p->key->len) == 0);
+            CHECK(p->next != NULL ? p->next->prev == p : set.last == p);
+        }
+        CHECK(i == model.count && i == set.count);
+    }
+    fetch_set_clear(&set); /* asserts that its bytes were counted well */
+    CHECK(set.bytes == 0 && set.count == 0);
+}
+
+int main(int argc, char **argv) {
+    state = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
+    the_session_that_was_idle_for_longest_makes_room_and_no_other();
+    the_newest_of_the_idle_ones_stays_when_all_others_go();
+    a_session_that_a_request_holds_grows_no_older();
+    all_sessions_together_stay_below_their_limit();
+    who_may_use_a_session_and_when();
+    a_set_agrees_with_a_list();
+    puts("ok");
+    return 0;
+}
