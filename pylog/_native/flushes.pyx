@@ -21,9 +21,10 @@ cdef enum:
     ROOM_PER_SLOT = 4
 
 
-# no_gc_clear: __dealloc__ needs the logs of what still waits (2).
+# No GC here: clearing a cycle's fields in any order would empty `logs`, and free one of them, before
+# __dealloc__ takes back what still waits (2). Nothing that it holds leads back to it.
 @cython.final
-@cython.no_gc_clear
+@cython.no_gc
 cdef class FlushWaits:
     """Slots 0 to count - 1. fileno() is readable when take() has something to tell."""
 

@@ -1,5 +1,6 @@
 """Waits for the disk that one descriptor tells: each slot once, whatever log it waits for next."""
 
+import gc
 import select
 
 import pytest
@@ -53,6 +54,24 @@ def test_waits_that_nobody_took_keep_no_log(directory):
     waits = FlushWaits(1)
     assert not waits.wait(0, one, 10)
     del waits
+    one.append(make(1), NOW)
+    one.flush()
+    one.close(NOW)
+
+
+def test_waits_that_go_with_a_cycle_of_objects_leave_their_logs(directory):
+    one = opened(directory)
+    for number in range(1, 30):
+        waits = FlushWaits(1)
+        assert not waits.wait(0, one, 10)
+        # What holds them holds the log too, and itself.
+        cycle = {"waits": waits, "log": opened(directory, partition=number)}
+        cycle["cycle"] = cycle
+        other = FlushWaits(1)
+        assert not other.wait(0, cycle["log"], 10)
+        cycle["other"] = other
+        del waits, other, cycle
+        gc.collect()
     one.append(make(1), NOW)
     one.flush()
     one.close(NOW)
