@@ -145,22 +145,20 @@ def delete_groups(broker, context, request):
     rows = []
     for group_id in dict.fromkeys(request.groups_names):
         shard, error = broker.groups.shard_of(group_id)
-        if shard is not None:
+        pending = Pending(lambda code: code)
+        if shard is None:
+            pending.refuse(error)
+        else:
             error = inventory.delete(shard.groups, group_id)
-            broker.groups.settle(shard)
-        rows.append((shard, new.DeletableGroupResult(group_id=group_id, error_code=error)))
+            broker.groups.settled(shard, pending, error)
+        rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
     return _deleted(rows)
 
 
 async def _deleted(rows):
     """The answer, once every group's tombstones are durable."""
-    for shard, row in rows:
-        if shard is not None and row.error_code == ErrorCode.NONE:
-            def refusal(error):
-                return error
-            pending = Pending(refusal)
-            shard.journal.after(pending, ErrorCode.NONE)
-            row.error_code = await pending
+    for pending, row in rows:
+        row.error_code = await pending
     return messages.DeleteGroupsResponse(results=[row for _, row in rows])
 
 
