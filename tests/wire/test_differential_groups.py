@@ -15,9 +15,9 @@ import uuid
 import pytest
 
 from tests.wire import raw
-from tests.wire.messages import decode, encode
+from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Closed, Connection
-from tests.wire.sides import Side, differences
+from tests.wire.sides import Side, compare, differences
 from tests.wire.test_groups import (
     BROKER_SETTINGS,
     COMMIT,
@@ -33,6 +33,8 @@ from tests.wire.test_groups import (
     OK,
     SYNC,
     Talk,
+    _commit_fields,
+    _join_fields,
 )
 
 __all__ = ["BROKER_SETTINGS"]
@@ -384,6 +386,93 @@ class WalkSide(Side):
         super().close()
         if "_quiet" in self.__dict__:
             self._quiet.close()
+
+
+def _unknown(side: Side) -> None:
+    """Groups and members that are not there."""
+    talk, topic = Talk(side, "unknown"), side.topic("topic")
+    nobody = side.name("nobody")
+    row = {"member_id": "strange", "group_instance_id": None, "reason": None}
+    for version in range(6):
+        talk(f"leave {version}", LEAVE, version, group_id=nobody, member_id="strange",
+             members=[row, {**row, "member_id": "", "group_instance_id": "one"}, row])
+        for name in ("protocol_type", "protocol_name"):
+            for group in (nobody, ""):
+                shown = "a group" if group else "none"
+                talk(f"sync {version} of {shown} without {name}", SYNC, version, **{
+                    "group_id": group, "generation_id": 1, "member_id": "strange",
+                    "protocol_type": "consumer", "protocol_name": "range", "assignments": [],
+                    name: None})
+    for version in range(2, 10):
+        for generation in (-1, 0, 7):
+            talk(f"commit {version} of generation {generation}", COMMIT, version, **_commit_fields(
+                f"{nobody}-{version}" if generation < 0 else nobody, topic, 1, "", generation))
+    talk("commit to the group without a name", COMMIT, 8, **_commit_fields("", topic))
+    for version in range(5):
+        talk(f"heartbeat {version}", HEARTBEAT, version, group_id="", generation_id=1,
+             member_id="strange")
+    talk("leave the group without a name", LEAVE, 5, group_id="", members=[row])
+    talk("delete the group without a name", DELETE, 2, groups_names=[""])
+
+
+def test_groups_and_members_that_are_not_there_are_answered_as_by_kafka(kafka, target):
+    compare(kafka, target, _unknown)
+
+
+def _tied(side: Side, version: int) -> None:
+    """Two static members want another protocol each; one comes back, and then the other."""
+    walk = Walk(side, 0)
+    ids = ["", ""]
+    likes = (("range", "sticky"), ("sticky", "range"))
+
+    def fields(at: int, member: str) -> dict:
+        return _join_fields(walk.group, member, group_instance_id=f"instance {at}",
+                            rebalance_timeout=60_000, session_timeout=60_000, protocols=[
+                                {"name": name, "metadata": b"m"} for name in likes[at]])
+
+    def joined(at: int, answer: dict) -> int:
+        ids[at] = answer["member_id"]
+        return answer["generation_id"]
+
+    joined(0, ask(side.connection, JOIN, version, **fields(0, "")))
+    first, second = walk.members[:2]
+    second.send(JOIN, version, **fields(1, ""))
+    time.sleep(PENDING_S)
+    first.send(JOIN, version, **fields(0, ids[0]))
+    answers = [first.answer(WAIT_S), second.answer(WAIT_S)]
+    generation = [joined(at, answer) for at, answer in enumerate(answers)][0]
+    chosen = answers[0]["protocol_name"]
+    for member, at in ((second, 1), (first, 0)):
+        member.send(SYNC, 5, group_id=walk.group, generation_id=generation, member_id=ids[at],
+                    group_instance_id=f"instance {at}", protocol_type="consumer",
+                    protocol_name=chosen, assignments=[
+                        {"member_id": id_, "assignment": b"x"} for id_ in ids])
+    for member in (first, second):
+        assert member.answer(WAIT_S)["error_code"] == OK
+    for at in (1, 0, 1):
+        before = ids[at]
+        back = ask(side.connection, JOIN, version, **fields(at, ""))
+        joined(at, back)
+        told = ask(side.connection, HEARTBEAT, 4, group_id=walk.group, member_id=ids[at],
+                   generation_id=generation, group_instance_id=f"instance {at}")
+        side.note(f"{at} is back", (
+            back["error_code"], back["generation_id"], back["protocol_name"] == chosen,
+            ids[at] != before, len(back["members"]), told))
+        side.note("described", walk.side.describe(walk.group)["group_state"])
+    walk.close()
+
+
+@pytest.mark.parametrize("version", [5, 9])
+def test_a_static_member_that_comes_back_while_votes_tie_is_no_reason_to_rebalance(
+        kafka, target, version):
+    collected = []
+    for broker in (kafka, target):
+        side = WalkSide(broker)
+        _tied(side, version)
+        side.close()
+        collected.append(side.answers)
+    assert _first_difference(*collected) is None, collected
+    assert {answer for label, answer in collected[1] if label == "described"} == {"Stable"}
 
 
 def _walked(broker, seed: int) -> list:
