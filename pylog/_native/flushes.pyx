@@ -21,8 +21,8 @@ cdef enum:
     ROOM_PER_SLOT = 4
 
 
-# No GC here: clearing a cycle's fields in any order would empty `logs`, and free one of them, before
-# __dealloc__ takes back what still waits (2). Nothing that it holds leads back to it.
+# No GC here: clearing a cycle's fields in any order would empty `logs`, and free one of them,
+# before __dealloc__ takes back what still waits (2). Nothing that it holds leads back to it.
 @cython.final
 @cython.no_gc
 cdef class FlushWaits:
