@@ -173,20 +173,28 @@ class Broker:
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
-            try:
-                await loop.run_in_executor(None, self.logs.upkeep, self.now_ms())
-                await self._leave_failed_disks()
-                self.network.tell(self.now_ms())
-                for name in await loop.run_in_executor(None, self.logs.finish_moves):
-                    if name in self.image.topics:
-                        self.install(self.image.topics[name])
-                self.logs.leave_moved()
-            except Exception:
-                # What failed is due again in a second; a broker without upkeep would fill its disk.
-                log.exception("upkeep failed")
+            for step in (self._tend_logs, self._leave_failed_disks, self._tell, self._finish_moves):
+                try:
+                    await step()
+                except Exception:
+                    # What failed is due again in a second, and keeps nothing else from being done:
+                    # a broker without upkeep would fill its disk.
+                    log.exception("upkeep failed")
+
+    async def _tend_logs(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.logs.upkeep, self.now_ms())
+
+    async def _tell(self) -> None:
+        self.network.tell(self.now_ms())
+
+    async def _finish_moves(self) -> None:
+        for name in await asyncio.get_running_loop().run_in_executor(
+                None, self.logs.finish_moves):
+            if name in self.image.topics:
+                self.install(self.image.topics[name])
+        self.logs.leave_moved()
 
     async def _leave_failed_disks(self) -> None:
         """Partitions of a directory that failed have no leader; see `broken` for the last one."""

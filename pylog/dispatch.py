@@ -129,6 +129,13 @@ class Dispatcher:
         this turn of the loop, records to append and answers to send, goes in larger batches.
         """
         self._ringing = True
+        try:
+            self._drain()
+        finally:
+            # Whatever went wrong, what is answered is sent.
+            self._ring()
+
+    def _drain(self) -> None:
         until_ns = self._quotas.clock_ns() + SLICE_NS
         while len(self._patient) < PATIENT_MAX:
             events = self._reactors.poll()
@@ -143,7 +150,6 @@ class Dispatcher:
                 break
         if self._patient:
             self._slice()
-        self._ring()
 
     def _slice(self) -> None:
         until_ns = self._quotas.clock_ns() + SLICE_NS
@@ -161,6 +167,13 @@ class Dispatcher:
         self.drain()
 
     def _told(self, event: tuple) -> None:
+        try:
+            self._take(event)
+        except Exception:
+            # A bug of ours: the events that came with it are taken all the same.
+            log.exception("an event was not served", extra={"event": event[0]})
+
+    def _take(self, event: tuple) -> None:
         if event[0] == "miss":
             self._miss(event)
         elif event[0] == "quota":
@@ -431,8 +444,13 @@ class Dispatcher:
 
     def _miss(self, event: tuple) -> None:
         _, token, _, _, _, _, principal, topics = event
-        self._reactors.resume(token, [self._decide(principal, name, topic_id)
-                                      for name, topic_id in topics])
+        decided = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(topics)
+        try:
+            for place, (name, topic_id) in enumerate(topics):
+                decided[place] = self._decide(principal, name, topic_id)
+        finally:
+            # Keeps (1).
+            self._reactors.resume(token, decided)
 
     def _decide(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused."""

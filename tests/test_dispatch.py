@@ -136,6 +136,21 @@ def test_a_miss_is_granted_from_the_image_and_refused_by_name_and_by_id():
     assert broker.grants.allowed == [(3, TOPIC_ID)] * 2
 
 
+def test_an_event_that_fails_keeps_none_that_came_with_it_back():
+    class Failing(Broker):
+        def install(self, topic):
+            raise RuntimeError("planted")
+
+    reactors = Reactors(
+        ("miss", 5, 7, 0, 0, 9, 3, [(b"gone", None), (b"known", None), (b"gone", None)]),
+        _request(1, 18, 0))
+    asyncio.run(_drained(_dispatcher(
+        reactors, Failing(),
+        _18=lambda broker, context, request: messages.ApiVersionsResponse())))
+    assert reactors.resumed == {5: [3, -1, -1]}
+    assert 1 in reactors.replies
+
+
 def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
     reactors = Reactors(("miss", 5, 7, 0, 1, 12, 0, [(b"known", None)]))
     broker = Broker(opened=False)

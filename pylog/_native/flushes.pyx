@@ -28,9 +28,10 @@ def syncs_each(LogDir directory not None):
     return why.decode() if why != NULL else None
 
 
-# no_gc_clear: __dealloc__ needs the directories of what still waits (2).
+# No GC here: clearing a cycle's fields in any order would empty `directories`, and free what the
+# logs stand in, before __dealloc__ takes back what still waits (2). Nothing here leads back to it.
 @cython.final
-@cython.no_gc_clear
+@cython.no_gc
 cdef class FlushWaits:
     """Slots 0 to count - 1. fileno() is readable when take() has something to tell."""
 

@@ -20,10 +20,12 @@ BATCHED_SINCE = 4
 SHARE_SINCE = 6
 MEMBERS_SINCE = 3
 NULL_PROTOCOL_SINCE = 7
+PROTOCOL_SINCE = 5    # SyncGroup's, KIP-559.
 # What a principal without restrictions may do with a group (KIP-430).
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 NOWHERE = -1, "", -1
 PART_ROWS = 500
+NO_TRANSACTIONS = "transactions are not served here"
 
 
 async def find_coordinator(broker, context, request):
@@ -31,8 +33,11 @@ async def find_coordinator(broker, context, request):
     error = ErrorCode.NONE
     if request.key_type == KEY_GROUP:
         error = await broker.groups.ensure_topic()
-    elif request.key_type == KEY_TRANSACTION or \
-            request.key_type == KEY_SHARE and version >= SHARE_SINCE:
+    elif request.key_type == KEY_TRANSACTION:
+        # Not served here. What says so would be tried again for a minute, by librdkafka for ever:
+        # this one ends every client at once, and most show the text.
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    elif request.key_type == KEY_SHARE and version >= SHARE_SINCE:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
     else:
         error = ErrorCode.INVALID_REQUEST
@@ -40,20 +45,22 @@ async def find_coordinator(broker, context, request):
         ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
          if id_ == broker.node_id), NOWHERE)
     new = messages.FindCoordinatorResponse
+    text = NO_TRANSACTIONS if request.key_type == KEY_TRANSACTION else error.message
     if version < BATCHED_SINCE:
-        return new(**_found(broker, request.key, error, here))
+        return new(**_found(broker, request.key, error, text, here))
     return new(coordinators=[
-        new.Coordinator(key=key, **_found(broker, key, error, here))
+        new.Coordinator(key=key, **_found(broker, key, error, text, here))
         for key in request.coordinator_keys])
 
 
-def _found(broker, key: str, error, here) -> dict:
+def _found(broker, key: str, error, text: str, here) -> dict:
     """What is told of one key; here: this broker's id and address."""
     if error == ErrorCode.NONE and not broker.groups.has_leader(key):
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        text = error.message
     node_id, host, port = here if error == ErrorCode.NONE else NOWHERE
     return {"error_code": error, "node_id": node_id, "host": host, "port": port,
-            "error_message": "NONE" if error == ErrorCode.NONE else error.message}
+            "error_message": "NONE" if error == ErrorCode.NONE else text}
 
 
 def join_group(broker, context, request):
@@ -82,6 +89,9 @@ def sync_group(broker, context, request):
     def refusal(error):
         return messages.SyncGroupResponse(error_code=error)
 
+    if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
+                                                          request.protocol_name):
+        return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     shard, error = broker.groups.shard_of(request.group_id)
     if shard is None:
         return refusal(error)
@@ -161,22 +171,20 @@ def delete_groups(broker, context, request):
     rows = []
     for group_id in dict.fromkeys(request.groups_names):
         shard, error = broker.groups.shard_of(group_id)
-        if shard is not None:
+        pending = Pending(lambda code: code)
+        if shard is None:
+            pending.refuse(error)
+        else:
             error = inventory.delete(shard.groups, group_id)
-            broker.groups.settle(shard)
-        rows.append((shard, new.DeletableGroupResult(group_id=group_id, error_code=error)))
+            broker.groups.settled(shard, pending, error)
+        rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
     return _deleted(rows)
 
 
 async def _deleted(rows):
     """The answer, once every group's tombstones are durable."""
-    for shard, row in rows:
-        if shard is not None and row.error_code == ErrorCode.NONE:
-            def refusal(error):
-                return error
-            pending = Pending(refusal)
-            shard.journal.after(pending, ErrorCode.NONE)
-            row.error_code = await pending
+    for pending, row in rows:
+        row.error_code = await pending
     return messages.DeleteGroupsResponse(results=[row for _, row in rows])
 
 

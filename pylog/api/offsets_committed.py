@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
 Invariants: (1) the answer to a commit leaves after its records are durable; (2) topics and
-  partitions are answered as they were asked for.
+  partitions are answered as they were asked for; of a commit, topics with partitions only.
 Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KIP-848; topic ids:
   KIP-516.
 """
@@ -41,8 +41,9 @@ def offset_commit(broker, context, request):
             places.append(row)
             entries.append((topic.name, topic.id, index, cell.committed_offset,
                             cell.committed_leader_epoch, cell.committed_metadata))
-        topics.append(new.OffsetCommitResponseTopic(
-            name=asked.name, topic_id=asked.topic_id, partitions=rows))
+        if rows:
+            topics.append(new.OffsetCommitResponseTopic(
+                name=asked.name, topic_id=asked.topic_id, partitions=rows))
     message = new(topics=topics)
     if not entries:
         return message
@@ -55,7 +56,7 @@ def offset_commit(broker, context, request):
     shard, error = broker.groups.shard_of(request.group_id)
     if shard is None:
         return refusal(error)
-    result = offsets.commit(shard.groups, request, entries)
+    result = offsets.commit(shard.groups, request, entries, context.api_version)
     if isinstance(result, list):
         for row, code in zip(places, result, strict=True):
             row.error_code = code

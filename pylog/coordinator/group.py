@@ -206,7 +206,9 @@ class Group:
         return any(self.supported.get(name) == count for name in names)
 
     def select_protocol(self) -> str:
-        """The protocol that most members like best among those that all of them know."""
+        """The protocol that most members like best among those that all of them know; the one
+        that they have, when no other has more votes.
+        """
         count = len(self.members)
         shared = {name for name, known in self.supported.items() if known == count}
         votes = {}
@@ -215,4 +217,4 @@ class Group:
                 if name in shared:
                     votes[name] = votes.get(name, 0) + 1
                     break
-        return max(votes, key=votes.__getitem__)
+        return max(votes, key=lambda name: (votes[name], name == self.protocol))

@@ -441,9 +441,11 @@ class Groups:
 
     def heartbeat(self, request) -> int:
         """The error code that answers it."""
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
         group = self.find(request.group_id)
         if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         error = _member_fault(group, request.member_id, request.group_instance_id)
         if error != ErrorCode.NONE:
             return error
@@ -453,14 +455,14 @@ class Groups:
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state == PREPARING else ErrorCode.NONE
 
     def leave(self, group_id: str, members) -> list | int:
-        """members: (member id, instance id or None) each. Returns their error codes, or one for
-        all.
+        """members: (member id, instance id or None) each. Returns their error codes, or that of
+        the request.
         """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self.find(group_id)
         if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         return [self._leave(group, *member) for member in members]
 
     def _leave(self, group, member_id, instance_id) -> int:
@@ -489,7 +491,7 @@ class Groups:
         self.timers.cancel(("member", group.id, member.id))
         # Keeps (1). A client that is there after all joins again.
         self._answer_join(group, member, messages.JoinGroupResponse(
-            error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.id, protocol_name=None))
+            error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="", protocol_name=None))
         self._answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         group.remove(member.id)
 

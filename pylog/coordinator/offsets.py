@@ -25,14 +25,16 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 SUBSCRIPTION = "ConsumerProtocolSubscription"
 SUBSCRIPTION_VERSION_MAX = 3
 PLACES_STEP = 5000
+UNKNOWN_GROUP_SINCE = 9     # KIP-848; before, a generation was wrong where there is no group.
 
 
-def commit(groups, request, entries) -> int | list:
-    """entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)].
+def commit(groups, request, entries, version: int = 0) -> int | list:
+    """entries: [(topic, topic id, partition, offset, leader epoch, metadata or None)]. version: of
+    the request.
 
     Returns one error code for all entries, or a list with that of each where they differ.
     """
-    group, error = _group_of_commit(groups, request)
+    group, error = _group_of_commit(groups, request, version)
     if error != ErrorCode.NONE:
         return error
     wall_ms = groups.clock.wall_ms()
@@ -62,14 +64,15 @@ def commit(groups, request, entries) -> int | list:
             for place in range(len(entries))]
 
 
-def _group_of_commit(groups, request):
+def _group_of_commit(groups, request, version: int):
     """(group, NONE), or (None, why it does not take the commit)."""
     generation = request.generation_id_or_member_epoch
     member_id, instance_id = request.member_id, request.group_instance_id
     group = groups.find(request.group_id)
     if group is None:
         if generation >= 0:
-            return None, ErrorCode.ILLEGAL_GENERATION
+            return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_GROUP_SINCE
+                          else ErrorCode.ILLEGAL_GENERATION)
         return groups.find_or_make(request.group_id), ErrorCode.NONE
     if generation < 0 and group.state == EMPTY:
         # Nobody is in the group: an administrator or a consumer that assigns itself.

@@ -4,8 +4,8 @@ Owns: one Shard per partition of `__consumer_offsets`, the timer, the threads th
 Called by: broker (start, stop, topic_deleted), api.groups and api.offsets_committed, on the event
   loop.
 Invariants: (1) a group's requests go to one shard; (2) a shard answers nothing but 14 before it is
-  loaded;
-  (3) the records of a step are written before its replies are queued.
+  loaded; (3) the records of a step are written before its replies are queued; (4) what goes wrong
+  in one shard costs the others nothing, and that one a reload at most.
 Source: Kafka's group coordinator. The topic is created on first use; its replication factor is
   offsets.topic.replication.factor, but at most the number of live brokers: one broker alone can
   serve groups.
@@ -17,14 +17,15 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
-from pylog._native.batch import BatchError
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
 from pylog.coordinator import groups, offsets, store
 from pylog.coordinator.kept import NO_ID, NOTHING, Kept
+from pylog.coordinator.shard import Shard
 from pylog.metadata.image import NO_LEADER
+from pylog.metadata.store import StoreError
 from pylog.protocol import messages
-from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.protocol.errors import ErrorCode
 
 TOPIC = "__consumer_offsets"
 FLUSH_THREADS = 4
@@ -111,17 +112,6 @@ class Clock:
         return int(self._time() * 1000)
 
 
-class Shard:
-    """One partition: its groups and its log. `ready` once it is loaded."""
-
-    def __init__(self, index: int, machine, journal, kept):
-        self.index = index
-        self.groups = machine
-        self.journal = journal
-        self.kept = kept
-        self.ready = False
-
-
 class GroupCoordinator:
     """broker: gives settings, image, logs, controller, now_ms and node_id."""
 
@@ -140,6 +130,7 @@ class GroupCoordinator:
         self._timer = None
         self._timer_ms = None
         self._creating = None
+        self._loading = asyncio.Lock()   # One shard after the other.
         self._stopped = False
 
     # ---- start and stop -------------------------------------------------------------------------
@@ -164,10 +155,13 @@ class GroupCoordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
-        shards = [shard for shard in self._shards if shard is not None and shard.ready]
-        self._close_shards()
+        shards, self._shards = [shard for shard in self._shards if shard is not None], []
         for shard in shards:
-            await self._keep_shard(shard)
+            for token in shard.groups.open_tokens():
+                token.refuse(ErrorCode.NOT_COORDINATOR)
+        for shard in shards:
+            if shard.ready:
+                await self._keep_safely(shard)
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
@@ -179,8 +173,7 @@ class GroupCoordinator:
     def _close_shards(self) -> None:
         for shard in self._shards:
             if shard is not None:
-                for token in shard.groups.open_tokens():
-                    token.refuse(ErrorCode.NOT_COORDINATOR)
+                shard.close()
         self._shards = []
 
     def _watch_flushes(self, count: int) -> None:
@@ -195,7 +188,12 @@ class GroupCoordinator:
     def _woken(self) -> None:
         """The disk has caught up with some journals, or is lost."""
         for slot in self._waits.take():
-            self._journals[slot].woken()
+            journal = self._journals[slot]
+            try:
+                journal.woken()
+            except Exception as error:
+                # Keeps (4).
+                journal.fail(error)
 
     # ---- the topic ------------------------------------------------------------------------------
 
@@ -241,22 +239,32 @@ class GroupCoordinator:
         self._topic_id = topic_id
         if topic is not None:
             self._watch_flushes(len(topic.partitions))
-            self._shards = [self._shard(index) for index in range(len(topic.partitions))]
-            self._journals = [None if shard is None else shard.journal for shard in self._shards]
-            self._spawn(self._load([shard for shard in self._shards if shard is not None]))
+            self._shards = [None] * len(topic.partitions)
+            self._journals = [None] * len(topic.partitions)
+            for index in range(len(topic.partitions)):
+                self._open_shard(index)
 
-    def _shard(self, index: int) -> Shard | None:
+    def _open_shard(self, index: int) -> Shard | None:
+        """Begins to serve a partition; None when this broker has no log of it."""
         partition_log = self._broker.logs.get(TOPIC, index)
         if partition_log is None or not partition_log.is_leader:
             return None
         kept, settings = Kept(self._state, self._topic_id, index), self._broker.settings
-        machine = groups.Groups(
-            self._limits, self._clock, lambda: str(uuid.uuid4()),
-            lambda group_id: self._cold(machine, kept.find(group_id)), kept.names)
-        return Shard(index, machine, store.Journal(
+
+        def machine():
+            made = groups.Groups(
+                self._limits, self._clock, lambda: str(uuid.uuid4()),
+                lambda group_id: self._cold(made, kept.find(group_id)), kept.names)
+            return made
+
+        journal = store.Journal(
             partition_log, self._broker.now_ms, self._waits, index,
             settings["offsets.topic.compression.codec"],
-            settings["offsets.commit.timeout.ms"] / 1000), kept)
+            settings["offsets.commit.timeout.ms"] / 1000)
+        shard = self._shards[index] = Shard(index, machine, journal, kept)
+        self._journals[index] = journal
+        self._spawn(self._run(shard))
+        return shard
 
     def _cold(self, machine, group):
         """A group from state.lmdb, without the offsets of topics that were deleted meanwhile."""
@@ -268,28 +276,58 @@ class GroupCoordinator:
                     offsets.forget(machine, group, topic, partition)
         return group
 
-    async def _load(self, shards) -> None:
-        loop = asyncio.get_running_loop()
-        for shard in shards:
-            try:
-                offset = _kept_until(shard)
-                if offset < shard.journal.log.end_offset:
-                    await loop.run_in_executor(None, self._replay, shard, offset)
-            except (LogError, BatchError, ProtocolError) as error:
-                shard.journal.failed = True
-                log.error("groups could not be loaded", extra={
-                    "partition": shard.index, "reason": str(error)})
-                continue
-            shard.groups.loaded()
-            shard.ready = True
-            self.settle(shard)
+    async def _run(self, shard: Shard) -> None:
+        """Loads a shard, and loads it again each time that its memory is ahead of its log."""
+        while True:
+            async with self._loading:
+                if not shard.closed:
+                    await self._load(shard)
+            if shard.ready:
+                await shard.journal.broken.wait()
+            if shard.closed:
+                return
+            shard.unload()
+            if shard.journal.log.failed:
+                return   # Only a start finds the disk well again.
+            await asyncio.sleep(shard.next_pause_s())
 
-    def _replay(self, shard: Shard, offset: int) -> None:
-        """Reads the rest of a log into its machine; on a worker thread, before it is ready."""
-        for key, value in store.replay(shard.journal.log, offset):
-            shard.groups.replay(key, value)
-        for group in list(shard.groups.groups.values()):
-            self._cold(shard.groups, group)
+    async def _load(self, shard: Shard) -> None:
+        image = self._broker.image
+        machine = shard.empty_machine()
+        try:
+            async with shard.keeping:
+                offset = _kept_until(shard, machine)
+                if offset < shard.journal.log.end_offset:
+                    await asyncio.get_running_loop().run_in_executor(
+                        None, self._replay, shard, machine, offset)
+            if shard.closed:
+                return
+            if self._broker.image is not image:
+                self._forget_deleted(machine)
+            machine.loaded()
+        except Exception as error:
+            # Keeps (4): what one partition cannot be read for concerns no other.
+            shard.unreadable()
+            log.error("groups could not be loaded", extra={
+                "partition": shard.index, "reason": str(error) or type(error).__name__})
+            return
+        shard.loaded(machine)
+        self.settle(shard)
+
+    def _replay(self, shard: Shard, machine, offset: int) -> None:
+        """Reads the rest of a log into a machine; on a worker thread, before it is ready."""
+        partition_log = shard.journal.log
+        if self._waits is not None and partition_log.flushed_offset < partition_log.end_offset:
+            # What is told of from now on must outlive a loss of power.
+            partition_log.flush()
+        for key, value in store.replay(partition_log, offset):
+            machine.replay(key, value)
+        self._forget_deleted(machine)
+
+    def _forget_deleted(self, machine) -> None:
+        """Takes out what was committed for topics that were deleted."""
+        for group in list(machine.groups.values()):
+            self._cold(machine, group)
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -300,12 +338,11 @@ class GroupCoordinator:
             self._follow_topic()
         if not self._shards:
             return None, ErrorCode.NOT_COORDINATOR
-        shard = self._shards[partition_of(group_id, len(self._shards))]
-        if shard is None or shard.journal.failed or shard.journal.log.failed:
-            return None, ErrorCode.NOT_COORDINATOR
-        if not shard.ready:
-            return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return shard, ErrorCode.NONE
+        index = partition_of(group_id, len(self._shards))
+        # A partition that found no room when it was made may have been opened since.
+        shard = self._shards[index] or self._open_shard(index)
+        error = ErrorCode.NOT_COORDINATOR if shard is None else shard.error
+        return (shard, error) if error == ErrorCode.NONE else (None, error)
 
     def has_leader(self, group_id: str) -> bool:
         """Whether some broker leads the partition of the offsets topic that has the group's."""
@@ -316,8 +353,9 @@ class GroupCoordinator:
     def shards(self):
         """(loaded shards, whether there are others that are still loading)."""
         self._follow_topic()
-        mine = [shard for shard in self._shards if shard is not None and not shard.journal.failed]
-        return [shard for shard in mine if shard.ready], any(not shard.ready for shard in mine)
+        told = [(shard, shard.error) for shard in self._shards if shard is not None]
+        return ([shard for shard, error in told if error == ErrorCode.NONE],
+                any(error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for _, error in told))
 
     def settle(self, shard: Shard) -> None:
         """Writes and sends what a step of a shard's machine left. Keeps (3)."""
@@ -351,9 +389,17 @@ class GroupCoordinator:
     def _tick(self) -> None:
         self._timer = self._timer_ms = None
         for shard in self._shards:
-            if shard is not None and shard.ready and not shard.journal.failed:
-                shard.groups.tick()
-                self.settle(shard)
+            if shard is not None and shard.error == ErrorCode.NONE:
+                self._step(shard, shard.groups.tick)
+
+    def _step(self, shard: Shard, step, *arguments) -> None:
+        """One step of a shard's machine that no request asked for. Keeps (4)."""
+        try:
+            step(*arguments)
+            self.settle(shard)
+        except Exception as error:
+            # What it left half done is not written: the log tells what was.
+            shard.journal.fail(error)
 
     async def _expire(self) -> None:
         while True:
@@ -363,13 +409,20 @@ class GroupCoordinator:
     async def expire(self) -> None:
         """What nobody uses any more goes; every offsets.retention.check.interval.ms."""
         for shard in self.shards()[0]:
-            machine = shard.groups
-            every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
-            for first in range(0, len(every), EXPIRY_STEP):
-                for group_id in every[first:first + EXPIRY_STEP]:
-                    _expire_group(machine, group_id)
-                self.settle(shard)
-                await asyncio.sleep(0)
+            try:
+                await self._expire_shard(shard)
+            except Exception:
+                # Keeps (4).
+                log.exception("offsets of a partition could not be expired")
+
+    async def _expire_shard(self, shard: Shard) -> None:
+        machine = shard.groups
+        every = [*machine.groups, *[name for name, _ in machine.elsewhere()]]
+        for first in range(0, len(every), EXPIRY_STEP):
+            if shard.groups is not machine or shard.error != ErrorCode.NONE:
+                return   # It is loaded again: the next time.
+            self._step(shard, _expire_groups, machine, every[first:first + EXPIRY_STEP])
+            await asyncio.sleep(0)
 
     async def _keep(self) -> None:
         """Brings state.lmdb up to date now and then, so that a start has little to replay."""
@@ -377,10 +430,26 @@ class GroupCoordinator:
         while True:
             await asyncio.sleep(1)
             seconds = (seconds + 1) % KEEP_SECONDS
-            for shard in self._shards:
-                if shard is not None and shard.ready and (
-                        not seconds or shard.journal.written >= KEEP_RECORDS):
-                    await self._keep_shard(shard)
+            for shard in list(self._shards):
+                if shard is None or not shard.ready:
+                    continue
+                if shard.journal.log.failed:
+                    # Whoever waits for another member would wait for ever.
+                    shard.journal.fail("the partition is lost")
+                elif not seconds or shard.journal.written >= KEEP_RECORDS:
+                    await self._keep_safely(shard)
+
+    async def _keep_safely(self, shard: Shard) -> None:
+        """_keep_shard(); what goes wrong costs the next start time, and nothing else."""
+        try:
+            async with shard.keeping:
+                await self._keep_shard(shard)
+        except Exception as error:
+            # Keeps (4).
+            if not isinstance(error, (StoreError, LogError)):
+                log.exception("state.lmdb is behind")
+            log.error("state.lmdb could not be brought up to date", extra={
+                "partition": shard.index, "reason": str(error)})
 
     async def _keep_shard(self, shard: Shard) -> None:
         machine, journal = shard.groups, shard.journal
@@ -389,6 +458,15 @@ class GroupCoordinator:
         if journal.failed or not machine.changed:
             return
         changed, machine.changed = machine.changed, set()
+        try:
+            await self._keep_changed(shard, changed)
+        except BaseException:
+            # Also when it is cancelled: without its rows no later applied offset would be true.
+            machine.changed |= changed
+            raise
+
+    async def _keep_changed(self, shard: Shard, changed: set) -> None:
+        machine, journal = shard.groups, shard.journal
         journal.written = 0
         offset = journal.log.end_offset - 1
         applied = offset, journal.log.epoch_of(offset)
@@ -396,16 +474,16 @@ class GroupCoordinator:
         for group_id, topic in changed:
             topics_of.setdefault(group_id, set()).add(topic)
         rows = []
-        try:
-            for group_id, topics in topics_of.items():
-                rows += shard.kept.rows(machine, group_id, topics)
-                if len(rows) >= KEEP_ROWS:
-                    await self._write(shard, rows, None)
-                    rows = []
-            await self._write(shard, rows, applied)
-        except LogError as error:
-            journal.fail(error)
-            return
+        for group_id, topics in topics_of.items():
+            rows += shard.kept.rows(machine, group_id, topics)
+            if len(rows) >= KEEP_ROWS:
+                await self._write(shard, rows, None)
+                rows = []
+                # The map never tells of what the log did not take.
+                journal.append_now()
+                if journal.failed:
+                    return
+        await self._write(shard, rows, applied)
         # What was dropped since its row was made is still kept there.
         machine.gone -= topics_of.keys() - {group_id for group_id, _ in machine.changed}
 
@@ -414,7 +492,13 @@ class GroupCoordinator:
             # The map never tells of what a loss of power could take out of the log.
             shard.journal.log.flush()
             shard.kept.write(rows, applied)
-        await asyncio.get_running_loop().run_in_executor(self._threads, write)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, write)
+        try:
+            await asyncio.shield(done)
+        except asyncio.CancelledError:
+            # What is written next must not be overtaken by this.
+            await asyncio.wait([done])
+            raise
 
     def topic_deleted(self, name: str) -> None:
         """Forgets what was committed for a topic that is no more."""
@@ -422,12 +506,10 @@ class GroupCoordinator:
             self._follow_topic()
             return
         for shard in self.shards()[0]:
-            for group in list(shard.groups.groups.values()):
-                offsets.forget_topic(shard.groups, group, name)
-            self.settle(shard)
+            self._step(shard, _forget_topic, shard.groups, name)
 
 
-def _kept_until(shard: Shard) -> int:
+def _kept_until(shard: Shard, machine) -> int:
     """Takes the groups with members from state.lmdb. Returns the first offset to be replayed."""
     partition_log, kept = shard.journal.log, shard.kept
     offset, epoch = kept.applied()
@@ -436,8 +518,18 @@ def _kept_until(shard: Shard) -> int:
         kept.clear()
         return partition_log.start_offset
     for group in kept.with_members():
-        shard.groups.groups[group.id] = group
+        machine.groups[group.id] = group
     return offset + 1
+
+
+def _forget_topic(machine, name: str) -> None:
+    for group in list(machine.groups.values()):
+        offsets.forget_topic(machine, group, name)
+
+
+def _expire_groups(machine, group_ids: list) -> None:
+    for group_id in group_ids:
+        _expire_group(machine, group_id)
 
 
 def _expire_group(machine, group_id: str) -> None:

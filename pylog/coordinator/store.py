@@ -4,8 +4,9 @@ back.
 Owns: the writable end of one such partition; replies that wait for it.
 Called by: coordinator.service, on the event loop.
 Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
-  record that was written before it is as durable as an acks=all answer promises; (3) after a
-  failure nothing is written and every reply is refused.
+  record that was written before it is as durable as an acks=all answer promises; (3) from a
+  failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be
+  given keeps no other one back.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 
@@ -33,6 +34,8 @@ class Journal:
                  late_s: float = 5.0):
         self.log = partition_log
         self.failed = False
+        self.broken = asyncio.Event()    # Set while `failed`.
+        self.appended = False    # Whether anything was, since it was opened.
         self.written = 0         # Records, since somebody set it to 0.
         self._wall_ms = wall_ms
         self._waits = waits
@@ -50,6 +53,8 @@ class Journal:
 
     def write(self, records: list) -> None:
         """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
+        if self.failed:
+            return   # Keeps (3).
         self._gathered += records
         self.written += len(records)
         if not self._scheduled:
@@ -72,7 +77,7 @@ class Journal:
 
     def _append(self) -> None:
         self._scheduled = False
-        if self.failed or not self._gathered:
+        if self.failed or not (self._gathered or self._waiting):
             return
         gathered, self._gathered = self._gathered, []
         try:
@@ -80,9 +85,11 @@ class Journal:
             for part in _parts(gathered):
                 rows = [(key, value, now_ms, ()) for key, value in part]
                 self.log.append(batch.build(rows, codec=self._codec), now_ms, trusted=True)
-        except LogError as error:
+        except Exception as error:
+            # Keeps (3), whatever it was: what waits for these records must not be told of them.
             self.fail(error)
             return
+        self.appended = True
         if self._waits is None:
             self._release(self._take())
         elif not self._flushing:
@@ -91,22 +98,24 @@ class Journal:
     def _start_flush(self) -> None:
         self._held = self._take()
         self._upto = self.log.end_offset - 1
+        self._await_flush()
+
+    def _await_flush(self) -> None:
         try:
             self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
-        except LogError as error:
+        except Exception as error:
             self.fail(error)
             return
         if not self._flushing:
             self._flushed()
-        else:
+        elif self._late is None:
             self._late = self._loop.call_later(self._late_s, self._refuse_held)
 
     def _refuse_held(self) -> None:
         """The disk takes too long: a client that asks again is told when it is done."""
         self._late = None
         held, self._held = self._held, []
-        for token, _ in held:
-            token.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        _refuse(held, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
         """The slot was told of: the flush is done, or the log is lost."""
@@ -116,11 +125,9 @@ class Journal:
         if self.log.flushed_offset > self._upto:
             self._flushed()
         elif self.log.failed:
-            self.fail(LogError(self.log.failed, "not flushed"))
+            self.fail("what was written is not on disk")
         else:
-            self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
-            if not self._flushing:
-                self._flushed()
+            self._await_flush()
 
     def _flushed(self) -> None:
         if self._late is not None:
@@ -138,19 +145,50 @@ class Journal:
     @staticmethod
     def _release(held: list) -> None:
         for token, message in held:
-            token.answer(message)
+            try:
+                token.answer(message)
+            except Exception:
+                # Keeps (4).
+                log.exception("a reply could not be given")
 
-    def fail(self, error) -> None:
-        """The disk or the partition is lost."""
-        if self.failed:
-            return
+    def fail(self, reason) -> None:
+        """What was written could not be appended or flushed, or the partition is lost."""
+        if not self.failed:
+            log.error("the coordinator could not write", extra={
+                "topic": self.log.topic, "partition": self.log.partition, "reason": str(reason)},
+                exc_info=reason if _is_bug(reason) else None)
+            self.close()
+
+    def close(self) -> None:
+        """Refuses what waits and what comes, until reopen()."""
         # Keeps (3): what could not be written is not tried again.
         self.failed = True
-        log.error("the coordinator lost its partition", extra={
-            "topic": self.log.topic, "partition": self.log.partition, "reason": str(error)})
+        self.broken.set()
+        self._gathered = []
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         held, self._held = self._held, []
-        for token, _ in held + self._take():
-            token.refuse(ErrorCode.NOT_COORDINATOR)
+        _refuse(held + self._take(), ErrorCode.NOT_COORDINATOR)
+
+    def reopen(self) -> None:
+        """Writes again; whoever calls has read what the log holds. A flush that was under way goes
+        on, and replies wait for it."""
+        self.failed = self.appended = False
+        self.broken.clear()
+
+
+def _refuse(held: list, error: int) -> None:
+    for token, _ in held:
+        try:
+            token.refuse(error)
+        except Exception:
+            # Keeps (4).
+            log.exception("a request could not be refused")
+
+
+def _is_bug(reason) -> bool:
+    return isinstance(reason, Exception) and not isinstance(reason, (LogError, MemoryError))
 
 
 def _parts(records: list):

@@ -4,7 +4,7 @@ Owns: its threads, the memory of their key maps, cleaner-offset-checkpoint in ea
 Called by: log.manager (tend, about once a second; forget; stop).
 Invariants: (1) one thread at a time cleans a log; (2) what the checkpoint calls clean has been
   cleaned: it is written after a pass, never before; (3) a log whose pass failed is left alone until
-  the next start, and goes on serving.
+  the next start, and goes on serving; one that found no room or memory is tried again.
 Source: Kafka's log cleaner: settings by their names, KIP-354 (max.compaction.lag.ms), KIP-58
   (min.compaction.lag.ms).
 """
@@ -15,7 +15,7 @@ import threading
 from collections import namedtuple
 
 from pylog._native import cleaner
-from pylog._native.log import LogDeleted, LogError
+from pylog._native.log import LogDeleted, LogError, StorageError
 from pylog.log import checkpoints as files
 
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -23,6 +23,8 @@ STEP_BYTES = 4 << 20
 MAP_BYTES_MIN = 64 << 10
 # Behind the limit, a thread sleeps at most so long before it looks again.
 PAUSE_S_MAX = 0.5
+# Before the next pass over a log that found no room.
+SHORTAGE_MS = 10_000
 # Instead of a setting that leaves no room for a key, or no free place.
 LOAD_FACTOR = 0.9
 
@@ -46,6 +48,7 @@ class Cleaner:
         self._clean_until = None     # (topic, partition) -> offset below which all is clean
         self._at_work = set()        # keys of logs that a thread cleans
         self._failed = set()         # keys of logs that are left alone
+        self._short_until = {}       # key -> when a log that found no room is tried again
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)   # A log is at work no more.
         self._stopping = threading.Event()
@@ -84,6 +87,8 @@ class Cleaner:
                 del self._clean_until[key]
             for number, _ in self._disks.usable() if gone else ():
                 self._store(number)
+            for key in [key for key in self._short_until if key[0] == topic]:
+                del self._short_until[key]
             self._failed = {key for key in self._failed if key[0] != topic}
 
     def stats(self) -> dict[str, int]:
@@ -102,17 +107,30 @@ class Cleaner:
         except (cleaner.Interrupted, LogDeleted):
             # Its segments changed meanwhile: what is dirty now is seen at the next look.
             log.info("a pass was given up", extra={"topic": key[0], "partition": key[1]})
-        except (LogError, MemoryError) as error:
-            with self._lock:
-                self._failed.add(key)
-                self._totals["failures"] += 1
-            log.error("a log cannot be compacted and is left alone", extra={
-                "topic": key[0], "partition": key[1], "reason": str(error)})
+        except Exception as error:
+            self._note_failure(choice.candidate, key, error)
         finally:
             with self._lock:
                 self._at_work.discard(key)
                 self._idle.notify_all()
         return True
+
+    def _note_failure(self, candidate: Candidate, key, error: Exception) -> None:
+        """Keeps (3)."""
+        is_short = isinstance(error, MemoryError) or isinstance(error, StorageError) \
+            and not candidate.log.log_dir.offline
+        with self._lock:
+            self._totals["failures"] += 1
+            if is_short:
+                self._short_until[key] = self._now_ms() + SHORTAGE_MS
+            else:
+                self._failed.add(key)
+        told = {"topic": key[0], "partition": key[1], "reason": str(error)}
+        if is_short:
+            log.warning("a log is compacted later", extra=told)
+        else:
+            log.error("a log cannot be compacted and is left alone", extra=told,
+                      exc_info=None if isinstance(error, LogError) else error)
 
     def catch_up(self) -> None:
         """Cleans all that is due, and waits for the logs that the threads are at."""
@@ -142,6 +160,9 @@ class Cleaner:
             for candidate in self._candidates():
                 key = candidate.topic, candidate.partition
                 if key in self._at_work or key in self._failed:
+                    continue
+                # A clock that was set back puts nothing off.
+                if 0 < self._short_until.get(key, 0) - now_ms <= SHORTAGE_MS:
                     continue
                 choice = self._look(candidate, key, now_ms)
                 if choice is not None and (best is None or choice.ratio > best.ratio):

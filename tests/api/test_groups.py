@@ -9,7 +9,7 @@ from pylog.coordinator.service import GroupCoordinator, java_hash, partition_of
 from pylog.protocol import api, messages
 from tests.api.support import with_broker
 
-NOT_COORDINATOR, NOT_AVAILABLE, INVALID_REQUEST = 16, 15, 42
+NOT_COORDINATOR, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST = 16, 31, 42
 
 
 def _ask(key, version, request, prepare=None):
@@ -26,7 +26,8 @@ def _ask(key, version, request, prepare=None):
     (api.HEARTBEAT, 4, messages.HeartbeatRequest(group_id="g", member_id="m")),
     (api.JOIN_GROUP, 9, messages.JoinGroupRequest(group_id="g")),
     (api.JOIN_GROUP, 0, messages.JoinGroupRequest(group_id="g")),
-    (api.SYNC_GROUP, 5, messages.SyncGroupRequest(group_id="g")),
+    (api.SYNC_GROUP, 5, messages.SyncGroupRequest(
+        group_id="g", protocol_type="consumer", protocol_name="range")),
     (api.LEAVE_GROUP, 5, messages.LeaveGroupRequest(group_id="g")),
     (api.OFFSET_DELETE, 0, messages.OffsetDeleteRequest(group_id="g")),
     (api.OFFSET_FETCH, 5, messages.OffsetFetchRequest(group_id="g")),
@@ -48,7 +49,7 @@ def test_rows_of_groups_without_a_coordinator_say_so():
 
 @pytest.mark.parametrize("version", range(7))
 def test_transactions_and_unknown_kinds_have_no_coordinator(version):
-    for kind, error in ((1, NOT_AVAILABLE), (9, INVALID_REQUEST)):
+    for kind, error in ((1, CLUSTER_AUTHORIZATION_FAILED), (9, INVALID_REQUEST)):
         if version == 0:
             continue   # Its requests have no kind.
         answer = _ask(api.FIND_COORDINATOR, version, messages.FindCoordinatorRequest(

@@ -315,6 +315,79 @@ def test_a_restart_brings_members_and_offsets_back(machine):
     assert list(again.group.members) == [second]
 
 
+def _static_pair(machine):
+    """A leader and a static follower that have joined; the leader's assignment is in."""
+    machine.join("a", instance="one")
+    machine.join("b", instance="two")
+    machine.run(100).run(100).run(100)
+    first, second = (machine.answers[token].member_id for token in "ab")
+    assert machine.group.leader == first and machine.group.state == COMPLETING
+    return first, second
+
+
+def test_a_replaced_static_member_goes_on_after_the_log_was_replayed(machine):
+    first, second = _static_pair(machine)
+    for token, member in (("sync b", second), ("sync a", first)):
+        instance = "two" if member == second else "one"
+        machine.sync(token, member, 1, {first: b"1", second: b"2"}, instance)
+    for number, instance in enumerate(("two", "one", "two")):
+        before = machine.group.statics[instance]
+        answer = machine.join(f"back {number}", instance=instance, version=9)
+        assert (answer.error_code, answer.generation_id) == (0, 1)
+        again = Machine()
+        loaded(again.groups, machine.log)
+        assert again.heartbeat(answer.member_id, 1, instance) == 0
+        assert again.heartbeat(before, 1, instance) == 82 and again.heartbeat(before, 1) == 25
+        assert again.sync("sync", answer.member_id, 1, instance=instance).assignment == \
+            {"one": b"1", "two": b"2"}[instance]
+        assert again.group.leader == machine.group.leader
+        assert again.run(1001).group.members == {}
+
+
+def test_a_static_follower_that_is_replaced_before_it_syncs_is_missed_at_the_sync_timeout(machine):
+    first, second = _static_pair(machine)
+    machine.sync("sync a", first, 1, {first: b"1", second: b"2"}, "one")
+    assert machine.group.state == STABLE
+    back = machine.join("back", instance="two", session_ms=10_000)
+    assert back.error_code == 0 and machine.group.unsynced == {back.member_id}
+    machine.run(300)
+    assert machine.heartbeat(first, 1, "one") == 0
+    machine.run(100)
+    assert list(machine.group.members) == [first] and machine.group.state == PREPARING
+    assert machine.heartbeat(back.member_id, 1, "two") == 25
+
+
+def test_a_static_follower_that_is_replaced_while_the_leader_assigns_begins_a_rebalance(machine):
+    first, second = _static_pair(machine)
+    waiting = machine.sync("sync b", second, 1, instance="two")
+    assert waiting is None
+    machine.join("back", instance="two", session_ms=10_000)
+    assert machine.answers["sync b"].error_code == 82
+    assert machine.heartbeat(first, 1, "one") == 27
+    assert machine.join("again", first, instance="one").generation_id == 2
+    back = machine.answers["back"]
+    machine.sync("sync again", first, 2, {back.member_id: b"2"}, "one")
+    # The other's sync never comes.
+    machine.run(499).run(1)
+    assert list(machine.group.members) == [first] and machine.heartbeat(first, 2, "one") == 27
+
+
+def test_a_protocol_stays_while_no_other_has_more_votes(machine):
+    likes = [("a", "b"), ("b", "a")]
+    for token, names in zip("xy", likes, strict=True):
+        machine.join(token, instance=token, protocols=[(name, b"") for name in names])
+    machine.run(100).run(100).run(100)
+    chosen = machine.group.protocol
+    members = [machine.answers[token].member_id for token in "xy"]
+    machine.sync("s0", machine.group.leader, 1, dict.fromkeys(members, b"z"),
+                 "xy"[members.index(machine.group.leader)])
+    for number, at in enumerate((0, 1, 0, 0, 1)):
+        answer = machine.join(f"back {number}", instance="xy"[at],
+                              protocols=[(name, b"") for name in likes[at]])
+        assert (answer.error_code, machine.group.state) == (0, STABLE)
+    assert machine.group.protocol == chosen
+
+
 def _schedule(seed: int, steps: int) -> World:
     world = World(random.Random(seed))
     chance = world.random

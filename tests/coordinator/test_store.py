@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog._native import batch
+from pylog._native.log import LogError
 from pylog.coordinator.store import Journal
 from pylog.protocol.errors import ErrorCode
 
@@ -80,3 +81,75 @@ def test_a_flush_that_takes_too_long_leaves_its_replies_refused_and_later_ones_a
         journal.woken()
         assert later.got == "done" and late.got == ErrorCode.COORDINATOR_NOT_AVAILABLE
     with_journal(scenario, late_s=0.05)
+
+
+def test_a_log_that_failed_refuses_what_waits_for_it():
+    async def scenario(log, journal):
+        held, later = Token(got=None), Token(got=None)
+        journal.write([(b"key", b"value")])
+        journal.after(held, "done")
+        await asyncio.sleep(0.01)
+        journal.write([(b"key", b"value")])
+        journal.after(later, "done")
+        log.failed = -102
+        journal.woken()
+        assert (held.got, later.got) == (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR)
+        assert journal.failed and journal.broken.is_set()
+    with_journal(scenario)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), TypeError("planted"), LogError(-109, 56, "full")])
+def test_what_cannot_be_appended_is_refused_and_dropped_whatever_the_reason(error):
+    async def scenario(log, journal):
+        def refused(*_, **__):
+            raise error
+
+        log.append, append = refused, log.append
+        token, again = Token(got=None), Token(got=None)
+        journal.write([(b"lost", b"value")])
+        journal.after(token, "done")
+        await asyncio.sleep(0.01)
+        assert token.got == ErrorCode.NOT_COORDINATOR
+        journal.write([(b"lost too", b"value")])
+        log.append = append
+        journal.reopen()
+        journal.write([(b"key", b"value")])
+        journal.after(again, "done")
+        await asyncio.sleep(0.01)
+        log.flushed_offset = 1
+        journal.woken()
+        assert again.got == "done"
+        assert [row[2] for data in log.batches for row in batch.records(data)] == [b"key"]
+    with_journal(scenario)
+
+
+def test_a_flush_that_was_under_way_at_a_failure_keeps_later_replies_waiting_for_it():
+    async def scenario(log, journal):
+        token = Token(got=None)
+        journal.write([(b"key", b"value")])
+        await asyncio.sleep(0.01)
+        journal.fail("planted")
+        journal.reopen()
+        journal.after(token, "done")
+        assert token.got is None
+        log.flushed_offset = 1
+        journal.woken()
+        assert token.got == "done"
+    with_journal(scenario)
+
+
+def test_a_reply_that_cannot_be_given_keeps_no_other_one_back():
+    class Broken(Token):
+        def answer(self, message):
+            raise RuntimeError("planted")
+
+    async def scenario(log, journal):
+        token = Token(got=None)
+        journal.write([(b"key", b"value")])
+        journal.after(Broken(), "done")
+        journal.after(token, "done")
+        await asyncio.sleep(0.01)
+        log.flushed_offset = 1
+        journal.woken()
+        assert token.got == "done"
+    with_journal(scenario)

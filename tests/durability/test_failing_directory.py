@@ -11,10 +11,11 @@ import urllib.request
 
 import pytest
 
+from pylog.coordinator.service import partition_of
 from tests.brokers import BrokerDied, Brokerd
 from tests.durability.disk import SYNC_BEGIN, environment, read_record
 from tests.wire import raw
-from tests.wire.messages import ask, decode
+from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection, batch, record
 from tests.wire.talk import create_topic, fetch, produce, unique
 
@@ -158,6 +159,33 @@ def test_any_fault_of_one_disk_takes_its_partitions_and_no_others_offline(disks,
     for index in range(4):
         assert disks.errors(topic, index) == (0, 0, 0)
     assert all(row["leader_id"] >= 0 for row in disks.partitions(topic))
+
+
+def test_groups_of_the_other_disk_go_on(disks):
+    topic = unique("committed")
+    create_topic(disks.broker.port, topic)
+    port = disks.broker.port
+    with Connection(port, wait_s=20) as connection:
+        ask(connection, 10, 3, key="0", key_type=0)
+    names = [str(number) for number in range(40)]
+    places = disks.places("__consumer_offsets", 50)
+    home = {name: partition_of(name, 50) for name in names}
+    assert {"good", "bad"} == {where for where, parts in places.items()
+                               if set(parts) & set(home.values())}
+    disks.fail("sync")
+    for offset in range(3):
+        # All at once: group commits of both disks are told together.
+        links = {name: Connection(port, wait_s=20) for name in names}
+        for name, link in links.items():
+            link.send(raw.frame(raw.header(8, 6, 1) + encode(
+                8, 6, group_id=name, generation_id_or_member_epoch=-1, member_id="", topics=[{
+                    "name": topic, "partitions": [{
+                        "partition_index": 0, "committed_offset": offset,
+                        "committed_leader_epoch": -1, "committed_metadata": ""}]}])))
+        for name, link in links.items():
+            row = decode(8, 6, link.answer(8, 6, 1))["topics"][0]["partitions"][0]
+            assert (row["error_code"] == 0) == (home[name] in places["good"]), (name, row)
+            link.close()
 
 
 def test_a_stop_and_starts_with_a_disk_that_stays_broken_serve_the_others(disks):

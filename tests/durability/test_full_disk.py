@@ -164,6 +164,43 @@ def test_what_is_refused_for_space_is_not_stored_in_part(ram, preload):
             assert fetch(connection, topic, 0)["high_watermark"] == 1
 
 
+def test_groups_go_on_when_there_is_room_again(ram, preload):
+    faults = ram / "faults"
+    broker = Brokerd(ram / "run", environment=environment(preload, ram / "run" / "data",
+                                                          faults=faults))
+    with broker:
+        topic, groups = unique("committed"), [unique("group") for _ in range(6)]
+        create_topic(broker.port, topic)
+        with Connection(broker.port, wait_s=30) as connection:
+            for group in groups:
+                assert _commit(connection, group, topic, 1) == 0
+            _no_space("/__consumer_offsets-", faults)
+            for group in groups:
+                assert _commit(connection, group, topic, 2, tries=1) in (14, 15, 16)
+            for group in groups:
+                assert _committed(connection, group, topic) == 1
+            faults.unlink()
+            for group in groups:
+                assert _commit(connection, group, topic, 3) == 0
+        for again in (broker.stop, broker.kill):
+            again()
+            broker.start()
+            with Connection(broker.port, wait_s=30) as connection:
+                for group in groups:
+                    assert _committed(connection, group, topic) == 3
+
+
+def _committed(connection, group: str, topic: str) -> int:
+    end_s = time.monotonic() + 20
+    while True:
+        ask(connection, 10, 3, key=group, key_type=0)
+        answer = ask(connection, 9, 5, group_id=group, topics=[
+            {"name": topic, "partition_indexes": [0]}])
+        if answer["error_code"] not in (14, 15, 16) or time.monotonic() > end_s:
+            return answer["topics"][0]["partitions"][0]["committed_offset"]
+        time.sleep(0.05)
+
+
 RESERVE = 20 * MIB
 
 
@@ -206,9 +243,10 @@ def _wait_refused(connection, topic) -> int:
     return count
 
 
-def _commit(connection, group: str, topic: str, offset: int) -> int:
-    end_s = time.monotonic() + 10
+def _commit(connection, group: str, topic: str, offset: int, tries: int = 1000) -> int:
+    end_s = time.monotonic() + 20
     while True:
+        tries -= 1
         # The first to ask makes the offsets topic.
         ask(connection, 10, 3, key=group, key_type=0)
         answer = ask(connection, 8, 6, group_id=group, generation_id_or_member_epoch=-1,
@@ -216,6 +254,6 @@ def _commit(connection, group: str, topic: str, offset: int) -> int:
                          "partition_index": 0, "committed_offset": offset,
                          "committed_leader_epoch": -1, "committed_metadata": ""}]}])
         code = answer["topics"][0]["partitions"][0]["error_code"]
-        if code not in (14, 15, 16) or time.monotonic() > end_s:
+        if code not in (14, 15, 16) or not tries or time.monotonic() > end_s:
             return code
         time.sleep(0.05)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from pylog._native import batch
+from pylog._native.log import DISK_FULL, DISK_SYSTEM
 from pylog.log import checkpoints
 from pylog.log.cleaner import CHECKPOINT
 from tests.metadata.node import Node
@@ -134,6 +135,39 @@ def test_a_log_that_cannot_be_compacted_is_left_alone_and_others_go_on(node, tmp
         append(node, topic, [1, 2] * 40)
     # How the transaction ended may have been told in the hole.
     spoil(sorted((tmp_path / "broken-0").glob("*.log"))[0], 1, *DAMAGES["zeros"])
+    while node.logs.cleaner.clean_one():
+        pass
+    assert node.logs.cleaner.stats()["left_alone"] == 1
+    assert len(keys_of(node, "sound")) < 40
+
+
+def test_a_log_that_found_no_room_is_compacted_when_there_is_some(node):
+    node.create("full", configs=COMPACT)
+    append(node, "full", [1, 2] * 40)
+    disk = node.logs.directories[0]
+    disk.set_disk(DISK_FULL)
+    assert node.logs.cleaner.clean_one()
+    assert not node.logs.cleaner.clean_one() and not disk.offline
+    stats = node.logs.cleaner.stats()
+    assert (stats["failures"], stats["left_alone"], stats["passes"]) == (1, 0, 0)
+    disk.set_disk(DISK_SYSTEM)
+    node.logs.cleaner._short_until.clear()
+    assert node.logs.cleaner.clean_one()
+    assert len(keys_of(node, "full")) < 40
+
+
+def test_a_pass_that_ends_with_a_bug_of_ours_costs_that_log_and_no_other(node, monkeypatch):
+    node.create("broken", "sound", configs=COMPACT)
+    for topic in ("broken", "sound"):
+        append(node, topic, [1, 2] * 40)
+    clean = node.logs.cleaner._clean
+
+    def failing(choice):
+        if choice.candidate.topic == "broken":
+            raise TypeError("planted")
+        clean(choice)
+
+    monkeypatch.setattr(node.logs.cleaner, "_clean", failing)
     while node.logs.cleaner.clean_one():
         pass
     assert node.logs.cleaner.stats()["left_alone"] == 1

@@ -1,5 +1,6 @@
 """Waits for the disk that one descriptor tells: each slot once, whatever log it waits for next."""
 
+import gc
 import select
 import time
 
@@ -98,3 +99,21 @@ def test_waits_for_a_log_that_was_closed_may_be_dropped(directory):
     one.close(NOW)
     del waits
     opened(directory).append(make(1), NOW)
+
+
+def test_waits_that_go_with_a_cycle_of_objects_leave_their_logs(directory):
+    one = opened(directory)
+    for number in range(1, 30):
+        waits = FlushWaits(1)
+        assert not waits.wait(0, one, 10)
+        # What holds them holds the log too, and itself.
+        cycle = {"waits": waits, "log": opened(directory, partition=number)}
+        cycle["cycle"] = cycle
+        other = FlushWaits(1)
+        assert not other.wait(0, cycle["log"], 10)
+        cycle["other"] = other
+        del waits, other, cycle
+        gc.collect()
+    one.append(make(1), NOW)
+    one.flush()
+    one.close(NOW)

@@ -1,0 +1,334 @@
+"""The coordinator over real logs: what goes wrong in one partition costs the others nothing, and
+that one a reload.
+"""
+
+import asyncio
+from types import SimpleNamespace
+
+import lmdb
+import pytest
+
+from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
+from pylog.config.settings import Settings
+from pylog.coordinator import groups, offsets, shard
+from pylog.coordinator.kept import Kept
+from pylog.coordinator.service import TOPIC, GroupCoordinator, Pending, partition_of
+from pylog.metadata.store import Store
+from pylog.protocol import messages
+
+PARTITIONS = 4
+TOPIC_ID = bytes(15) + b"\x05"
+PLACE = "t", TOPIC_ID, 0
+FIRST_AT, SECOND_AT = 0, 1        # Log directories, by turns.
+
+
+def commit_request(group_id: str):
+    return SimpleNamespace(group_id=group_id, generation_id_or_member_epoch=-1, member_id="",
+                           group_instance_id=None, retention_time_ms=-1)
+
+
+class Node:
+    """What a coordinator sees of its broker: a topic whose partitions lie on two disks."""
+
+    def __init__(self, root):
+        self.settings = Settings({"offsets.topic.num.partitions": str(PARTITIONS),
+                                  "group.initial.rebalance.delay.ms": "0"})
+        self.disks = [LogDir(str(_made(root / name)), 1) for name in ("first", "second")]
+        self.parts = [Log.open(self.disks[index % 2], TOPIC, index, bytes(16), now_ms=1)
+                      for index in range(PARTITIONS)]
+        for one in self.parts:
+            one.become_leader(0)
+        topic = SimpleNamespace(id=bytes(15) + b"\x01", partitions=[None] * PARTITIONS)
+        self.image = SimpleNamespace(topics={
+            TOPIC: topic, "t": SimpleNamespace(id=TOPIC_ID)})
+        self.logs = SimpleNamespace(get=lambda name, index: self.parts[index])
+        self.store = Store(str(root))
+        self.now_ms = lambda: 5_000
+        self.groups = None
+
+    async def begin(self) -> None:
+        self.groups = GroupCoordinator(self)
+        self.groups.start(self.store)
+        for index in range(PARTITIONS):
+            await self.until(lambda: self.shard(index)[1] == 0)
+
+    def group(self, index: int) -> str:
+        """The name of a group that partition `index` keeps."""
+        return next(name for name in map(str, range(1000))
+                    if partition_of(name, PARTITIONS) == index)
+
+    def shard(self, index: int):
+        return self.groups.shard_of(self.group(index))
+
+    def commit(self, index: int, offset: int) -> Pending:
+        """A commit to a group of partition `index`; answered with an error code."""
+        found, error = self.shard(index)
+        pending = Pending(lambda code: code)
+        if found is None:
+            pending.refuse(error)
+            return pending
+        request = commit_request(self.group(index))
+        assert offsets.commit(found.groups, request, [(*PLACE, offset, 0, "")]) == 0
+        return self.groups.settled(found, pending, 0)
+
+    def join(self, index: int, member: str = "") -> Pending:
+        found, _ = self.shard(index)
+        pending = Pending(lambda code: messages.JoinGroupResponse(error_code=code))
+        request = messages.JoinGroupRequest(
+            group_id=self.group(index), session_timeout_ms=60_000, rebalance_timeout_ms=60_000,
+            member_id=member, protocol_type="consumer", protocols=[
+                messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")])
+        found.groups.join(request, 3, "c", "/h", pending)
+        self.groups.settle(found)
+        return pending
+
+    def committed(self, index: int) -> int | None:
+        """What the machine of partition `index` tells, once it is loaded."""
+        entry = offsets.fetch(self.shard(index)[0].groups, self.group(index), None)
+        return entry[0][1][0][1].offset if entry else None
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def committed_at_last(self, index: int, offset: int) -> None:
+        """A client that tries again while it is told to."""
+        async with asyncio.timeout(20):
+            while await self.commit(index, offset) != 0:
+                await asyncio.sleep(0.01)
+
+    async def again(self) -> None:
+        """A start over what is on disk and in state.lmdb, after a clean stop."""
+        await self.groups.stop()
+        await self.begin()
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def on_node(tmp_path, monkeypatch):
+    """Runs scenario(node) on a loop, between a start and a stop."""
+    monkeypatch.setattr(shard, "RELOAD_SECONDS_MIN", 0.02)
+
+    def run(scenario):
+        async def whole():
+            node = Node(tmp_path)
+            await node.begin()
+            try:
+                await scenario(node)
+            finally:
+                await node.groups.stop()
+                node.store.close()
+        asyncio.run(whole())
+    return run
+
+
+def test_a_disk_without_room_for_a_while_costs_a_reload_and_takes_back_what_was_not_appended(
+        on_node):
+    async def scenario(node):
+        assert await node.commit(0, 1) == 0
+        node.disks[FIRST_AT].set_disk(DISK_FULL)
+        for offset in (2, 3):
+            assert await node.commit(0, offset) in (14, 16)
+        await node.until(lambda: node.shard(0)[1] == 0)
+        assert node.committed(0) == 1
+        assert await node.commit(1, 7) == 0
+        node.disks[FIRST_AT].set_disk(DISK_SYSTEM)
+        await node.committed_at_last(0, 4)
+        await node.again()
+        assert node.committed(0) == 4
+    on_node(scenario)
+
+
+def test_reloads_of_a_disk_that_stays_full_come_less_and_less_often(on_node):
+    async def scenario(node):
+        assert await node.commit(0, 1) == 0
+        node.disks[FIRST_AT].set_disk(DISK_FULL)
+        found, _ = node.shard(0)
+        assert await node.commit(0, 2) == 16
+        await node.until(lambda: not found.ready)
+        found.journal.reopen()
+        pauses = [found.next_pause_s() for _ in range(12)]
+        assert pauses == sorted(pauses) and pauses[-1] == shard.RELOAD_SECONDS_MAX
+    on_node(scenario)
+
+
+def test_who_waits_for_other_members_is_refused_when_the_group_is_loaded_again(on_node):
+    async def scenario(node):
+        first = await node.join(0)
+        waiting = node.join(0)
+        assert first.error_code == 0 and not waiting.is_answered
+        node.disks[FIRST_AT].set_disk(DISK_FULL)
+        node.shard(0)[0].journal.write([(b"key", b"value")])
+        async with asyncio.timeout(20):
+            assert (await waiting).error_code == 16
+    on_node(scenario)
+
+
+def test_who_waits_for_other_members_on_a_disk_that_fails_is_refused(on_node):
+    async def scenario(node):
+        first = await node.join(0)
+        waiting = node.join(0)
+        assert first.error_code == 0 and not waiting.is_answered
+        # Nothing of this partition is written when its disk fails.
+        node.disks[FIRST_AT].fail(5)
+        async with asyncio.timeout(20):
+            assert (await waiting).error_code == 16
+    on_node(scenario)
+
+
+def test_a_disk_that_fails_keeps_no_group_of_another_one_waiting(on_node):
+    async def scenario(node):
+        node.disks[FIRST_AT].set_disk(DISK_NO_SYNC)
+        for turn in range(20):
+            pending = [node.commit(index, turn) for index in range(PARTITIONS)]
+            async with asyncio.timeout(20):
+                codes = [await one for one in pending]
+            assert [code == 0 for code in codes] == [False, True] * 2, codes
+        await node.until(lambda: all(node.shard(index)[1] == 16 for index in (0, 2)))
+    on_node(scenario)
+
+
+def test_an_error_of_one_journal_keeps_the_others_going(on_node):
+    async def scenario(node):
+        def raising():
+            raise TypeError("planted")
+
+        bad = node.shard(0)[0]
+        bad.journal._flushed = raising
+        pending = [node.commit(index, 1) for index in range(PARTITIONS)]
+        async with asyncio.timeout(20):
+            codes = [await one for one in pending]
+        assert codes == [16, 0, 0, 0]
+        del bad.journal._flushed
+        await node.until(lambda: node.shard(0)[1] == 0)
+        await node.committed_at_last(0, 2)
+    on_node(scenario)
+
+
+def test_an_error_at_a_timer_of_one_partition_costs_it_a_reload_and_the_others_nothing(on_node):
+    async def scenario(node):
+        def raising():
+            raise KeyError("planted")
+
+        bad = node.shard(0)[0]
+        assert await node.commit(0, 3) == 0
+        bad.groups.tick = raising
+        assert (await node.join(1)).error_code == 0
+        node.groups._tick()
+        async with asyncio.timeout(20):
+            while bad.groups.__dict__.get("tick") is raising:
+                await asyncio.sleep(0.01)
+        await node.until(lambda: node.shard(0)[1] == 0)
+        assert node.committed(0) == 3
+        # The timer goes on: nobody but the tick ends this join.
+        waiting = node.join(2)
+        async with asyncio.timeout(20):
+            assert (await waiting).error_code == 0
+    on_node(scenario)
+
+
+def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_being_loaded(on_node, monkeypatch):
+    async def scenario(node):
+        for index in range(PARTITIONS):
+            assert await node.commit(index, index) == 0
+        await node.groups.stop()
+        for index in range(PARTITIONS):
+            Kept(node.store, bytes(15) + b"\x01", index).clear()
+        replay, refused = groups.Groups.replay, set("0")
+
+        def failing(machine, key, value):
+            if node.group(0).encode() in key and refused:
+                raise AssertionError("planted")
+            replay(machine, key, value)
+
+        monkeypatch.setattr(groups.Groups, "replay", failing)
+        node.groups = GroupCoordinator(node)
+        node.groups.start(node.store)
+        await node.until(lambda: [node.shard(index)[1] for index in range(PARTITIONS)]
+                         == [16, 0, 0, 0])
+        refused.clear()
+        await node.until(lambda: node.shard(0)[1] == 0)
+        assert [node.committed(index) for index in range(PARTITIONS)] == [0, 1, 2, 3]
+    on_node(scenario)
+
+
+def test_a_map_that_cannot_be_written_costs_nothing_but_the_next_try(on_node, monkeypatch):
+    async def scenario(node):
+        found, _ = node.shard(0)
+        write, full = found.kept.write, [True]
+
+        def refused(rows, applied):
+            if full:
+                raise lmdb.DiskError("planted")
+            write(rows, applied)
+
+        found.kept.write = refused
+        assert await node.commit(0, 5) == 0
+        await node.groups._keep_safely(found)
+        assert found.groups.changed
+        full.clear()
+        await node.groups._keep_safely(found)
+        assert not found.groups.changed and found.kept.find(node.group(0)).offsets
+        assert await node.commit(0, 6) == 0
+    on_node(scenario)
+
+
+def test_a_stop_amid_a_write_to_the_map_leaves_nothing_out_of_it(on_node, monkeypatch):
+    async def scenario(node):
+        monkeypatch.setattr("pylog.coordinator.service.KEEP_ROWS", 1)
+        found, _ = node.shard(0)
+        names = [name for name in map(str, range(100)) if partition_of(name, PARTITIONS) == 0]
+        for name in names:
+            offsets.commit(found.groups, commit_request(name), [(*PLACE, 9, 0, "")])
+        node.groups.settle(found)
+        write = found.kept.write
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def noted(rows, applied):
+            loop.call_soon_threadsafe(begun.set)
+            write(rows, applied)
+
+        found.kept.write = noted
+        keeping = asyncio.ensure_future(node.groups._keep_safely(found))
+        await begun.wait()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert await node.commit(0, 10) == 0
+        await node.again()
+        machine = node.shard(0)[0].groups
+        assert {name for name in names if machine.find(name) is None} == set()
+    on_node(scenario)
+
+
+def test_a_partition_that_is_opened_later_is_served_from_then_on(on_node):
+    async def scenario(node):
+        await node.groups.stop()
+        missing, node.parts[3] = node.parts[3], None
+        node.groups = GroupCoordinator(node)
+        node.groups.start(node.store)
+        await node.until(lambda: node.shard(0)[1] == 0)
+        assert node.shard(3)[1] == 16
+        node.parts[3] = missing
+        await node.committed_at_last(3, 1)
+    on_node(scenario)
+
+
+def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
+    async def scenario(node):
+        await node.commit(0, 1)
+        found, _ = node.shard(0)
+        # Its flush never comes to an end.
+        found.journal.woken = lambda: None
+        held = node.commit(0, 2)
+        await asyncio.sleep(0)
+        later = node.commit(0, 3)
+        del node.image.topics[TOPIC]
+        assert node.shard(0)[1] == 16
+        assert (await held, await later) == (16, 16)
+    on_node(scenario)
