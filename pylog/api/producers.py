@@ -15,7 +15,7 @@ import asyncio
 import struct
 
 from pylog._native.log import LogError
-from pylog.metadata.controller import topic_name_fault
+from pylog.metadata.controller import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -67,7 +67,7 @@ async def _described(loop, broker, name: str, index: int):
                    error_message=fault)
     if name not in broker.image.topics:
         return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                   error_message="this cluster has no such topic")
+                   error_message=NO_TOPIC)
     if broker.image.partition(name, index) is None:
         return new(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if broker.logs.is_offline(name, index):

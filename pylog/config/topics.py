@@ -54,11 +54,11 @@ def validate_topic_configs(configs: dict[str, str | None], settings) -> dict[str
     effective = {**settings.topic_defaults(), **typed}
     low, high = effective["min.compaction.lag.ms"], effective["max.compaction.lag.ms"]
     if low > high:
-        raise ConfigError(f"conflict in topic config: min.compaction.lag.ms {low} is above "
-                          f"max.compaction.lag.ms {high}")
+        raise ConfigError(f"conflict topic config setting min.compaction.lag.ms ({low}) > "
+                          f"max.compaction.lag.ms ({high})")
     if effective["remote.storage.enable"]:
-        raise ConfigError("Invalid value true for configuration remote.storage.enable: "
-                          "tiered storage is off in this broker")
+        raise ConfigError("Tiered Storage functionality is disabled in the broker. Topic cannot "
+                          "be configured with remote log storage.")
     return typed
 
 
@@ -78,5 +78,7 @@ def _check_throttled(name: str, value: tuple) -> None:
     for entry in value:
         partition, colon, broker = entry.partition(":")
         if not (colon and partition.isdigit() and broker.isdigit()):
-            raise ConfigError(f"Invalid value {','.join(value)} for configuration {name}: "
-                              "expected partition:broker pairs or *")
+            raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: "
+                              f"{name} must be the literal '*' or a list of replicas in the "
+                              "following format: [partitionId]:[brokerId],[partitionId]:"
+                              "[brokerId],...")

@@ -87,7 +87,7 @@ class Controller:
         image = _after(self.image, records)
         self._commit_now(records + controller.unfence_broker(image, self._node_id))
 
-    async def create_topics(self, request, internal: bool = False, mutations=None) -> list:
+    async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest and opens the partitions. Returns TopicResults.
 
         mutations: as for controller.create_topics.
@@ -95,7 +95,7 @@ class Controller:
         async with self._deciding:
             request, branches, refused = branching.taken(self.image, request)
             records, results = controller.create_topics(
-                self.image, request, self._settings, self._random, internal, mutations)
+                self.image, request, self._settings, self._random, mutations)
             prepared = {}
             if branches and records:
                 branching.with_epochs(self.image, records, results, branches)
@@ -227,7 +227,7 @@ class Controller:
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""
         async with self._deciding:
-            records = features.update(self.image, updates)
+            records = features.update(self.image, updates, self._node_id)
             if not validate_only:
                 try:
                     await self._commit(records)
