@@ -93,10 +93,11 @@ def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
 
 def check(texts: dict[str, str], per_broker: bool, settings) -> None:
     """Raises ConfigError when one of these settings cannot be changed while the broker runs."""
-    served = {listener.name for listener in settings.listeners}
+    # Kafka writes a listener's name small in a prefix, and knows no other.
+    served = {listener.name.lower() for listener in settings.listeners}
     for name, value in check_layer(texts, per_broker).items():
         listener, base = listener_of(name), base_name(name)
-        if listener is not None and listener.upper() not in served:
+        if listener is not None and listener not in served:
             continue
         if base in THREADS and (listener is None or base == "num.network.threads"):
             current = settings.value(name) if listener is None or settings.value(name) \
