@@ -50,7 +50,8 @@ def _check(node_id: int, resource) -> None:
     for config in resource.configs:
         operation = config.config_operation
         if operation in (APPEND, SUBTRACT):
-            raise _bad(f"{WORDS[operation]} operation is not allowed for the BROKER_LOGGER resource")
+            raise _bad(f"{WORDS[operation]} operation is not allowed for the BROKER_LOGGER "
+                       "resource")
         if operation not in (SET, DELETE):
             raise _bad(f"operation {operation} is unknown")
         if config.name not in known:

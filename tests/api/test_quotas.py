@@ -118,11 +118,13 @@ def test_deletions_and_partitions_come_out_of_the_same_account():
         await broker.ask(api.CREATE_TOPICS, 5, creation(("e", 1)))
         more = messages.CreatePartitionsRequest
         answer = await broker.ask(api.CREATE_PARTITIONS, 3, more(
-            timeout_ms=1000, topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
+            timeout_ms=1000,
+            topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
         assert answer.results[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         broker.clock_ns += 7 * 1_000_000_000
         answer = await broker.ask(api.CREATE_PARTITIONS, 3, more(
-            timeout_ms=1000, topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
+            timeout_ms=1000,
+            topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
         assert answer.results[0].error_code == 0
     with_broker(scenario)
 

@@ -124,7 +124,8 @@ def _topics(asked: _Asked) -> None:
     asked.ask("create twice", raw.CREATE_TOPICS, 7, "topics", timeout=5000, validate_only=True,
               topics=[row, row])
     gone, none = uuid.UUID(int=5**20), uuid.UUID(int=0)
-    for name, identity in ((asked.missing, none), (None, gone), (None, none), (asked.missing, gone)):
+    for name, identity in ((asked.missing, none), (None, gone), (None, none),
+                           (asked.missing, gone)):
         asked.ask(f"delete {name is None} {identity}", raw.DELETE_TOPICS, 6, "responses",
                   timeout=5000, topics=[{"name": name, "topic_id": identity}])
     for count, places in ((1, None), (0, None), (3, [[1]]), (2, [[7]]), (2, [[1, 1]]), (2, [[]])):
