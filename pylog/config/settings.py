@@ -259,6 +259,7 @@ class Settings:
         relations.check(self)
         if self["remote.log.storage.system.enable"]:
             raise ConfigError("remote.log.storage.system.enable=true: pylog has no tiered storage")
+        topics.check_defaults(self)
         topics.validate_topic_configs({}, self)
 
 

@@ -31,6 +31,16 @@ def _in_ms(synonym: str, value, setting) -> values.Value:
     return -1 if value < 0 and setting.name == "retention.ms" else value * _MS[unit]
 
 
+def check_defaults(settings) -> None:
+    """Raises ConfigError when the broker's settings give topics what no topic could have."""
+    for name, value in settings.topic_defaults().items():
+        setting = catalogue.topic(name)
+        try:
+            values.check(setting, value)
+        except ConfigError as error:
+            raise ConfigError(f"{' or '.join(setting.synonyms)}: {error}") from None
+
+
 def validate_topic_config(name: str, text: str | None) -> values.Value:
     """The typed value of one topic setting; raises ConfigError when it has none."""
     if not catalogue.is_topic(name):

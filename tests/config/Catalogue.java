@@ -83,7 +83,7 @@ public class Catalogue {
         try {
             Properties properties = new Properties();
             properties.putAll(settings);
-            KafkaConfig.fromProps(properties, false);
+            new LogConfig(KafkaConfig.fromProps(properties, false).extractLogConfigMap());
             return "taken";
         } catch (RuntimeException refused) {
             return "!" + String.valueOf(refused.getMessage()).replaceAll("\\s+", " ");

@@ -14,6 +14,7 @@ REFUSED = [
     ("max.connections.per.ip", "0", "only if max.connections.per.ip.overrides property is set"),
     ("log.cleaner.threads", "0", "log.cleaner.threads must be greater than or equal to 1"),
     ("log.roll.jitter.ms", "-1", "log.roll.jitter.ms must be greater than or equal to 0"),
+    ("log.flush.interval.ms", "-1", "log.flush.interval.ms .*flush.ms: Value must be at least 0"),
     ("log.roll.ms", "0", "log.roll.ms must be greater than or equal to 1"),
     ("group.consumer.assignment.interval.ms", "15001", "less than or equal to group.consumer.max"),
 ]
