@@ -50,17 +50,19 @@ def _check(node_id: int, resource) -> None:
     for config in resource.configs:
         operation = config.config_operation
         if operation in (APPEND, SUBTRACT):
-            raise _bad(f"{WORDS[operation]} is not allowed for a logger's level")
+            raise _bad(f"{WORDS[operation]} operation is not allowed for the BROKER_LOGGER "
+                       "resource")
         if operation not in (SET, DELETE):
             raise _bad(f"operation {operation} is unknown")
         if config.name not in known:
             raise Refusal(ErrorCode.INVALID_CONFIG, f"Logger {config.name} does not exist!")
         if operation == SET and config.value not in LEVELS:
             raise Refusal(ErrorCode.INVALID_CONFIG,
-                          f"Cannot set the log level of {config.name} to {config.value}: expected "
-                          f"one of {', '.join(sorted(LEVELS))}")
+                          f"Cannot set the log level of {config.name} to {config.value} as it "
+                          "is not a supported log level. Valid log levels are "
+                          f"{', '.join(sorted(LEVELS))}")
         if operation == DELETE and config.name == ROOT:
-            raise _bad("the root logger's level cannot be removed")
+            raise _bad("Removing the log level of the root logger is not allowed")
 
 
 def _loggers() -> dict:

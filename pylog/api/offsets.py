@@ -42,8 +42,9 @@ async def list_offsets(broker, context, request):
             if times:
                 partitions.append(await _offset(
                     broker, context, request, topic.name, partition, times > 1))
-        entries.append(messages.ListOffsetsResponse.ListOffsetsTopicResponse(
-            name=topic.name, partitions=partitions))
+        if partitions:
+            entries.append(messages.ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name, partitions=partitions))
     return messages.ListOffsetsResponse(topics=entries)
 
 
@@ -98,7 +99,7 @@ def leader_log(broker, topic_name, index, client_epoch):
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if broker.logs.is_offline(topic_name, index):
         return None, ErrorCode.KAFKA_STORAGE_ERROR
-    if client_epoch >= 0 and client_epoch < state.leader_epoch:
+    if client_epoch != UNKNOWN and client_epoch < state.leader_epoch:
         return None, ErrorCode.FENCED_LEADER_EPOCH
     if client_epoch > state.leader_epoch:
         return None, ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -16,12 +16,16 @@ STRICT_QUOTA_VERSION = 3   # KIP-599
 
 
 async def create_partitions(broker, context, request):
+    new = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
+    if request.timeout_ms <= 0:
+        return messages.CreatePartitionsResponse(results=[
+            new(name=name, error_code=ErrorCode.REQUEST_TIMED_OUT)
+            for name in dict.fromkeys(topic.name for topic in request.topics)])
     mutations = broker.quotas.mutations(
         context.principal, context.client_id, context.api_version >= STRICT_QUOTA_VERSION)
     results = await broker.controller.create_partitions(request, mutations)
     if mutations is not None:
         context.throttle_ms = mutations.throttle_ms()
-    new = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
     return messages.CreatePartitionsResponse(results=[
         new(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in results])
@@ -32,8 +36,12 @@ async def elect_leaders(broker, context, request):
     election = request.election_type
     topics = None if request.topic_partitions is None else [
         (entry.topic, entry.partitions) for entry in request.topic_partitions]
-    if topics != [] and election not in (partitions.PREFERRED, partitions.UNCLEAN):
-        fault, text = ErrorCode.INVALID_REQUEST, f"election type {election} is unknown"
+    if request.timeout_ms <= 0 and topics:
+        results = _timed_out(topics)
+        # Version 0 has no error of the whole.
+        fault = ErrorCode.REQUEST_TIMED_OUT if context.api_version else ErrorCode.NONE
+    elif topics != [] and election not in (partitions.PREFERRED, partitions.UNCLEAN):
+        fault, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {election}"
         results = [(name, [(index, partitions.Outcome(fault, text)) for index in indexes])
                    for name, indexes in topics or ()]
     else:
@@ -47,13 +55,24 @@ async def elect_leaders(broker, context, request):
         for name, told in results])
 
 
+def _timed_out(topics) -> list:
+    """What had no time to be done is not begun. topics: (name, partition indexes) pairs."""
+    outcome = partitions.Outcome(ErrorCode.REQUEST_TIMED_OUT)
+    return [(name, [(index, outcome) for index in indexes]) for name, indexes in topics]
+
+
 async def alter_partition_reassignments(broker, context, request):
     response = messages.AlterPartitionReassignmentsResponse
     if not request.topics:
         return response(allow_replication_factor_change=True, error_message="")
-    results = await broker.controller.alter_reassignments(request)
+    if request.timeout_ms <= 0:
+        fault, results = ErrorCode.REQUEST_TIMED_OUT, _timed_out(
+            (topic.name, [partition.partition_index for partition in topic.partitions])
+            for topic in request.topics)
+    else:
+        fault, results = ErrorCode.NONE, await broker.controller.alter_reassignments(request)
     return response(
-        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_code=fault, allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None, responses=[
             response.ReassignableTopicResponse(name=name, partitions=[
                 response.ReassignablePartitionResponse(

@@ -15,7 +15,7 @@ import asyncio
 import struct
 
 from pylog._native.log import LogError
-from pylog.metadata.controller import topic_name_fault
+from pylog.metadata.controller import NO_TOPIC, topic_name_fault
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -89,7 +89,7 @@ async def _looked_up(loop, broker, name: str, index: int):
     if fault is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, fault, b""
     if name not in broker.image.topics:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this cluster has no such topic", b""
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC, b""
     if broker.image.partition(name, index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, b""
     if broker.logs.is_offline(name, index):

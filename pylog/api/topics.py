@@ -2,8 +2,9 @@
 
 Owns: nothing.
 Called by: dispatch through api.HANDLERS.
-Invariants: (1) one result per topic of the request; (2) when a result says that a topic was made or
-  removed, its record is on disk and its partitions are open or gone.
+Invariants: (1) one result per topic of the request; what had no time to be done is not begun;
+  (2) when a result says that a topic was made or removed, its record is on disk and its
+  partitions are open or gone.
 Source: KIP-4, KIP-516 (ids), KIP-525 (settings in the answer); error codes as Kafka 4.3's.
 """
 
@@ -22,12 +23,17 @@ DELETE_STRICT_QUOTA_VERSION = 5
 
 
 async def create_topics(broker, context, request):
+    new = messages.CreateTopicsResponse.CreatableTopicResult
+    if request.timeout_ms <= 0:
+        names = dict.fromkeys(topic.name for topic in request.topics)
+        return messages.CreateTopicsResponse(topics=[
+            new(name=name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None,
+                configs=[] if context.api_version >= 5 else None) for name in names])
     mutations = broker.quotas.mutations(
         context.principal, context.client_id, context.api_version >= CREATE_STRICT_QUOTA_VERSION)
     results = await broker.controller.create_topics(request, mutations=mutations)
     if mutations is not None:
         context.throttle_ms = mutations.throttle_ms()
-    new = messages.CreateTopicsResponse.CreatableTopicResult
     entries = []
     for result in results:
         if result.error != ErrorCode.NONE:
@@ -86,12 +92,16 @@ async def delete_topics(broker, context, request):
         wanted = [(topic.name, bytes(topic.topic_id)) for topic in request.topics]
     else:
         wanted = [(name, NO_ID) for name in request.topic_names]
+    new = messages.DeleteTopicsResponse.DeletableTopicResult
+    if request.timeout_ms <= 0:
+        return messages.DeleteTopicsResponse(responses=[
+            new(name=name, topic_id=topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT)
+            for name, topic_id in dict.fromkeys(wanted)])
     mutations = broker.quotas.mutations(
         context.principal, context.client_id, context.api_version >= DELETE_STRICT_QUOTA_VERSION)
     results = await broker.controller.delete_topics(wanted, mutations)
     if mutations is not None:
         context.throttle_ms = mutations.throttle_ms()
-    new = messages.DeleteTopicsResponse.DeletableTopicResult
     entries = []
     for result in results:
         entries.append(new(

@@ -376,7 +376,7 @@ class Admin(Groups):
     def _timeout_ms(self, timeout: float | None) -> int:
         if timeout is None:
             return int(self.settings["request.timeout.ms"])
-        return int(timeout * 1000)
+        return max(1, int(timeout * 1000))
 
 
 _MISSING = object()

@@ -10,7 +10,8 @@ Source: the ConfigDef tables inside Kafka 4.3.1's jars.
 A row: name, type, default, limits, importance, dynamic mode, effect, documentation.
   type: boolean, string, class, password, short, int, long, double, list (words between commas).
   default: None means unset. limits: "" none; alternatives between `|`, each a word or `low..high`
-  with either end left open, or non-empty; `~` first: words in any case; no word twice in a list.
+  with either end left open, or non-empty; `~` first: words in any case; `+` first: a list with at
+    least one word.
   dynamic mode: "" only at start, "broker" per broker, "cluster" for one broker or all of them.
 """
 
@@ -24,7 +25,7 @@ BROKER = (
      "Longest server-side retry of adding partitions to a transaction."),
     ("add.partitions.to.txn.retry.backoff.ms", "int", 20, "1..", "high", "", "inert",
      "Pause between server-side retries of adding partitions to a transaction."),
-    ("advertised.listeners", "list", None, "", "high", "", "live",
+    ("advertised.listeners", "list", None, "+", "high", "", "live",
      "Addresses told to clients; unset: each client is told the address it dialled."),
     ("alter.config.policy.class.name", "class", None, "", "low", "", "inert",
      "Java class that judges config changes."),
@@ -131,7 +132,7 @@ BROKER = (
      "An empty follower starts behind the last tiered offset."),
     ("group.consumer.assignment.interval.ms", "int", 1000, "0..", "medium", "cluster", "inert",
      "Pause between assignments of a consumer group."),
-    ("group.consumer.assignors", "list", ("uniform", "range"), "", "medium", "", "inert",
+    ("group.consumer.assignors", "list", ("uniform", "range"), "+", "medium", "", "inert",
      "Server-side assignors of consumer groups; the first is the default."),
     ("group.consumer.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
      "Heartbeat pause told to members of consumer groups."),
@@ -167,7 +168,7 @@ BROKER = (
      "Largest write buffer kept for reuse by the group coordinator."),
     ("group.coordinator.rebalance.protocols", "list",
      ("classic", "consumer", "streams"),
-     "consumer|classic|share|streams", "medium", "", "inert",
+     "+consumer|classic|share|streams", "medium", "", "inert",
      "Group protocols that are on."),
     ("group.coordinator.threads", "int", 4, "1..", "high", "", "inert",
      "Threads of the group coordinator."),
@@ -181,7 +182,7 @@ BROKER = (
      "Shortest session time-out a classic member may ask for."),
     ("group.share.assignment.interval.ms", "int", 1000, "0..", "medium", "cluster", "inert",
      "Pause between assignments of a share group."),
-    ("group.share.assignors", "list", ("simple",), "", "medium", "", "inert",
+    ("group.share.assignors", "list", ("simple",), "+", "medium", "", "inert",
      "Server-side assignor of share groups."),
     ("group.share.delivery.count.limit", "int", 5, "2..10", "medium", "", "inert",
      "Deliveries of a record before a share group gives it up."),
@@ -277,7 +278,7 @@ BROKER = (
      "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
      "", "low", "broker", "live",
      "Security protocol of each listener name."),
-    ("listeners", "list", ("PLAINTEXT://:9092",), "", "high", "broker", "live",
+    ("listeners", "list", ("PLAINTEXT://:9092",), "+", "high", "broker", "live",
      "Addresses to listen on, NAME://host:port; no host is every interface, port 0 a free one."),
     ("log.cleaner.backoff.ms", "long", 15000, "0..", "medium", "cluster", "live",
      "Pause of the cleaner when nothing is dirty."),
@@ -302,11 +303,11 @@ BROKER = (
      "Threads of the cleaner."),
     ("log.cleanup.policy", "list", ("delete",), "compact|delete", "medium", "cluster", "live",
      "Delete old segments, compact by key, or both."),
-    ("log.dir", "list", ("./data",), "", "high", "", "live",
+    ("log.dir", "list", ("./data",), "+", "high", "", "live",
      "Data directory when log.dirs is unset."),
     ("log.dir.failure.timeout.ms", "long", 30000, "1..", "low", "", "inert",
      "Time to tell the controller of a failed directory before the broker stops."),
-    ("log.dirs", "list", None, "", "high", "", "live", "Data directories, by commas."),
+    ("log.dirs", "list", None, "+", "high", "", "live", "Data directories, by commas."),
     ("log.flush.interval.messages", "long", LONG_MAX, "1..", "high", "cluster", "live",
      "Records after which a partition is flushed."),
     ("log.flush.interval.ms", "long", None, "", "high", "cluster", "live",
@@ -437,7 +438,7 @@ BROKER = (
      "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
      "", "medium", "broker", "inert",
      "Java class that names a connection's principal."),
-    ("process.roles", "list", ("broker", "controller"), "broker|controller", "high", "", "live",
+    ("process.roles", "list", ("broker", "controller"), "+broker|controller", "high", "", "live",
      "Broker and controller; pylog runs both in one process."),
     ("producer.id.expiration.check.interval.ms", "int", 600000, "1..", "low", "", "inert",
      "Pause between looks for expired producer ids."),

@@ -19,12 +19,22 @@ FAMILIES = (
 )
 FLUSH = ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")
 # What must fit together for the broker to be reached.
-LISTENING = ("listeners", "listener.security.protocol.map", "max.connections.per.ip.overrides")
+LISTENING = ("listeners", "listener.security.protocol.map", "max.connections.per.ip",
+             "max.connections.per.ip.overrides")
 # Numbers of threads: at most halved or doubled by one change.
 THREADS = frozenset(("background.threads", "log.cleaner.threads",
                      "num.io.threads",
                      "num.network.threads", "num.recovery.threads.per.data.dir",
-                     "num.replica.fetchers"))
+                     "num.replica.fetchers", "remote.log.manager.copier.thread.pool.size",
+                     "remote.log.manager.expiration.thread.pool.size",
+                     "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads"))
+# A limit of 0 would shut out whoever could raise it again.
+AT_LEAST_ONE = ("max.connection.creation.rate", "max.connections")
+# Lower than the least that a row allows: Kafka refuses them later. No stored one is in force.
+LEAST = {**dict.fromkeys(AT_LEAST_ONE, 1), "log.cleaner.threads": 1, "log.roll.jitter.ms": 0,
+         "log.roll.ms": 1}
+# Of one listener, yet for all brokers too.
+CLUSTER_LEVEL_LISTENER = frozenset((*AT_LEAST_ONE, "num.network.threads"))
 # Only for one listener, by the name listener.name.<listener>.<setting>.
 LISTENER_ONLY = frozenset((
     "ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key",
@@ -32,7 +42,7 @@ LISTENER_ONLY = frozenset((
     "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password",
     "ssl.truststore.type"))
 
-_PREFIX = re.compile(r"listener\.name\.[^.]*\.(.+)")
+_PREFIX = re.compile(r"listener\.name\.([^.]*)\.(.+)")
 _OF_MECHANISM = ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.login.class",
                  "sasl.server.callback.handler.class", "connections.max.reauth.ms")
 
@@ -53,7 +63,13 @@ def base_name(name: str) -> str:
     found = _PREFIX.fullmatch(name)
     if found is None:
         return name
-    return next((base for base in _OF_MECHANISM if found[1].endswith(base)), found[1])
+    return next((base for base in _OF_MECHANISM if found[2].endswith(base)), found[2])
+
+
+def listener_of(name: str) -> str | None:
+    """The listener whose prefix `name` has, or None."""
+    found = _PREFIX.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def setting(name: str):
@@ -77,10 +93,33 @@ def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
 
 def check(texts: dict[str, str], per_broker: bool, settings) -> None:
     """Raises ConfigError when one of these settings cannot be changed while the broker runs."""
+    # Kafka writes a listener's name small in a prefix, and knows no other.
+    served = {listener.name.lower() for listener in settings.listeners}
     for name, value in check_layer(texts, per_broker).items():
-        if name in THREADS and not settings[name] // 2 <= value <= settings[name] * 2:
-            raise ConfigError(f"Invalid value {value} for configuration {name}: expected between "
-                              f"half and double the current {settings[name]}")
+        listener, base = listener_of(name), base_name(name)
+        if listener is not None and listener not in served:
+            continue
+        if base in THREADS and (listener is None or base == "num.network.threads"):
+            current = settings.value(name) if listener is None or settings.value(name) \
+                else settings[base]
+            _check_threads(name, value, current)
+        if base in AT_LEAST_ONE:
+            check_least(base, value)
+
+
+def check_least(name: str, value: int | None) -> None:
+    """Raises ConfigError for a setting of LEAST with a lower value than that."""
+    if value is not None and value < LEAST[name]:
+        told = f"Invalid {name} {value}: it" if name in AT_LEAST_ONE else name
+        raise ConfigError(f"{told} must be greater than or equal to {LEAST[name]}")
+
+
+def _check_threads(name: str, value: int, current: int) -> None:
+    told = f"Dynamic thread count update validation failed for {name}={value}, value should "
+    if value < current // 2:
+        raise ConfigError(f"{told}be at least half the current value {current}")
+    if value > current * 2:
+        raise ConfigError(f"{told}not be greater than double the current value {current}")
 
 
 def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Value]:
@@ -88,16 +127,23 @@ def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Val
     fixed = sorted(name for name in texts
                    if catalogue.is_broker(name) and not catalogue.broker(name).dynamic)
     if fixed:
-        raise ConfigError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+        raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
     prefixed = sorted(name for name in texts if name in LISTENER_ONLY)
     if prefixed:
-        raise ConfigError("These security configs can be changed for one listener only, by the "
-                          f"prefix listener.name.<listener>.: {', '.join(prefixed)}")
+        raise ConfigError("These security configs can be dynamically updated only per-listener "
+                          f"using the listener prefix: [{', '.join(prefixed)}]")
+    own = [] if per_broker else sorted(filter(_is_per_broker, texts))
+    if own:
+        raise ConfigError("Cannot update these configs at default cluster level, broker id must "
+                          f"be specified: [{', '.join(own)}]")
     typed = {name: values.parse(setting(name), text) for name, text in texts.items()
              if setting(name) is not None}
-    if not per_broker:
-        own = sorted(name for name in typed if setting(name).dynamic == "broker")
-        if own:
-            raise ConfigError("Cannot update these configs at default cluster level, a broker id "
-                              f"is needed: {', '.join(own)}")
+    for name in typed.keys() & LEAST:
+        check_least(name, typed[name])
     return typed
+
+
+def _is_per_broker(name: str) -> bool:
+    if listener_of(name) is not None:
+        return base_name(name) not in CLUSTER_LEVEL_LISTENER
+    return catalogue.is_broker(name) and catalogue.broker(name).dynamic == "broker"

@@ -126,17 +126,20 @@ def validate_group_configs(configs: dict[str, str], settings) -> None:
         if name in BOUND_WHEN_SET and name not in configs:
             continue
         if low and effective[name] < settings[low]:
-            raise ConfigError(f"{name} must be greater than or equal to {low}, {settings[low]}")
+            raise ConfigError(f"{name} must be greater than or equal to {low}")
         if high and effective[name] > settings[high]:
-            raise ConfigError(f"{name} must be less than or equal to {high}, {settings[high]}")
+            raise ConfigError(f"{name} must be less than or equal to {high}")
     for kind in KINDS:
         beat, session = f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"
         if effective[session] <= effective[beat]:
             raise ConfigError(f"{session} must be greater than {beat}")
     reset = effective["share.auto.offset.reset"]
     if reset not in ("latest", "earliest") and not _DURATION.fullmatch(reset):
-        raise ConfigError(f"Invalid value {reset} for configuration share.auto.offset.reset: "
-                          "expected latest, earliest or by_duration:<ISO 8601 duration>")
+        name = "share.auto.offset.reset"
+        raise ConfigError(f"Invalid value {reset} for configuration {name}: Invalid value "
+                          f"`{reset}` for configuration {name}. The value must be either "
+                          "'earliest', 'latest' or of the format "
+                          "'by_duration:<PnDTnHnMn.nS>'.")
 
 
 def validate_subscription(configs: dict[str, str]) -> None:
@@ -159,8 +162,8 @@ def subscription_interval_fault(configs: dict[str, str]) -> str | None:
     interval = values.parse(subscription("interval.ms"), configs["interval.ms"])
     if PUSH_MS_MIN <= interval <= PUSH_MS_MAX:
         return None
-    return (f"Invalid value {interval} for interval.ms, expected {PUSH_MS_MIN} to "
-            f"{PUSH_MS_MAX} (1 hour)")
+    return (f"Invalid value {interval} for interval.ms, interval must be between "
+            f"{PUSH_MS_MIN} and {PUSH_MS_MAX} (1 hour)")
 
 
 def is_subscription(name: str) -> bool:

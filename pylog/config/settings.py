@@ -13,7 +13,7 @@ Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's ch
 import copy
 import os
 
-from . import catalogue, dynamic, groups, listeners, properties, topics, values
+from . import catalogue, dynamic, groups, listeners, properties, relations, topics, values
 from .errors import ConfigError, nearest
 
 OVERRIDE = "--override"
@@ -113,6 +113,7 @@ class Settings:
         layers = (self.dynamic_cluster, texts) if per_broker else (texts, self.dynamic_own)
         candidate._values = dynamic.layered(self._static, *layers)
         candidate._check_together()
+        relations.check_change(candidate)
 
     def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
         """Those of stored settings that can be in force: another version may have stored others."""
@@ -206,6 +207,8 @@ class Settings:
         if old >= 0 and self["node.id"] != old:
             raise ConfigError(f"broker.id {old} and node.id {self['node.id']} differ: "
                               "set one, or both alike")
+        self._values["broker.id"] = self["node.id"]
+        self._origins.setdefault("broker.id", self.origin("node.id"))
 
     def _check_roles(self) -> None:
         if set(self["process.roles"]) != {"broker", "controller"}:
@@ -217,6 +220,7 @@ class Settings:
         self.listeners, self.advertised_listeners = self._parse_listeners()
         self.connection_limits = listeners.parse_overrides(
             self["max.connections.per.ip.overrides"])
+        relations.check_reachable(self)
 
     def _parse_listeners(self) -> tuple[tuple, tuple]:
         controllers = tuple(name.upper() for name in self["controller.listener.names"])
@@ -249,32 +253,13 @@ class Settings:
 
     def _check_together(self) -> None:
         self._settle_listening()
-        for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
-            if self[name] == 0:
-                raise ConfigError(f"Invalid value 0 for configuration {name}: "
-                                  "expected -1 (no limit) or at least 1")
-        if self["log.roll.ms"] is not None and self["log.roll.ms"] < 1:
-            raise ConfigError(f"Invalid value {self['log.roll.ms']} for configuration log.roll.ms: "
-                              "expected at least 1")
-        queued, longest = self["queued.max.request.bytes"], self["socket.request.max.bytes"]
-        if 0 < queued < longest:
-            raise ConfigError(f"queued.max.request.bytes={queued}: expected at least "
-                              f"socket.request.max.bytes, {longest}")
-        if self["log.cleaner.dedupe.buffer.size"] // max(1, self["log.cleaner.threads"]) <= 1 << 20:
-            raise ConfigError("Invalid value "
-                              f"{self['log.cleaner.dedupe.buffer.size']} for configuration "
-                              "log.cleaner.dedupe.buffer.size: expected more than 1 MiB for each "
-                              f"of {self['log.cleaner.threads']} log.cleaner.threads")
-        if not 0 <= self["offsets.topic.compression.codec"] <= 4:
-            raise ConfigError("Invalid value "
-                              f"{self['offsets.topic.compression.codec']} for configuration "
-                              "offsets.topic.compression.codec: expected 0 to 4")
-        if not self.log_dirs:
-            raise ConfigError("log.dirs: at least one directory is needed")
-        if len(set(self.log_dirs)) != len(self.log_dirs):
-            raise ConfigError("log.dirs: a directory appears twice")
+        for name in dynamic.LEAST:
+            # With max.connections=0, Kafka starts and then answers nobody.
+            dynamic.check_least(name, self[name])
+        relations.check(self)
         if self["remote.log.storage.system.enable"]:
             raise ConfigError("remote.log.storage.system.enable=true: pylog has no tiered storage")
+        topics.check_defaults(self)
         topics.validate_topic_configs({}, self)
 
 

@@ -31,6 +31,16 @@ def _in_ms(synonym: str, value, setting) -> values.Value:
     return -1 if value < 0 and setting.name == "retention.ms" else value * _MS[unit]
 
 
+def check_defaults(settings) -> None:
+    """Raises ConfigError when the broker's settings give topics what no topic could have."""
+    for name, value in settings.topic_defaults().items():
+        setting = catalogue.topic(name)
+        try:
+            values.check(setting, value)
+        except ConfigError as error:
+            raise ConfigError(f"{' or '.join(setting.synonyms)}: {error}") from None
+
+
 def validate_topic_config(name: str, text: str | None) -> values.Value:
     """The typed value of one topic setting; raises ConfigError when it has none."""
     if not catalogue.is_topic(name):
@@ -54,11 +64,11 @@ def validate_topic_configs(configs: dict[str, str | None], settings) -> dict[str
     effective = {**settings.topic_defaults(), **typed}
     low, high = effective["min.compaction.lag.ms"], effective["max.compaction.lag.ms"]
     if low > high:
-        raise ConfigError(f"conflict in topic config: min.compaction.lag.ms {low} is above "
-                          f"max.compaction.lag.ms {high}")
+        raise ConfigError(f"conflict topic config setting min.compaction.lag.ms ({low}) > "
+                          f"max.compaction.lag.ms ({high})")
     if effective["remote.storage.enable"]:
-        raise ConfigError("Invalid value true for configuration remote.storage.enable: "
-                          "tiered storage is off in this broker")
+        raise ConfigError("Tiered Storage functionality is disabled in the broker. Topic cannot "
+                          "be configured with remote log storage.")
     return typed
 
 
@@ -78,5 +88,7 @@ def _check_throttled(name: str, value: tuple) -> None:
     for entry in value:
         partition, colon, broker = entry.partition(":")
         if not (colon and partition.isdigit() and broker.isdigit()):
-            raise ConfigError(f"Invalid value {','.join(value)} for configuration {name}: "
-                              "expected partition:broker pairs or *")
+            raise ConfigError(f"Invalid value [{', '.join(value)}] for configuration {name}: "
+                              f"{name} must be the literal '*' or a list of replicas in the "
+                              "following format: [partitionId]:[brokerId],[partitionId]:"
+                              "[brokerId],...")

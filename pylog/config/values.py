@@ -24,11 +24,11 @@ def parse(setting: Setting, text: str) -> Value:
     elif setting.type == "boolean":
         value = {"true": True, "false": False}.get(text.lower())
         if value is None:
-            raise _refused(setting, text, "expected true or false")
+            raise _refused(setting, text, "Expected value to be either true or false")
     elif setting.type == "double":
         value = _fraction(setting, text)
     elif setting.type == "list":
-        value = tuple(word.strip() for word in text.split(",") if word.strip())
+        value = _words(setting, text)
     else:
         value = text
     check(setting, value)
@@ -39,20 +39,28 @@ def check(setting: Setting, value: Value) -> None:
     """Raises ConfigError when `value`, already typed, is outside the row's limits."""
     if not setting.limits or value is None:
         return
-    words = value if setting.type == "list" else (value,)
+    if setting.limits.startswith("+") and not value:
+        some = ", ".join(limits_of(setting))
+        raise ConfigError(f"Configuration '{setting.name}' must not be empty. Valid values "
+                          f"include: {f'[{some}]' if some else 'any non-empty value'}")
     any_case = setting.limits.startswith("~")
-    for word in words:
+    for word in value if setting.type == "list" else (value,):
         seen = word.upper() if any_case else word
-        if not any(_admits(limit, seen) for limit in _alternatives(setting)):
-            raise _refused(setting, format_value(value), "expected " + allowed(setting))
-    if len(set(words)) != len(words):
-        raise _refused(setting, format_value(value), "a word appears twice")
+        limits = limits_of(setting)
+        if limits and not any(_admits(limit, seen) for limit in limits):
+            raise _refused(setting, format_value(word), _missed(setting, word))
+
+
+def limits_of(setting: Setting) -> list[str]:
+    """The row's alternatives, each a word or `low..high`; none when anything is allowed."""
+    limits = setting.limits.lstrip("~+")
+    return limits.split("|") if limits else []
 
 
 def allowed(setting: Setting) -> str:
     """The row's limits in words, "" when there are none."""
-    parts = []
-    for limit in _alternatives(setting):
+    parts = ["not empty"] if setting.limits == "+" else []
+    for limit in limits_of(setting):
         low, dots, high = limit.partition("..")
         if not dots:
             parts.append(limit)
@@ -61,6 +69,23 @@ def allowed(setting: Setting) -> str:
         else:
             parts.append(f"{low} to {high}" if low else f"at most {high}")
     return " or ".join(parts) if len(parts) < 3 else "one of " + ", ".join(parts)
+
+
+def _missed(setting: Setting, value: Value) -> str:
+    """What Kafka says of a value outside the limits: tools and tests look for these words."""
+    limits = limits_of(setting)
+    if isinstance(value, str):
+        if limits == ["non-empty"]:
+            return "String must be non-empty"
+        any_case = " (case insensitive)" if setting.limits.startswith("~") else ""
+        return f"String must be one of{any_case}: {', '.join(limits)}"
+    if len(limits) > 1:
+        low, _, high = limits[1].partition("..")
+        return f"Value must be between {low} and {high} or equal to {limits[0]}"
+    low, _, high = limits[0].partition("..")
+    if low and not value >= float(low):
+        return f"Value must be at least {low}"
+    return f"Value must be no more than {high}"
 
 
 def format_value(value: Value) -> str:
@@ -86,10 +111,6 @@ def _java_double(value: float) -> str:
     return f"{mantissa}E{int(exponent)}"
 
 
-def _alternatives(setting: Setting) -> list[str]:
-    return setting.limits.removeprefix("~").split("|") if setting.limits else []
-
-
 def _admits(limit: str, word) -> bool:
     low, dots, high = limit.partition("..")
     if isinstance(word, str):
@@ -103,13 +124,13 @@ def _whole(setting: Setting, text: str) -> int:
     bits = _BITS[setting.type]
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits or not _DIGITS.issuperset(digits):
-        raise _refused(setting, text, "expected a whole number")
+        raise _refused(setting, text, _no_number(setting))
     if len(digits) > 40:
         # Python refuses to convert very long numbers with an error of its own.
-        raise _refused(setting, f"{text[:40]}...", f"a number of {len(digits)} digits")
+        raise _refused(setting, f"{text[:40]}...", _no_number(setting))
     value = int(text)
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise _refused(setting, text, f"expected a number of {bits} bits")
+        raise _refused(setting, text, _no_number(setting))
     return value
 
 
@@ -119,7 +140,21 @@ def _fraction(setting: Setting, text: str) -> float:
             raise ValueError(text)
         return float(text)
     except ValueError:
-        raise _refused(setting, text, "expected a number") from None
+        raise _refused(setting, text, _no_number(setting)) from None
+
+
+def _no_number(setting: Setting) -> str:
+    return f"Not a number of type {setting.type.upper()}"
+
+
+def _words(setting: Setting, text: str) -> tuple[str, ...]:
+    """The words of a list, each once: Kafka drops the repeated ones."""
+    if not text:
+        return ()
+    words = dict.fromkeys(word.strip() for word in text.split(","))
+    if "" in words:
+        raise ConfigError(f"Configuration '{setting.name}' values must not be empty.")
+    return tuple(words)
 
 
 def _refused(setting: Setting, text: str, why: str) -> ConfigError:

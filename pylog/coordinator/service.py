@@ -223,7 +223,7 @@ class GroupCoordinator:
                 name=TOPIC, num_partitions=settings["offsets.topic.num.partitions"],
                 replication_factor=min(settings["offsets.topic.replication.factor"], live),
                 configs=[new.CreatableTopicConfig(name=name, value=value)
-                         for name, value in configs.items()])]), internal=True)
+                         for name, value in configs.items()])]))
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             log.error("the offsets topic could not be created", extra={"reason": result.message})
             return False

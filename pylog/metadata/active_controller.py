@@ -95,7 +95,7 @@ class ActiveController:
             except LogError as error:
                 log.error("listeners cannot be registered", extra={"reason": str(error)})
 
-    async def create_topics(self, request, internal: bool = False, mutations=None) -> list:
+    async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest. Returns TopicResults.
 
         mutations: as for controller.create_topics.
@@ -103,7 +103,7 @@ class ActiveController:
         async with self._deciding:
             request, branches, refused = branching.taken(self._image, request)
             records, results = controller.create_topics(
-                self._image, request, self._settings, self._random, internal, mutations)
+                self._image, request, self._settings, self._random, mutations)
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
@@ -235,7 +235,7 @@ class ActiveController:
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""
         async with self._deciding:
-            records = features.update(self._image, updates)
+            records = features.update(self._image, updates, self._node_id)
             if validate_only:
                 return
             try:

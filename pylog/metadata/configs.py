@@ -22,7 +22,7 @@ RESOURCE_LOGGER = 8
 RESOURCE_SUBSCRIPTION = 16
 RESOURCE_GROUP = 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-WORDS = {APPEND: "append", SUBTRACT: "subtract"}
+WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 VALUE_BYTES_MAX = 32_767
 NODE_DIGITS_MAX = 10
 
@@ -40,7 +40,7 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
     for resource in resources:
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
-                raise _bad("each resource may appear once in a request")
+                raise _bad("Each resource must appear at most once.")
             _check_form(resource, incremental)
             if resource.resource_type == RESOURCE_LOGGER and incremental:
                 results.append(None)
@@ -59,11 +59,11 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
 def _check_form(resource, incremental: bool) -> None:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
-        raise _bad("a setting appears twice")
+        raise _bad("Error due to duplicate config keys")
     missing = [config.name for config in resource.configs if config.value is None
                and not (incremental and config.config_operation == DELETE)]
     if missing:
-        raise _bad(f"Null value not supported for: {', '.join(missing)}")
+        raise _bad(f"Null value not supported for : {', '.join(missing)}")
 
 
 def _error_of(resource) -> int:
@@ -75,7 +75,7 @@ def _error_of(resource) -> int:
 def _records(image, resource, settings, node_id, incremental) -> list:
     kind, name = resource.resource_type, resource.resource_name
     if kind not in _CHECKS:
-        raise _bad(f"resource type {kind} is unknown")
+        raise _bad(f"Unknown resource type {kind}")
     current = image.configs.get((kind, name), {})
     if kind == RESOURCE_BROKER:
         _check_node(name, node_id)
@@ -109,11 +109,13 @@ def _operated(kind: int, current: dict, config) -> str | None:
     if operation == DELETE:
         return None
     if operation not in WORDS:
-        raise _bad(f"operation {operation} is unknown")
+        raise _bad(f"Unknown operations type {operation}")
     setting = _setting(kind, config.name)
     if setting is None or setting.type != "list":
-        raise Refusal(ErrorCode.INVALID_CONFIG,
-                      f"Can't {WORDS[operation]} to {config.name}: its type is not list")
+        told = f"Config value {WORDS[operation].lower()} is not allowed for config key: " \
+               f"{config.name}" if kind == RESOURCE_BROKER else \
+               f"Can't {WORDS[operation]} to key {config.name} because its type is not LIST."
+        raise Refusal(ErrorCode.INVALID_CONFIG, told)
     text = current.get(config.name)
     words = [word for word in (format_value(setting.default) if text is None else text).split(",")
              if word]
@@ -161,7 +163,7 @@ def _check_broker(current: dict, resource, settings, incremental: bool) -> None:
 
 def _of_topic(image, name, configs, settings) -> None:
     if not name:
-        raise _bad("there are no default settings of topics: a topic must be named")
+        raise _bad("Default topic resources are not allowed.")
     fault = controller.topic_name_fault(name)
     if fault is not None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -176,13 +178,13 @@ def _of_broker(image, name, configs, settings) -> None:
 
 def _of_group(image, name, configs, settings) -> None:
     if not name:
-        raise _bad("there are no default settings of groups: a group must be named")
+        raise _bad("Default group resources are not allowed.")
     groups.validate_group_configs(configs, settings)
 
 
 def _of_subscription(image, name, configs, settings) -> None:
     if not name:
-        raise _bad("a subscription must be named")
+        raise _bad("Subscription name can't be empty")
     for key in configs:
         if not groups.is_subscription(key):
             raise _bad(f"Unknown client metrics configuration: {key}")

@@ -26,6 +26,7 @@ METADATA_VERSION_MIN = 7
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 DIRECTORY_UNASSIGNED = bytes(16)
+NO_TOPIC = "This server does not host this topic-partition."
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 # Ids with a meaning of their own in Kafka: none, and the metadata topic (KIP-516).
@@ -42,14 +43,15 @@ ProducerIds = namedtuple("ProducerIds", ("first", "count"))
 def topic_name_fault(name: str) -> str | None:
     """Why `name` cannot name a topic, or None when it can."""
     if not name:
-        return "the topic name is empty"
+        return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):
-        return f"the topic name '{name}' is not allowed"
+        return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
-        return (f"the topic name has {len(name)} characters, "
-                f"the limit is {TOPIC_NAME_CHARACTERS_MAX}")
+        return (f"Topic name is invalid: the length of '{name}' is longer than the max allowed "
+                f"length {TOPIC_NAME_CHARACTERS_MAX}")
     if not _LEGAL_NAME.fullmatch(name):
-        return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
+        return (f"Topic name is invalid: '{name}' contains one or more characters other than "
+                "ASCII alphanumerics, '.', '_' and '-'")
     return None
 
 
@@ -80,16 +82,14 @@ def id_from_text(text: str) -> bytes:
 # ---- topics -------------------------------------------------------------------------------------
 
 
-def create_topics(image: Image, request, settings, random, internal: bool = False,
-                  mutations=None):
+def create_topics(image: Image, request, settings, random, mutations=None):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
     settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
-    records. internal: the broker asks for a topic of its own. mutations: the client's account
-    (pylog.quotas.Mutations), None without a limit.
+    records. mutations: the client's account (pylog.quotas.Mutations), None without a limit.
     """
     if _asks_too_much(request.topics, settings):
-        text = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request"
+        text = "Excessively large number of partitions per request."
         results = {topic.name: TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, text)
                    for topic in request.topics}
         return [], list(results.values())
@@ -103,9 +103,8 @@ def create_topics(image: Image, request, settings, random, internal: bool = Fals
             continue
         try:
             if counts[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST,
-                               "the topic appears more than once in the request")
-            made, result = _create_topic(image, topic, settings, random, taken, internal)
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            made, result = _create_topic(image, topic, settings, random, taken)
             charge(mutations, result.partition_count)
         except Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
@@ -152,21 +151,18 @@ class _CollidingNames:
         other = self.names.setdefault(name.replace(".", "_"), name)
         if other != name:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
-                           f"topic '{name}' collides with topic '{other}': names that differ "
-                           "only in '.' and '_' are taken for one")
+                          f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _create_topic(image, topic, settings, random, taken, internal):
+def _create_topic(image, topic, settings, random, taken):
     if topic.name == METADATA_TOPIC:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the metadata log is not a topic to create")
+        raise Refusal(ErrorCode.INVALID_REQUEST, 
+                      f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     fault = topic_name_fault(topic.name)
     if fault is not None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-    if topic.name in COORDINATOR_TOPICS and not internal:
-        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION,
-                       f"'{topic.name}' is the broker's own: it creates it when it needs it")
     if topic.name in image.topics:
-        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{topic.name}' already exists")
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
     configs = _topic_configs(topic, settings)
     assignment = _assignment(image, topic, settings, random)
     taken.claim(topic.name)
@@ -185,10 +181,13 @@ def _create_topic(image, topic, settings, random, taken, internal):
 
 def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
+    if topic.name in COORDINATOR_TOPICS:
+        # What a coordinator acknowledged must not go by its age, whoever made the topic.
+        configs.setdefault("cleanup.policy", "compact")
     missing = [name for name, value in configs.items() if value is None]
     if missing:
         raise Refusal(ErrorCode.INVALID_CONFIG,
-                       f"a topic setting needs a value: {', '.join(missing)}")
+                      f"Null value not supported for topic configs: {','.join(missing)}")
     try:
         settings.validate_topic_configs(configs)
     except ConfigError as error:
@@ -203,10 +202,10 @@ def _assignment(image, topic, settings, random) -> list:
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
-                       "the replication factor must be above 0, or -1 for the default")
+                      "Replication factor must be larger than 0, or -1 to use the default value.")
     if count < -1 or count == 0:
         raise Refusal(ErrorCode.INVALID_PARTITIONS,
-                       "the number of partitions must be above 0, or -1 for the default")
+                      "Number of partitions was set to an invalid non-positive value.")
     count = settings["num.partitions"] if count == -1 else count
     factor = settings["default.replication.factor"] if factor == -1 else factor
     return place(image, count, factor, random)
@@ -217,40 +216,56 @@ def place(image: Image, count: int, factor: int, random) -> list:
     active = sorted(id_ for id_ in image.brokers if image.broker_is_active(id_))
     if factor > len(active):
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
-                       f"replication factor {factor} needs as many active brokers, "
-                       f"there are {len(active)}")
+                      f"Unable to replicate the partition {factor} time(s): The target "
+                      f"replication factor of {factor} cannot be reached because only "
+                      f"{len(active)} broker(s) are registered.")
     start = random.randrange(len(active))
     return [tuple(active[(start + index + step) % len(active)] for step in range(factor))
             for index in range(count)]
 
 
 def _manual_assignment(image, topic) -> list:
-    if topic.replication_factor != -1 or topic.num_partitions != -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST,
-                       "with an assignment, partition count and replication factor must both be -1")
+    for value, word in ((topic.replication_factor, "replication factor"),
+                        (topic.num_partitions, "numPartitions")):
+        if value != -1:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "A manual partition assignment was "
+                          f"specified, but {word} was not set to -1.")
     replicas_of = {}
     for entry in topic.assignments:
         replicas = tuple(entry.broker_ids)
         if entry.partition_index in replicas_of:
-            raise _bad_assignment(f"partition {entry.partition_index} appears twice")
-        if not replicas:
-            raise _bad_assignment(f"partition {entry.partition_index} has no replicas")
-        if len(set(replicas)) < len(replicas):
-            raise _bad_assignment(f"partition {entry.partition_index} names a broker twice")
-        for broker_id in replicas:
-            if broker_id not in image.brokers:
-                raise _bad_assignment(f"there is no broker {broker_id}")
+            raise bad_assignment("Found multiple manual partition assignments for partition "
+                                 f"{entry.partition_index}")
+        check_replicas(image, replicas)
         if not any(image.broker_is_active(broker_id) for broker_id in replicas):
-            raise _bad_assignment(f"no broker of partition {entry.partition_index} is active")
+            raise bad_assignment(f"no broker of partition {entry.partition_index} is active")
         replicas_of[entry.partition_index] = replicas
     if sorted(replicas_of) != list(range(len(replicas_of))):
-        raise _bad_assignment("partition indexes must run from 0 without gaps")
+        raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
     if len({len(replicas) for replicas in replicas_of.values()}) > 1:
-        raise _bad_assignment("all partitions need the same number of replicas")
+        raise bad_assignment("all partitions need the same number of replicas")
     return [replicas_of[index] for index in range(len(replicas_of))]
 
 
-def _bad_assignment(message: str) -> Refusal:
+def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
+    """Raises Refusal when these cannot be a partition's replicas."""
+    told = "The manual partition assignment includes"
+    if not replicas:
+        raise bad_assignment(f"{told} an empty replica list.")
+    seen = set()
+    for broker_id in sorted(replicas):
+        if broker_id not in image.brokers:
+            raise bad_assignment(f"{told} broker {broker_id}, but no such broker is registered.")
+        if broker_id in seen:
+            raise bad_assignment(f"{told} the broker {broker_id} more than once.")
+        seen.add(broker_id)
+    if factor is not None and len(replicas) != factor:
+        raise bad_assignment(f"{told} a partition with {len(replicas)} replica(s), but this is "
+                             f"not consistent with previous partitions, which have {factor} "
+                             "replica(s).")
+
+
+def bad_assignment(message: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
@@ -306,17 +321,19 @@ def _topic_to_delete(image, name, topic_id, times, settings):
         raise Refusal(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
     if name is not None and topic_id != bytes(16):
         raise Refusal(ErrorCode.INVALID_REQUEST,
-                       "a topic is named by its name or by its id, not both")
+                      "You may not specify both topic name and topic id.")
     if name is None and topic_id == bytes(16):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id is given")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if times > 1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once in the request")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     if name is not None:
-        topic, error = image.topics.get(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic, refusal = image.topics.get(name), Refusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_TOPIC)
     else:
-        topic, error = image.topics_by_id.get(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+        topic, refusal = image.topics_by_id.get(topic_id), Refusal(
+            ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
     if topic is None:
-        raise Refusal(error, "this cluster has no such topic")
+        raise refusal
     return topic
 
 

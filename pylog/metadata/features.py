@@ -15,13 +15,13 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 METADATA_VERSION = "metadata.version"
 
 
-def update(image, updates) -> list:
+def update(image, updates, node_id: int) -> list:
     """The records of UpdateFeaturesRequest.feature_updates; raises Refusal for all of them."""
     records = []
     for wanted in updates:
         level = wanted.max_version_level
         fault = _fault(image.features.get(wanted.feature, 0), wanted.feature, level,
-                       wanted.upgrade_type)
+                       wanted.upgrade_type, node_id)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_UPDATE_VERSION,
                           "The update failed for all features since the following feature "
@@ -31,16 +31,16 @@ def update(image, updates) -> list:
     return records
 
 
-def _fault(current: int, name: str, level: int, kind: int) -> str | None:
+def _fault(current: int, name: str, level: int, kind: int, node_id: int) -> str | None:
     low, high = controller.METADATA_VERSION_MIN, controller.METADATA_VERSION
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
     if name != METADATA_VERSION:
-        return "This broker does not support this feature."
+        return f"Local controller {node_id} does not support this feature."
     if not low <= level <= high:
-        return f"This broker only supports versions {low}-{high}."
+        return f"Local controller {node_id} only supports versions {low}-{high}"
     if level < current and kind == UPGRADE:
         return "Can't downgrade the version of this feature without setting the upgrade type " \
                "to either safe or unsafe downgrade."

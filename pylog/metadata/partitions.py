@@ -34,7 +34,7 @@ def create_partitions(image: Image, topics, random, mutations=None):
             continue
         try:
             if counts[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, "the topic appears more than once")
+                raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             made = _more(image, topic, random, mutations)
             if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
                 raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
@@ -61,8 +61,9 @@ def _more(image, wanted, random, mutations) -> list:
                       "would not be an increase.")
     more, factor = wanted.count - count, len(topic.partitions[0].replicas)
     if wanted.assignments is not None and len(wanted.assignments) != more:
-        raise _bad_assignment(f"{more} partitions are to be added, but {len(wanted.assignments)} "
-                              "assignments are given")
+        raise controller.bad_assignment(
+            f"Attempted to add {more} additional partition(s), but only "
+            f"{len(wanted.assignments)} assignment(s) were specified.")
     if more > controller.PARTITIONS_PER_REQUEST_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION,
                       f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
@@ -72,9 +73,10 @@ def _more(image, wanted, random, mutations) -> list:
     else:
         places = [tuple(entry.broker_ids) for entry in wanted.assignments]
         for number, replicas in enumerate(places):
-            check_replicas(image, replicas, factor)
+            controller.check_replicas(image, replicas, factor)
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
-                raise _bad_assignment(f"no broker of partition {count + number} is active")
+                raise controller.bad_assignment(
+                    f"no broker of partition {count + number} is active")
     return [controller.partition_record(image, topic.id, count + number, replicas)
             for number, replicas in enumerate(places)]
 
@@ -86,24 +88,6 @@ def _place(image, count, factor, random) -> list:
                       f"replication factor {factor} needs as many active brokers: there "
                       f"are {active}")
     return controller.place(image, count, factor, random)
-
-
-def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
-    """Raises Refusal when these cannot be a partition's replicas."""
-    if not replicas:
-        raise _bad_assignment("an assignment names no replicas")
-    for broker_id in sorted(replicas):
-        if broker_id not in image.brokers:
-            raise _bad_assignment(f"an assignment names the unknown broker {broker_id}")
-    if len(set(replicas)) < len(replicas):
-        raise _bad_assignment("an assignment names a broker twice")
-    if factor is not None and len(replicas) != factor:
-        raise _bad_assignment(f"an assignment has {len(replicas)} replicas, the topic's other "
-                              f"partitions have {factor}")
-
-
-def _bad_assignment(message: str) -> Refusal:
-    return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 # ---- elections --------------------------------------------------------------------------------
@@ -223,7 +207,7 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
             partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
             removing_replicas=[])]
     target = list(wanted.replicas)
-    check_replicas(image, target)
+    controller.check_replicas(image, target)
     if not factor_may_change and len(target) != len(state.replicas):
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"the replication factor may not change from {len(state.replicas)} to "

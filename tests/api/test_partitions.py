@@ -5,6 +5,7 @@ import pytest
 from pylog.metadata import partitions
 from pylog.metadata.image import apply
 from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
 from tests.api.test_configs import make
 
@@ -12,7 +13,8 @@ from tests.api.test_configs import make
 async def grow(broker, count, name="t", **options):
     new = messages.CreatePartitionsRequest
     answer = await broker.ask(api.CREATE_PARTITIONS, 3, new(
-        topics=[new.CreatePartitionsTopic(name=name, count=count, assignments=None)], **options))
+        topics=[new.CreatePartitionsTopic(name=name, count=count, assignments=None)],
+        **{"timeout_ms": 1000, **options}))
     return answer.results[0].error_code
 
 
@@ -98,4 +100,13 @@ def test_a_reassignment_names_what_comes_and_goes_and_can_be_cancelled():
         assert results[0][1][0][1].error == 0
         image = apply(image, records, image.offset + 1, image.epoch)
         assert partitions.reassignments(image, None) == []
+    with_broker(scenario)
+
+
+def test_partitions_that_have_no_time_to_be_made_are_not():
+    async def scenario(broker):
+        await make(broker)
+        before = len(broker.image.topics["t"].partitions)
+        assert await grow(broker, before + 2, timeout_ms=0) == ErrorCode.REQUEST_TIMED_OUT
+        assert len(broker.image.topics["t"].partitions) == before
     with_broker(scenario)

@@ -112,16 +112,18 @@ def test_deletions_and_partitions_come_out_of_the_same_account():
         await broker.ask(api.CREATE_TOPICS, 7, creation(("a", 8), ("b", 8)))
         await _set(broker, {"client-id": "c"}, controller_mutation_rate=1.0)
         delete = messages.DeleteTopicsRequest
-        answer = await broker.ask(api.DELETE_TOPICS, 6, delete(topics=[
+        answer = await broker.ask(api.DELETE_TOPICS, 6, delete(timeout_ms=1000, topics=[
             delete.DeleteTopicState(name="a"), delete.DeleteTopicState(name="b")]))
         assert [row.error_code for row in answer.responses] == [0, 0]
         await broker.ask(api.CREATE_TOPICS, 5, creation(("e", 1)))
         more = messages.CreatePartitionsRequest
         answer = await broker.ask(api.CREATE_PARTITIONS, 3, more(
+            timeout_ms=1000,
             topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
         assert answer.results[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
         broker.clock_ns += 7 * 1_000_000_000
         answer = await broker.ask(api.CREATE_PARTITIONS, 3, more(
+            timeout_ms=1000,
             topics=[more.CreatePartitionsTopic(name="e", count=2, assignments=None)]))
         assert answer.results[0].error_code == 0
     with_broker(scenario)

@@ -1,6 +1,7 @@
 import pytest
 
 from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
 
 NEW = messages.CreateTopicsRequest
@@ -61,9 +62,9 @@ def test_a_topic_is_deleted_in_every_version(version):
     async def scenario(broker):
         await broker.ask(api.CREATE_TOPICS, 7, creation("t"))
         if version >= 6:
-            request = DELETE(topics=[DELETE.DeleteTopicState(name="t")])
+            request = DELETE(timeout_ms=1000, topics=[DELETE.DeleteTopicState(name="t")])
         else:
-            request = DELETE(topic_names=["t"])
+            request = DELETE(timeout_ms=1000, topic_names=["t"])
         answer = await broker.ask(api.DELETE_TOPICS, version, request)
         assert [(r.name, r.error_code) for r in answer.responses] == [("t", 0)]
         assert not broker.image.topics and not broker.logs.topics
@@ -75,7 +76,7 @@ def test_a_topic_is_deleted_by_id():
     async def scenario(broker):
         await broker.ask(api.CREATE_TOPICS, 7, creation("t"))
         id_ = broker.image.topics["t"].id
-        answer = await broker.ask(api.DELETE_TOPICS, 6, DELETE(topics=[
+        answer = await broker.ask(api.DELETE_TOPICS, 6, DELETE(timeout_ms=1000, topics=[
             DELETE.DeleteTopicState(topic_id=id_), DELETE.DeleteTopicState(topic_id=id_[::-1])]))
         assert [r.error_code for r in answer.responses] == [0, 100]
         assert answer.responses[0].name == "t" and answer.responses[1].name is None
@@ -86,7 +87,22 @@ def test_a_topic_is_deleted_by_id():
 def test_forbidden_deletion_has_its_own_error_since_version_3(version, error):
     async def scenario(broker):
         await broker.ask(api.CREATE_TOPICS, 7, creation("t"))
-        answer = await broker.ask(api.DELETE_TOPICS, version, DELETE(topic_names=["t"]))
+        answer = await broker.ask(api.DELETE_TOPICS, version,
+                                  DELETE(timeout_ms=1000, topic_names=["t"]))
         assert answer.responses[0].error_code == error
         assert broker.followers.void == []
     with_broker(scenario, {"delete.topic.enable": "false"})
+
+
+def test_topics_that_have_no_time_to_be_made_or_deleted_are_not():
+    async def scenario(broker):
+        new = messages.CreateTopicsRequest
+        rows = [new.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+        answer = await broker.ask(api.CREATE_TOPICS, 7, new(timeout_ms=0, topics=rows))
+        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert not broker.image.topics
+        await broker.ask(api.CREATE_TOPICS, 7, new(timeout_ms=1000, topics=rows))
+        answer = await broker.ask(api.DELETE_TOPICS, 5, DELETE(timeout_ms=-1, topic_names=["t"]))
+        assert answer.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "t" in broker.image.topics
+    with_broker(scenario)

@@ -3,7 +3,9 @@ import java.io.InputStreamReader;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.TreeSet;
+import kafka.server.KafkaConfig;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.server.config.DynamicBrokerConfig;
 import org.apache.kafka.server.config.ServerTopicConfigSynonyms;
@@ -12,7 +14,8 @@ import org.apache.kafka.storage.internals.log.LogConfig;
 /**
  * Kafka's settings as lines of tab-separated fields. Then, for each line "table, name, value" from
  * stdin, one line: the value as Kafka reads it, or "!" and its refusal. The table "together" has no
- * name and for value a topic's settings, name=value by semicolons.
+ * name and for value a topic's settings, name=value by semicolons. The table "start"
+ * asks in the same form whether a broker with these settings in its file would start.
  */
 public class Catalogue {
     public static void main(String[] args) throws Exception {
@@ -26,6 +29,7 @@ public class Catalogue {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] fields = line.split("\t", -1);
             String answer = fields[0].equals("together") ? together(fields[2])
+                : fields[0].equals("start") ? start(fields[2])
                 : read(fields[0].equals("broker") ? broker : topic, fields[1], fields[2]);
             System.out.println("value\t" + answer);
         }
@@ -49,28 +53,48 @@ public class Catalogue {
         }
     }
 
-    private static String together(String pairs) {
+    private static Map<String, String> parsed(String pairs) {
         Map<String, String> settings = new HashMap<>();
         for (String pair : pairs.split(";")) {
             String[] parts = pair.split("=", 2);
             settings.put(parts[0], parts[1]);
         }
+        return settings;
+    }
+
+    private static String together(String pairs) {
         try {
             Map<String, Object> defaults = LogConfig.configDefCopy().defaultValues();
-            LogConfig.validate(Map.of(), settings, defaults, false);
+            LogConfig.validate(Map.of(), parsed(pairs), defaults, false);
             return "taken";
         } catch (RuntimeException refused) {
             return "!" + refused.getMessage().replaceAll("\\s+", " ");
         }
     }
 
+    private static String start(String pairs) {
+        Map<String, String> settings = new HashMap<>(Map.of(
+            "process.roles", "broker,controller", "node.id", "1", "log.dirs", "/tmp/no-such-dir",
+            "controller.quorum.voters", "1@127.0.0.1:9093",
+            "listeners", "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+            "listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "controller.listener.names", "CONTROLLER"));
+        settings.putAll(parsed(pairs));
+        try {
+            Properties properties = new Properties();
+            properties.putAll(settings);
+            new LogConfig(KafkaConfig.fromProps(properties, false).extractLogConfigMap());
+            return "taken";
+        } catch (RuntimeException refused) {
+            return "!" + String.valueOf(refused.getMessage()).replaceAll("\\s+", " ");
+        }
+    }
+
     private static String read(ConfigDef settings, String name, String text) {
         ConfigDef.ConfigKey key = settings.configKeys().get(name);
         try {
-            Object value = ConfigDef.parseType(name, text, key.type);
-            if (key.validator != null)
-                key.validator.ensureValid(name, value);
-            return ConfigDef.convertToString(value, key.type);
+            Object value = new ConfigDef().define(key).parse(Map.of(name, text)).get(name);
+            return value == null ? "<unset>" : ConfigDef.convertToString(value, key.type);
         } catch (RuntimeException refused) {
             return "!" + refused.getMessage().replaceAll("\\s+", " ");
         }

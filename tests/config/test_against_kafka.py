@@ -7,6 +7,7 @@ import pytest
 
 from bench.kafka import KafkaMissing, java_command
 from pylog.config import ConfigError, Settings, catalogue, values
+from tests.config.questions import kafkas_broker_settings, texts_of
 
 pytestmark = pytest.mark.kafka
 PROGRAM = Path(__file__).with_name("Catalogue.java")
@@ -36,10 +37,49 @@ TOGETHER = [
     "retention.bytes=-7",
     "flush.ms=0",
 ]
-LISTS = ["", "delete", " delete , compact ", "delete,delete", "shred", "delete,shred"]
-# A class name must name a class there, most lists of a broker are checked later, at its start, and
-# passwords are not shown.
-NOT_ASKED = {"class", "list", "password"}
+LISTS = ["delete", " delete , compact ", "delete,delete", "shred", "delete,shred"]
+# A class name must name a class there, and passwords are not shown.
+NOT_ASKED = {"class", "password"}
+# Judged by us at the start only (`start` below), or taken by Kafka in an empty form (",").
+LISTS_NOT_ASKED = {"controller.quorum.bootstrap.servers", "controller.quorum.voters",
+                   "controller.listener.names", "leader.replication.throttled.replicas",
+                   "follower.replication.throttled.replicas"}
+# Two that a start needs: who has these alone has only one setting of several that belong together.
+STARTS = (
+    "group.consumer.heartbeat.interval.ms=45000;group.consumer.max.heartbeat.interval.ms=50000",
+    "group.consumer.heartbeat.interval.ms=44999;group.consumer.max.heartbeat.interval.ms=50000",
+    "group.share.heartbeat.interval.ms=45000;group.share.max.heartbeat.interval.ms=50000",
+    "group.streams.heartbeat.interval.ms=45000;group.streams.max.heartbeat.interval.ms=50000",
+    "max.connections.per.ip=0;max.connections.per.ip.overrides=127.0.0.1:5",
+    "max.connections.per.ip=0;max.connections.per.ip.overrides=",
+    "log.cleaner.threads=2;log.cleaner.dedupe.buffer.size=2097152",
+    "log.cleaner.threads=2;log.cleaner.dedupe.buffer.size=2097154",
+    "log.dirs=/tmp/a,/tmp/b;cordoned.log.dirs=/tmp/b",
+    "log.dirs=/tmp/a,/tmp/b;cordoned.log.dirs=/tmp/c",
+    "log.dir=/tmp/a;log.dirs=/tmp/b;cordoned.log.dirs=/tmp/a",
+    "group.share.max.size=500;group.share.max.share.sessions=499",
+    "group.share.max.size=500;group.share.max.share.sessions=500",
+    "connections.max.idle.ms=50;connection.failed.authentication.delay.ms=49",
+    "connections.max.idle.ms=50;connection.failed.authentication.delay.ms=50",
+    "connections.max.idle.ms=-1;connection.failed.authentication.delay.ms=50",
+    "replica.lag.time.max.ms=400;replica.fetch.wait.max.ms=401",
+    "replica.lag.time.max.ms=400;replica.fetch.wait.max.ms=400",
+    "group.share.min.delivery.count.limit=5;group.share.delivery.count.limit=4",
+    "group.share.max.delivery.count.limit=5;group.share.delivery.count.limit=6",
+    "controller.quorum.bootstrap.servers=a:1",
+    "controller.quorum.voters=2@a:1",
+    "early.start.listeners=PLAINTEXT",
+    "early.start.listeners=CONTROLLER",
+)
+# What differs and why stands in docs/differences.md: what a start without a file needs, Java
+# classes, listeners and brokers that are not there.
+START_DIFFERS = {
+    "broker.id", "controller.listener.names", "controller.quorum.voters",
+    "group.consumer.assignors", "group.share.assignors", "listener.security.protocol.map",
+    "listeners", "log.dir", "log.dirs", "max.connection.creation.rate", "max.connections",
+    "node.id", "process.roles", "remote.log.storage.system.enable",
+    "security.inter.broker.protocol", "inter.broker.listener.name",
+}
 
 
 def setting_of(table: str, name: str) -> catalogue.Setting:
@@ -47,10 +87,8 @@ def setting_of(table: str, name: str) -> catalogue.Setting:
 
 
 def every_setting():
-    own = {row[0] for row in catalogue.OWN}
-    for name in catalogue.broker_names():
-        if name not in own:
-            yield "broker", name
+    for name in kafkas_broker_settings():
+        yield "broker", name
     for name in catalogue.topic_names():
         yield "topic", name
 
@@ -58,10 +96,14 @@ def every_setting():
 def questions():
     for table, name in every_setting():
         setting = setting_of(table, name)
-        if setting.type not in NOT_ASKED and name not in catalogue.INTERNAL:
-            yield from ((table, name, text) for text in TEXTS)
+        if setting.type not in NOT_ASKED and name not in catalogue.INTERNAL | LISTS_NOT_ASKED:
+            some = texts_of(setting) + (TEXTS if setting.type != "list" else [])
+            yield from ((table, name, text) for text in dict.fromkeys(some))
+            if table == "broker" and name not in START_DIFFERS:
+                yield from (("start", "", f"{name}={text}") for text in texts_of(setting))
     yield from (("topic", "cleanup.policy", text) for text in LISTS)
     yield from (("together", "", text) for text in TOGETHER)
+    yield from (("start", "", text) for text in STARTS)
 
 
 QUESTIONS = list(questions())
@@ -110,6 +152,10 @@ def answer_to(table: str, name: str, text: str) -> str:
     try:
         if table == "together":
             Settings().validate_topic_configs(dict(pair.split("=", 1) for pair in text.split(";")))
+            return "taken"
+        if table == "start":
+            Settings(dict(pair.split("=", 1) for pair in [
+                "node.id=1", "controller.listener.names=CONTROLLER", *text.split(";")]))
             return "taken"
         return values.format_value(values.parse(setting_of(table, name), text))
     except ConfigError:

@@ -40,23 +40,23 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
 
 @pytest.mark.parametrize(("name", "text", "words"), [
     ("log.segment.bytes", "1048575", "1048575.*log.segment.bytes.*at least 1048576"),
-    ("log.segment.bytes", "2147483648", "32 bits"),
-    ("log.segment.bytes", "1_048_576", "a whole number"),
-    ("log.segment.bytes", "", "a whole number"),
+    ("log.segment.bytes", "2147483648", "Not a number of type INT"),
+    ("log.segment.bytes", "1_048_576", "Not a number of type INT"),
+    ("log.segment.bytes", "", "Not a number of type INT"),
     ("log.preallocate", "yes", "true or false"),
-    ("log.cleanup.policy", "delete,shred", "compact or delete"),
-    ("log.cleanup.policy", "delete,delete", "twice"),
-    ("compression.type", "brotli", "one of uncompressed, zstd"),
-    ("compression.gzip.level", "0", "-1 or 1 to 9"),
-    ("log.cleaner.min.cleanable.ratio", "1.1", "0 to 1"),
-    ("log.retention.ms", "0", "no limit"),
-    ("log.roll.ms", "0", "at least 1"),
+    ("log.cleanup.policy", "delete,shred", "one of: compact, delete"),
+    ("log.cleanup.policy", "delete,,compact", "values must not be empty"),
+    ("compression.type", "brotli", "one of: uncompressed, zstd"),
+    ("compression.gzip.level", "0", "between 1 and 9 or equal to -1"),
+    ("log.cleaner.min.cleanable.ratio", "1.1", "no more than 1"),
+    ("log.retention.ms", "0", "must be unlimited .-1."),
+    ("log.roll.ms", "0", "greater than or equal to 1"),
     ("listeners", "PLAINTEXT:9092", "NAME://host:port"),
     ("listeners", "PLAINTEXT://h:70000", "0 to 65535"),
     ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
     ("listeners", "SSL://h:1", "SSL"),
     ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
-    ("listeners", "", "at least one"),
+    ("listeners", "", "must not be empty"),
     ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),
     ("advertised.listeners", "PLAINTEXT://h:0", "no address to connect to"),
     ("inter.broker.listener.name", "INSIDE", "no listener of that name"),
@@ -155,8 +155,8 @@ def test_a_topics_own_settings_win_over_the_brokers():
     ("segment.byte", "1", "nearest valid name: segment.bytes"),
     ("segment.bytes", "1", "at least 1048576"),
     ("retention.ms", None, "Null value"),
-    ("cleanup.policy", "shred", "compact or delete"),
-    ("leader.replication.throttled.replicas", "1-2", "partition:broker"),
+    ("cleanup.policy", "shred", "one of: compact, delete"),
+    ("leader.replication.throttled.replicas", "1-2", "partitionId.:.brokerId"),
 ])
 def test_a_wrong_topic_setting_is_refused(name, text, words):
     with pytest.raises(ConfigError, match=words):
@@ -165,10 +165,10 @@ def test_a_wrong_topic_setting_is_refused(name, text, words):
 
 def test_topic_settings_that_contradict_each_other_are_refused():
     settings = Settings()
-    with pytest.raises(ConfigError, match="min.compaction.lag.ms 10 is above"):
+    with pytest.raises(ConfigError, match=r"min.compaction.lag.ms \(10\) > max"):
         settings.validate_topic_configs(
             {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
-    with pytest.raises(ConfigError, match="tiered"):
+    with pytest.raises(ConfigError, match="Tiered Storage functionality is disabled"):
         settings.validate_topic_configs({"remote.storage.enable": "true"})
     assert settings.validate_topic_configs({"retention.bytes": "-1"}) == {"retention.bytes": -1}
 
@@ -196,10 +196,10 @@ def test_explain_knows_the_settings_of_groups_and_what_needs_a_restart():
 def test_a_cleaner_thread_has_more_than_a_mebibyte_for_its_map():
     for texts in ({"log.cleaner.dedupe.buffer.size": "1048576"},
                   {"log.cleaner.dedupe.buffer.size": "2097153", "log.cleaner.threads": "2"}):
-        with pytest.raises(ConfigError, match="more than 1 MiB for each"):
+        with pytest.raises(ConfigError, match="at least 1MB per cleaner thread"):
             Settings(texts)
     settings = Settings({"log.cleaner.dedupe.buffer.size": "1048577"})
-    with pytest.raises(ConfigError, match="more than 1 MiB for each"):
+    with pytest.raises(ConfigError, match="at least 1MB per cleaner thread"):
         settings.check_dynamic({"log.cleaner.threads": "2"}, False)
 
 

@@ -46,10 +46,18 @@ def error_of(image, *args, **fields):
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc/passwd", "", "a" * 250, "a b", "a\0",
-                                  "a\n", "\u00e9", "\udcff", "__consumer_offsets",
-                                  "__transaction_state"])
+                                  "a\n", "\u00e9", "\udcff"])
 def test_names_that_cannot_be_are_refused(name):
     assert error_of(cluster(), name) == E.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_a_coordinators_topic_made_by_a_client_is_compacted_unless_it_says_otherwise(name):
+    image, results = create(cluster(), topic(name, partitions=3))
+    assert results[0].error == E.NONE and len(image.topics[name].partitions) == 3
+    assert image.topic_config(name) == {"cleanup.policy": "compact"}
+    image, _ = create(cluster(), topic(name, configs={"cleanup.policy": "delete"}))
+    assert image.topic_config(name) == {"cleanup.policy": "delete"}
 
 
 @pytest.mark.parametrize("name", ["a" * 249, "-lead", "CON", "a.b_c-9"])

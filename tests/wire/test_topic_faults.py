@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.brokers import answers, cpu_seconds
+from tests.brokers import Brokerd, answers, cpu_seconds
 from tests.wire import raw
 from tests.wire.messages import ask, decode, encode
 from tests.wire.raw import Connection, header
@@ -16,6 +16,7 @@ from tests.wire.talk import append, create_topic, unique
 
 OK, UNKNOWN_TOPIC, INVALID_TOPIC, EXISTS, BAD_PARTITIONS, BAD_REPLICATION = 0, 3, 17, 36, 37, 38
 DELETE_RECORDS = 21
+OFFSET_COMMIT, FIND_COORDINATOR = 8, 10
 BAD_ASSIGNMENT, BAD_CONFIG, INVALID_REQUEST, POLICY = 39, 40, 42, 44
 CREATE_VERSIONS = [2, 4, 5, 7]
 
@@ -79,10 +80,24 @@ def test_62_names_that_differ_by_dot_and_underscore_collide(target):
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_63_an_internal_topic_is_not_created_by_a_client(target, name):
-    if target.name == "kafka":
-        pytest.skip("Kafka creates it, and groups stop working when its partition count differs")
-    assert _create(target.port, name=name) == INVALID_TOPIC
+def test_63_an_internal_topic_is_created_by_a_client_once(target, name):
+    assert _create(target.port, name=name) in (0, EXISTS)
+    assert _create(target.port, name=name) == EXISTS
+
+
+def test_63_groups_are_served_by_an_offsets_topic_that_a_client_made(tmp_path):
+    with Brokerd(tmp_path) as broker:
+        assert _create(broker.port, name="__consumer_offsets", num_partitions=3) == OK
+        with Connection(broker.port, wait_s=20) as connection:
+            ask(connection, FIND_COORDINATOR, 3, key="g", key_type=0)
+            topic = unique("committed")
+            create_topic(broker.port, topic)
+            rows = [{"name": topic, "partitions": [{
+                "partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1,
+                "committed_metadata": ""}]}]
+            answer = ask(connection, OFFSET_COMMIT, 7, group_id="g", topics=rows,
+                         generation_id_or_member_epoch=-1, member_id="", group_instance_id=None)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == OK
 
 
 def test_64_a_name_twice_in_one_request_is_error_42(target):
