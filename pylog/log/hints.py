@@ -164,8 +164,8 @@ class Hints:
             try:
                 _write(path, left)
             except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
+                if error.errno not in NO_ROOM or name == files.LOG_START:
+                    raise       # Keeps (2).
                 # That takes no room. The next checkpoint writes what it told of the others.
                 os.unlink(path)
                 files.sync_directory(self._disks.paths[number])

@@ -309,18 +309,33 @@ def test_rows_that_cannot_be_removed_keep_the_name_from_another_topic(tmp_path, 
     node.stop()
 
 
-def test_without_room_the_file_goes_instead_of_the_row(tmp_path, monkeypatch):
+def test_without_room_the_recovery_points_go_and_the_starts_of_others_stay(tmp_path, monkeypatch):
     node = with_a_late_start(tmp_path)
-    node.create("b")
+    node.create("b", "plain")
+    append(node, "b", records=20)
+    append(node, "plain", records=20)
+    node.logs.upkeep(node.now_ms() + 130_000)
+    node.logs.move_start("b", 0, 7)
     with monkeypatch.context() as patched:
         def refused(path, offsets):
             raise OSError(errno.ENOSPC, "no space", path)
 
         patched.setattr(checkpoints, "write_offsets", refused)
+        node.delete("plain")
+        node.create("plain")
+        assert append(node, "plain", records=2) == (0, 1)
+        assert not (tmp_path / checkpoints.RECOVERY_POINT).exists()
         node.delete("a")
         node.create("a")
-        assert node.logs.get("a", 0) is not None
-    assert not (tmp_path / checkpoints.LOG_START).exists()
+        assert node.logs.get("a", 0) is None
+    assert rows(tmp_path)["b", 0] == 7
+    assert node.logs.finish_moves() == ["a"]
+    assert rows(tmp_path) == {("b", 0): 7}
+    node.crash()
+    forget_lmdb(tmp_path)
+    node = Node(tmp_path)
+    assert [(node.logs.get(name, 0).start_offset, node.logs.get(name, 0).end_offset)
+            for name in ("a", "b", "plain")] == [(0, 0), (7, 20), (0, 2)]
     node.stop()
 
 
