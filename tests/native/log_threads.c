@@ -1,6 +1,7 @@
 /* Appenders, readers, waiters, a flusher, upkeep, a cleaner that joins segments, truncation-free
- * role changes and somebody who cuts indexes on a few logs at once; then a directory that fails. Every reader must see each
- * offset once and in order, every waiter must be woken. Exit 0, or 1 with a line on stderr. */
+ * role changes and somebody who cuts indexes on a few logs at once; then a directory that fails.
+ * Every reader must see each offset once and in order, every waiter must be woken. Exit 0, or 1
+ * with a line on stderr. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>

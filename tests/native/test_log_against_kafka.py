@@ -68,3 +68,16 @@ def test_kafka_dump_log_accepts_what_the_cleaner_writes(tmp_path):
     said = (ran.stdout + ran.stderr).lower()
     assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
     assert "deletehorizonms: optionallong[" in said
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+def test_kafka_dump_log_accepts_indexes_without_an_entry(tmp_path):
+    one = opened(log.LogDir(tmp_path, 2))
+    one.append(batch.build([(b"k", b"v", NOW, [])]), NOW)
+    one.close(NOW)
+    files = [str(tmp_path / f"t-0/{0:020}{suffix}") for suffix in (".index", ".timeindex")]
+    ran = kafka.run_tool("org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files))
+    said = (ran.stdout + ran.stderr).lower()
+    assert ran.returncode == 0 and f"timestamp: {NOW} offset: 0" in said
+    assert not [line for line in said.splitlines() if any(word in line for word in COMPLAINTS)]
