@@ -220,6 +220,8 @@ class Walk:
         if any(map(self.leads, leaving)) and sum(
                 1 for one in self.members if (one.id or one.pending) and one not in leaving) > 1:
             return   # Kafka leaves the next leader to chance.
+        if any(one.pending and one.pending[0] == SYNC for one in leaving):
+            return   # Kafka never answers that one.
         rows = []
         for one in leaving:
             id_ = "" if one.instance and self.chance(0.3) else one.id
