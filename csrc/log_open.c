@@ -478,7 +478,7 @@ static int log_close_indexes(struct segment *s) {
     bool needed = segment_index_entries(s, false) > 0;
     int result = segment_index_write(s, true);
     if (result == 0) result = segment_index_finish(s);
-    return !needed && log_is_full(result) ? 0 : result;
+    return !needed && log_is_short(result) ? 0 : result;
 }
 
 int log_close_files(struct log *log) {

@@ -567,5 +567,5 @@ int segment_index_finish(struct segment *s) {
     int result = lost ? segment_index_remake(s) : 0;
     pthread_mutex_unlock(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
-    return log_is_full(result) || result == -ENODATA ? 0 : result;
+    return log_is_short(result) || result == -ENODATA ? 0 : result;
 }

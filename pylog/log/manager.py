@@ -16,6 +16,7 @@ from itertools import chain
 
 from pylog._native.log import Log, LogDeleted, LogError, Shortage
 from pylog.log import branches, hints, partitions, places, recovery
+from pylog.log.checkpointer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
 from pylog.log.moves import Move, Moves, directory_name, finish
@@ -38,14 +39,12 @@ class LogManager:
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
-        self._unwritten = False  # checkpoint files found no room or descriptor: again next time
         self._topics = {}        # name -> (topic id, [Log or None], overrides)
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
-        self._saved = {}         # (topic id, partition) -> Checkpoint, of the last checkpoint
-        self._gone = []          # keys of deleted partitions that the store still has
         self._hints = hints.Hints(self.disks)
+        self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
         self._due = None         # when retention, checkpoints are next looked at, in ms
@@ -104,7 +103,7 @@ class LogManager:
                         checkpoint = partitions.without_files(checkpoint)
                         anew.append(((topic_id, index), checkpoint))
                     plan.append((logs, name, topic_id, index, role, config, place, checkpoint))
-        self._gone += checkpoints
+        self.checkpointer.gone += checkpoints
         if anew:
             store.save(None, anew)
         told = {number: self._hints.take(number, {
@@ -180,7 +179,7 @@ class LogManager:
         its damage begins."""
         with self._upkeep_lock:
             if not self.recovering:
-                self._checkpoint()
+                self.checkpointer.write(self._store)
 
     def leave_moved(self) -> None:
         """Nobody is sent to logs of before any more: whoever waits there asks anew."""
@@ -261,8 +260,7 @@ class LogManager:
             entries = self._settle_all(failed)
             recovery.tell(self.directories, self.paths)
             if known:
-                with self._hints.lock:
-                    self._write_checkpoint_files()
+                self.checkpointer.write_files()
             self.stopped = frozenset(
                 number for number, _ in self.disks.usable() if known and number not in failed)
             return [entry for place, entry in entries if place in self.stopped]
@@ -377,8 +375,7 @@ class LogManager:
         held = []
         for index, one in enumerate(logs):
             if one is not None:
-                self._saved.pop((topic_id, index), None)
-                self._gone.append((topic_id, index))
+                self.checkpointer.forget((topic_id, index))
                 self._timed.discard(one)
                 place = self._place_of.pop(one, 0)
                 self.disks.loads[place] -= 1
@@ -541,6 +538,11 @@ class LogManager:
                 if one is not None:
                     yield name, topic_id, index, one
 
+    def _placed(self):
+        """(directory's number, name, topic id, partition, Log) of every open partition."""
+        for entry in self._all():
+            yield self._place_of.get(entry[3], 0), *entry
+
     # ---- upkeep ---------------------------------------------------------------------------------
 
     def upkeep(self, now_ms: int) -> None:
@@ -564,7 +566,7 @@ class LogManager:
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
-                self._checkpoint()
+                self.checkpointer.write(self._store)
 
     def _short_of_space(self) -> list:
         """Logs on disks that are nearly full: what need not be kept there goes at once."""
@@ -589,37 +591,3 @@ class LogManager:
                 continue
             except LogError as error:
                 log.error("upkeep failed", extra={"reason": str(error)})
-
-    def _checkpoint(self) -> None:
-        """Flushes what is dirty, so that a start after a crash has little to read, and says so."""
-        changed = []
-        for number, _ in self.disks.usable():
-            try:
-                self.directories[number].flush()
-            except LogError as error:
-                log.error("a flush failed", extra={"reason": str(error)})
-        for _, topic_id, index, one in self._all():
-            # Keeps (3): the recovery point is read after the flush that moved it.
-            entry = partitions.flushed(one)
-            if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
-                changed.append(((topic_id, index), entry))
-        if changed or self._gone or self._unwritten:
-            gone = list(self._gone)
-            self._store.save(None, changed, gone)
-            del self._gone[:len(gone)]
-            self._saved.update(changed)
-            with self._hints.lock:
-                self._write_checkpoint_files()
-
-    def _write_checkpoint_files(self) -> None:
-        """Kafka's own files, for its tools and for a Kafka that takes the directory over."""
-        self._unwritten = False
-        for number, path in self.disks.usable():
-            rows = [(name, index, partitions.flushed(one)) for name, _, index, one in self._all()
-                    if self._place_of.get(one, 0) == number] + self._hints.unread(number)
-            try:
-                partitions.write_checkpoint_files(path, rows)
-            except OSError as error:
-                self._unwritten |= not self.disks.fail(number, error)
-                log.error("a checkpoint could not be written", extra={
-                    "directory": path, "reason": error.strerror})

@@ -26,7 +26,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_disk_but_for_a_sh
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "write_offsets", refused)
-        node.logs._write_checkpoint_files()
+        node.logs.checkpointer.write_files()
     assert node.logs.directories[0].offline is offline
     if offline:
         assert node.logs.take_failed() == [("a", 0)]
@@ -61,9 +61,9 @@ def test_checkpoints_that_met_a_shortage_are_written_once_it_is_over(tmp_path, m
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "write_offsets", refused)
-        node.logs._checkpoint()
+        node.logs.checkpointer.write(node.service.store)
     assert not node.logs.directories[0].offline
-    node.logs._checkpoint()
+    node.logs.checkpointer.write(node.service.store)
     path = tmp_path / checkpoints.RECOVERY_POINT
     assert checkpoints.read_offsets(path)["a", 0] == 1
     node.stop()

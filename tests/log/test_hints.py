@@ -91,7 +91,7 @@ def test_a_clean_start_forgets_what_the_stop_could_not_write(tmp_path, monkeypat
     node = with_a_late_start(tmp_path)
     node.delete("a")
     with monkeypatch.context() as patched:
-        patched.setattr(node.logs, "_write_checkpoint_files", lambda: None)
+        patched.setattr(node.logs.checkpointer, "write_files", lambda: None)
         node.stop()
     node = Node(tmp_path)
     node.create("a")
