@@ -20,7 +20,7 @@ from pylog._native.encode cimport (
 )
 from pylog._native.message cimport (
     BOOL, BYTES, DEFAULT_LIST, FLOAT64, INT8, INT16, INT32, INT64, OK, STRING, STRUCT, UINT16,
-    UINT32, UUID, Op, Plan, Py_DECREF, PyErr_Clear, Py_XDECREF, _PyBytes_Resize, codec_slot,
+    UINT32, UUID, Op, Py_DECREF, PyErr_Clear, Py_XDECREF, _PyBytes_Resize, codec_slot,
     codec_u16, codec_u32, codec_width, raw_bytes, raw_bytes_data,
 )
 

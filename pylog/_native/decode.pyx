@@ -287,7 +287,7 @@ cdef bint skip_one(Reader *r, const Op *op) noexcept nogil:
 
 
 cdef bint skip_value(Reader *r, const Op *op) noexcept nogil:
-    cdef Py_ssize_t i, count
+    cdef Py_ssize_t _, count
     cdef Op element
     if not op.array:
         if op.kind == STRUCT and op.nullable:
@@ -302,7 +302,7 @@ cdef bint skip_value(Reader *r, const Op *op) noexcept nogil:
         return count == -1
     element = op[0]
     element.nullable = False
-    for i in range(count):
+    for _ in range(count):
         if not skip_one(r, &element):
             return False
     return True

@@ -150,12 +150,12 @@ cdef class Pieces:
     cdef bint survey_array(self, int number, uint64_t hash_) noexcept nogil:
         """Passes over the array of a level and takes down its elements' keys."""
         cdef Level *level = &self.levels[number]
-        cdef Py_ssize_t i, count = read_count(&self.r, &level.array)
+        cdef Py_ssize_t _, count = read_count(&self.r, &level.array)
         if count < 0:
             return count == -1 and (number == 0 or self.note(hash_))
         if count == 0 and number and not self.note(hash_):
             return False
-        for i in range(count):
+        for _ in range(count):
             if not self.survey_element(number, hash_):
                 return False
         return True
@@ -273,14 +273,14 @@ cdef class Pieces:
         cdef Level *level = &self.levels[number]
         cdef Py_ssize_t first = self.r.position
         cdef PyObject *value
-        cdef int i, count = 1
+        cdef int _, count = 1
         cdef uint64_t hash_ = self.levels[number - 1].hash if number else SEED
         self.room -= 1
         if self.repeated:
             if not self.hashed_leaf(number, &hash_):
                 raise_read(self.program.title, &self.r)
             count = self.copies(hash_)
-        for i in range(count):
+        for _ in range(count):
             self.r.position = first
             value = read_one(&self.r, &level.element)
             if value == NULL:

@@ -216,7 +216,8 @@ def test_a_branch_has_its_names_on_disk_when_it_is_published(tmp_path, monkeypat
     node = Node(tmp_path)
     node.create("source")
     node.logs.get("source", 0).append(batch.build([(b"k", b"v", 0, ())]), node.now_ms())
-    parts = node.logs.prepare_branch("b", bytes(range(16)), "source", branches.Cut(), {})
+    node.logs.prepare_branch("b", bytes(range(16)), "source", branches.Cut(), {})
+    parts = node.logs._branches.pop(bytes(range(16)))
     calls = recorded(monkeypatch)
     branches.publish("b", parts)
     assert calls == ["renamed", str(tmp_path)]

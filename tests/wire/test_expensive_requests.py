@@ -57,7 +57,7 @@ class Beats:
     def _run(self) -> None:
         body = raw.string("none") + struct.pack(">i", 1) + raw.string("m")
         with Connection(self._port, wait_s=60) as connection:
-            while not self._over.is_set():
+            while not (self.count and self._over.is_set()):
                 connection.call(12, 0, body)
                 self.count += 1
                 time.sleep(0.002)
