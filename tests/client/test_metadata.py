@@ -31,6 +31,7 @@ def test_a_topic_made_anew_begins_with_its_own_epochs():
 def test_a_leader_that_is_not_among_the_brokers_is_none():
     picture = taken_in(Metadata(), answer(leader=2, nodes=(1,)), False)
     assert picture.leader("t", 0) == -1 and picture.partition_count("t") == 1
+    assert picture.partition_count("unknown") == 0 and picture.leader("unknown", 0) == -1
 
 
 def test_a_topic_that_is_gone_is_forgotten():

@@ -272,6 +272,21 @@ def test_offsets_of_a_live_group_do_not_expire(machine):
     assert offsets.expire(machine.groups, machine.group) == 0
 
 
+def test_a_sync_or_join_that_its_member_sends_again_is_answered_before_the_new_one(machine):
+    machine.join("a")
+    machine.join("b")
+    machine.run(100).run(100).run(100)
+    leader, follower = (sorted(machine.answers.values(), key=lambda one: not one.members))
+    machine.sync("first", follower.member_id, leader.generation_id)
+    assert "first" not in machine.answers
+    machine.sync("again", follower.member_id, leader.generation_id)
+    assert machine.answers["first"].error_code == 27 and "again" not in machine.answers
+    machine.sync("leads", leader.member_id, leader.generation_id, {
+        follower.member_id: b"share", leader.member_id: b"own"})
+    assert (machine.answers["again"].error_code, machine.answers["again"].assignment) == (
+        0, b"share")
+
+
 def test_a_group_is_described_with_its_protocol_only_while_it_is_stable(machine):
     def described():
         row = inventory.described(machine.groups, "g", 5)

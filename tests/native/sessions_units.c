@@ -1,5 +1,7 @@
 /* Fetch sessions under a clock of the test's own: age, slots, room, and sets against a plain list.
  * Exit 0, or 1 with a line on stderr. */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,6 +217,62 @@ static void a_set_agrees_with_a_list(void) {
     CHECK(set.bytes == 0 && set.count == 0);
 }
 
+enum { THREADS = 4, ROUNDS = 4000, IDS = 16 };
+
+struct crowd {
+    struct sessions *sessions;
+    atomic_int ids[IDS]; /* of any thread's sessions, used by all of them */
+    atomic_int numbers;
+};
+
+static uint32_t own_draw(uint32_t *own, uint32_t below) {
+    *own = *own * 1664525u + 1013904223u;
+    return (*own >> 8) % below;
+}
+
+/* One reactor: begins sessions, uses and closes those of others, lets old ones end. */
+static void *reactor(void *given) {
+    struct crowd *crowd = given;
+    struct sessions *s = crowd->sessions;
+    uint32_t own = (uint32_t)atomic_fetch_add(&crowd->numbers, 1) * 7919u + state;
+    for (int64_t now_ms = 0; now_ms < ROUNDS; now_ms++) {
+        uint32_t place = own_draw(&own, IDS);
+        int32_t id = atomic_load(&crowd->ids[place]);
+        struct fetch_set set;
+        struct session *e = NULL;
+        switch (own_draw(&own, 5)) {
+        case 0:
+            fill(&set, false, 3);
+            e = sessions_create(s, &set, PRINCIPAL, own_draw(&own, 1 << 24), now_ms);
+            fetch_set_clear(&set);
+            if (e != NULL) atomic_store(&crowd->ids[place], e->id);
+            break;
+        case 1: sessions_close(s, id, PRINCIPAL); break;
+        case 2: sessions_expire(s, now_ms * 100); break;
+        default:
+            for (int32_t epoch = 1; epoch < 20 && e == NULL; epoch++)
+                (void)sessions_acquire(s, id, epoch, false, PRINCIPAL, &e);
+        }
+        if (e == NULL) continue;
+        if (e->set.count > 1) fetch_set_remove(&e->set, e->set.first);
+        CHECK(sessions_resize(s, e, now_ms));
+        sessions_return(s, e, now_ms);
+    }
+    return NULL;
+}
+
+static void many_reactors_share_the_table(void) {
+    struct crowd crowd = {.sessions = sessions_new(IDS / 2)};
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, reactor, &crowd) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(sessions_count(crowd.sessions) <= IDS / 2);
+    sessions_expire(crowd.sessions, INT64_MAX / 2);
+    CHECK(sessions_count(crowd.sessions) == 0); /* none is left busy */
+    sessions_free(crowd.sessions);
+}
+
 int main(int argc, char **argv) {
     state = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1;
     the_session_that_was_idle_for_longest_makes_room_and_no_other();
@@ -223,6 +281,7 @@ int main(int argc, char **argv) {
     all_sessions_together_stay_below_their_limit();
     who_may_use_a_session_and_when();
     a_set_agrees_with_a_list();
+    many_reactors_share_the_table();
     puts("ok");
     return 0;
 }
