@@ -25,7 +25,7 @@ STEPS = 40
 # Java's classes are not looked for here; the rest is in the document too.
 NOT_ASKED = {"listener.security.protocol.map", "listeners", "metric.reporters",
              "min.insync.replicas", "internal.segment.bytes", "config.providers",
-             "cordoned.log.dirs",
+             "cordoned.log.dirs", "log.flush.interval.ms",
              "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 LISTENER = ("max.connections", "max.connection.creation.rate", "num.network.threads",
             "max.connections.per.ip", "ssl.keystore.type", "log.roll.ms", "connections.max.idle.ms")
