@@ -28,14 +28,14 @@ SANITIZE = SANITIZERS[os.environ.get("PYLOG_SANITIZE", "")]
 STRICT = ["-Werror"] if os.environ.get("PYLOG_STRICT") else []
 FLAGS = [
     "-std=c11", "-D_GNU_SOURCE", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread",
-    "-Wall", *SANITIZE, *STRICT,
+    "-Icsrc", "-Wall", *SANITIZE, *STRICT,
 ]
 # Asserts stay on in release, so nothing here defines NDEBUG for csrc/.
 CORE_FLAGS = [*FLAGS, "-Wextra", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]
 # Cython's output is held to less: it declares more than it uses. NDEBUG drops CPython's own
 # asserts in its headers; Cython's assert statements do not depend on it.
 EXTENSION_FLAGS = [
-    *FLAGS, "-DNDEBUG", "-fwrapv", "-Icsrc", f"-I{sysconfig.get_path('include')}",
+    *FLAGS, "-DNDEBUG", "-fwrapv", f"-I{sysconfig.get_path('include')}",
     "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
     "-Wno-maybe-uninitialized", "-Wno-sign-compare",
 ]
@@ -60,7 +60,8 @@ class build_ext(_build_ext):
         self.cc = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
         self.objects = Path(self.build_temp)
         with ThreadPoolExecutor(JOBS_MAX) as pool:
-            core = pool.map(lambda path: self._compile(path, CORE_FLAGS), sorted(glob("csrc/*.c")))
+            core = pool.map(lambda path: self._compile(path, CORE_FLAGS),
+                            sorted(glob("csrc/*/*.c")))
             for extension in self.extensions:
                 _forget_stale(Path(extension.sources[0]))
             # Translated while csrc/ compiles: the two use different processes.
@@ -102,7 +103,8 @@ class build_ext(_build_ext):
               str(archive), *SYSTEM_LIBRARIES, "-o", str(made)])
 
     def get_source_files(self):
-        return [*super().get_source_files(), *glob("csrc/*.[ch]"), *glob("pylog/_native/*.p[yx]*")]
+        return [*super().get_source_files(), *glob("csrc/*/*.[ch]"),
+                *glob("pylog/_native/*.p[yx]*")]
 
 
 def _headers(listed: Path) -> list[Path] | None:

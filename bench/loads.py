@@ -243,7 +243,7 @@ def segments(data_dir: Path, topic: str) -> list[Path]:
 @contextmanager
 def cold_reader(source: str | int, topic: str, partitions: int, seconds: float, figures: dict,
                 files: list[Path]):
-    """csrc/cold.c beside the block, of the broker at port `source` or of the "bare" server for
+    """csrc/log/cold.c beside the block, of the broker at port `source` or of the "bare" server for
     `seconds`: figures["mb_s"] after it."""
     command = [load_client("cold"), str(source), topic, str(partitions), str(seconds),
                *(str(path) for path in files)]

@@ -19,14 +19,14 @@ from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.api import HANDLERS
 from pylog.coordinator.service import GroupCoordinator
-from pylog.dispatch import Dispatcher
+from pylog.server.dispatch import Dispatcher
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
-from pylog.network import Network
+from pylog.server.network import Network
 from pylog.server.publisher import Publisher
-from pylog.quotas import ClientQuotas
+from pylog.config.client_quotas import ClientQuotas
 
 __all__ = ["Broker", "StartError", "run"]
 

@@ -68,9 +68,9 @@ def _serve(command: str, argv: list[str]) -> int:
     from .config import Settings
 
     settings = Settings.load(args.properties, args.override)
-    from . import logs
+    from .monitor import logfmt
 
-    logs.set_up()
+    logfmt.set_up()
     import logging
 
     log = logging.getLogger("pylog.cli")

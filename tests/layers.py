@@ -12,15 +12,15 @@ from pathlib import PurePath
 
 ORDER = (
     ("_native",),
-    ("config", "metrics", "assignors", "logs"),
+    ("config",),
     ("protocol",),
-    ("log", "security", "quotas", "turns"),
+    ("log", "security"),
     ("peer",),
     ("metadata",),
     ("replication",),
     ("coordinator",),
     ("api",),
-    ("dispatch", "client", "network", "monitor", "server"),
+    ("client", "monitor", "server"),
     ("broker",),
     ("testing",),
     ("tools",),
@@ -28,6 +28,10 @@ ORDER = (
     ("__main__",),
 )
 RANKS = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# Folders of csrc/; `columns` is what only a client needs.
+C_ORDER = (("format",), ("thread",), ("log", "columns"), ("serve",), ("net",))
+C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
+_C_INCLUDE = re.compile(r'^#include "([^"]+)"')
 _CYTHON_IMPORT = re.compile(
     r"^\s*(?:from\s+(?P<source>[.\w]+)\s+c?import\s+(?P<names>.+)|c?import\s+(?P<plain>[.\w, ]+))")
 
@@ -67,6 +71,20 @@ def upward(path: PurePath, text: str):
             yield line, f"{missing} has no rank in tests/layers.py"
         elif RANKS[parts[1]] >= RANKS[own]:
             yield line, f"{own} imports {name}, which is not below it"
+
+
+def c_upward(path: PurePath, text: str):
+    """(line, message) of each include in a file of csrc/ that breaks (1)."""
+    own = path.parts[1]
+    for line, include in enumerate(text.split("\n"), 1):
+        match = _C_INCLUDE.match(include)
+        if match is None:
+            continue
+        folder, _, name = match[1].rpartition("/")
+        if own not in C_RANKS or folder not in C_RANKS:
+            yield line, f"{match[1]} has no rank in tests/layers.py"
+        elif folder != own and C_RANKS[folder] >= C_RANKS[own]:
+            yield line, f"{own} includes {match[1]}, which is not below it"
 
 
 def _of_python(text: str):

@@ -132,9 +132,10 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
 
 
 def test_a_start_imports_nothing_heavy_before_the_broker():
-    program = ("import sys; from pylog import cli, logs; from pylog.config import Settings; "
-               "Settings.load(); print([m for m in ('asyncio', 'numpy', 'difflib', 'argparse', "
-               "'ssl', 'importlib.metadata') if m in sys.modules])")
+    program = ("import sys; from pylog import cli; from pylog.monitor import logfmt; "
+               "from pylog.config import Settings; Settings.load(); "
+               "print([m for m in ('asyncio', 'numpy', 'difflib', 'argparse', 'ssl', "
+               "'importlib.metadata') if m in sys.modules])")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
                            timeout=60)
     assert ended.stdout == "[]\n", ended.stderr

@@ -27,7 +27,7 @@ def test_an_import_that_points_up_or_sideways_is_found(path, text):
     ("pylog/log/x.py", "import asyncio\nfrom pylog._native import batch\nfrom . import roll\n"),
     ("pylog/api/x.py", "from ..protocol.errors import ErrorCode\nfrom ..config import Settings\n"),
     ("pylog/_native/x.pyx", "cimport cython\nfrom .csrc cimport batch_check\nimport os, sys\n"),
-    ("pylog/cli.py", "from . import __version__, broker, logs\n"),
+    ("pylog/cli.py", "from . import __version__, broker\n"),
 ])
 def test_an_import_that_points_down_passes(path, text):
     assert said(path, text) == []
@@ -36,3 +36,19 @@ def test_an_import_that_points_down_passes(path, text):
 def test_a_package_without_a_layer_is_found():
     found = said("pylog/attic/x.py", "from ..log import x\n")
     assert found == ["attic has no rank in tests/layers.py"]
+
+
+@pytest.mark.parametrize(("path", "text", "message"), [
+    ("csrc/log/x.c", '#include "net/reactor.h"\n', "log includes net/reactor.h, which is not"),
+    ("csrc/columns/x.c", '#include "log/log.h"\n', "columns includes log/log.h, which is not"),
+    ("csrc/attic/x.c", '#include "log/log.h"\n', "log/log.h has no rank"),
+    ("csrc/log/x.c", '#include "log.h"\n', "log.h has no rank"),
+])
+def test_an_include_that_points_up_or_nowhere_is_found(path, text, message):
+    (line, found), = layers.c_upward(PurePath(path), text)
+    assert line == 1 and found.startswith(message)
+
+
+def test_an_include_that_points_down_passes():
+    text = '#include "log/log.h"\n#include "format/bytes.h"\n#include <stdio.h>\n'
+    assert list(layers.c_upward(PurePath("csrc/log/x.c"), text)) == []

@@ -25,10 +25,11 @@ def said(path: str, text: str) -> str:
     ("pylog/_native/x.pyx", HEAD + "DEF N = 1\n", "DEF"),
     ("pylog/_native/x.pyx", HEAD + "cdef void f() except * nogil:\n    pass\n", "takes the GIL"),
     ("pylog/_native/x.pyx", HEAD + "def f():\n" + "    a = 1\n" * 60, "61 lines"),
-    ("csrc/x.c", "int f(void);\n", "contract or method"),
-    ("csrc/x.c", '/* X. */\n#include "Python.h"\n', "no Python"),
-    ("csrc/x.c", "/* X. */\nint f(void)\n{\n" + "    g();\n" * 60 + "}\n", "63 lines"),
-    ("csrc/x.c", "/* X. */\nint f(int a,\n      int b) {\n" + "    g();\n" * 58 + "}\n", "61 l"),
+    ("csrc/log/x.c", "int f(void);\n", "contract or method"),
+    ("csrc/log/x.c", '/* X. */\n#include "Python.h"\n', "no Python"),
+    ("csrc/log/x.c", "/* X. */\nint f(void)\n{\n" + "    g();\n" * 60 + "}\n", "63 lines"),
+    ("csrc/log/x.c", "/* X. */\nint f(int a,\n      int b) {\n" + "    g();\n" * 58 + "}\n",
+     "61 l"),
 ])
 def test_a_broken_rule_is_found(path, text, words):
     assert words in said(path, text)
@@ -41,7 +42,7 @@ def test_a_broken_rule_is_found(path, text, words):
     ("pylog/log/__init__.py", '"""Logs."""\n'),
     ("pylog/_native/x.pyx", HEAD + "cdef int f() except -1 nogil:\n    return 0\n"),
     ("pylog/config/catalogue.py", HEAD + "a = 1\n" * 900),
-    ("csrc/x.c", "/* X. */\nint g(void);\nstruct x {\n" + "    int a;\n" * 90 + "};\n"),
+    ("csrc/log/x.c", "/* X. */\nint g(void);\nstruct x {\n" + "    int a;\n" * 90 + "};\n"),
     ("tests/x.py", "import time\ntime.sleep(1)\n"),
 ])
 def test_what_keeps_the_rules_passes(path, text):

@@ -17,7 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/wait.h>
 
-#include "wire.h"
+#include "serve/wire.h"
 
 enum { ANSWER_BYTES = 60 };
 

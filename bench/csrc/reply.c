@@ -11,7 +11,7 @@
 #include <sys/sendfile.h>
 #include <sys/wait.h>
 
-#include "wire.h"
+#include "serve/wire.h"
 
 enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26 };
 

@@ -1,4 +1,4 @@
-"""Which ranges of a Fetch answer are worth a sendfile: csrc/reply.h's REPLY_COPY_BYTES_MAX.
+"""Which ranges of a Fetch answer are worth a sendfile: csrc/serve/reply.h's REPLY_COPY_BYTES_MAX.
 
 The sender's CPU for answers of one and of several ranges, read into the answer or sent from the
 file, by bench/csrc/reply.c. On a 2-core EPYC, loopback, a sendfile is even with a copy at 32 KiB to

@@ -2,7 +2,7 @@
 
 Owns: nothing beyond a call.
 Called by: metadata, coordinator and log (their own records), client, tools, tests; Produce and
-  Fetch use csrc/batch.h.
+  Fetch use csrc/format/batch.h.
 Invariants: (1) what `build` makes, `check` accepts; (2) damaged bytes give BatchError, never a
   crash.
 Source: KIP-98 (message format 2), KIP-82 (headers).

@@ -2,8 +2,8 @@
 
 Owns: the map's memory; while a pass lasts, references to the log's segments.
 Called by: log.cleaner, each pass and map from one thread at a time.
-Invariants: csrc/log_clean.h's. The GIL is released around every step.
-Source: csrc/log_clean.h.
+Invariants: csrc/log/log_clean.h's. The GIL is released around every step.
+Source: csrc/log/log_clean.h.
 """
 
 cimport cython

@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 # ---- bytes.h
-cdef extern from "bytes.h" nogil:
+cdef extern from "format/bytes.h" nogil:
     size_t get_uvarint(const uint8_t *p, const uint8_t *end, size_t bytes_max, uint64_t *v)
     size_t put_uvarint(uint8_t *p, uint64_t v)
     size_t uvarint_bytes(uint64_t v)
@@ -15,12 +15,12 @@ cdef extern from "bytes.h" nogil:
     void put_i64(uint8_t *p, int64_t v)
 
 # ---- crc32c.h
-cdef extern from "crc32c.h" nogil:
+cdef extern from "format/crc32c.h" nogil:
     uint32_t crc32c_extend(uint32_t crc, const void *data, size_t n)
     uint32_t crc32c_extend_portable(uint32_t crc, const void *data, size_t n)
 
 # ---- compress.h
-cdef extern from "compress.h" nogil:
+cdef extern from "format/compress.h" nogil:
     enum: CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD
     enum: COMPRESS_E_CORRUPT, COMPRESS_E_LIMIT, COMPRESS_E_CODEC, COMPRESS_E_MEMORY
     struct inflater
@@ -33,7 +33,7 @@ cdef extern from "compress.h" nogil:
                        size_t *out_len)
 
 # ---- batch.h
-cdef extern from "batch.h" nogil:
+cdef extern from "format/batch.h" nogil:
     enum: BATCH_LOG_OVERHEAD, BATCH_HEADER_BYTES, BATCH_BYTES_MAX, BATCH_BAD_RECORDS_MAX
     enum: BATCH_CODEC_MASK, BATCH_LOG_APPEND_TIME, BATCH_TRANSACTIONAL, BATCH_CONTROL
     enum: BATCH_E_SHORT, BATCH_E_RECORD, BATCH_E_CODEC, BATCH_E_MEMORY
@@ -82,7 +82,7 @@ cdef extern from "batch.h" nogil:
                          uint8_t **out, size_t *out_len)
 
 # ---- columns.h
-cdef extern from "columns.h" nogil:
+cdef extern from "columns/columns.h" nogil:
     enum: COLUMNS_VIEWS_MAX, COLUMNS_NEEDS_INFLATER, COLUMNS_FULL
     struct columns_view:
         int64_t offset, timestamp
@@ -135,7 +135,7 @@ cdef extern from "columns.h" nogil:
                        size_t start, size_t rows, size_t width, bint swap, uint8_t *out)
 
 # ---- builder.h
-cdef extern from "builder.h" nogil:
+cdef extern from "columns/builder.h" nogil:
     enum: BUILDER_FULL, BUILDER_E_MEMORY, BUILDER_E_SIZE, BUILDER_E_PARTITION, BUILDER_E_COLUMN
     enum: BUILDER_E_CODEC
     uint32_t builder_murmur2(const uint8_t *key, size_t len)
@@ -200,7 +200,7 @@ cdef extern from "builder.h" nogil:
     int builder_flush(builder_writer *w)
 
 # ---- avro.h
-cdef extern from "avro.h" nogil:
+cdef extern from "columns/avro.h" nogil:
     enum: AVRO_NULL, AVRO_BOOLEAN, AVRO_INT, AVRO_LONG, AVRO_FLOAT, AVRO_DOUBLE, AVRO_BYTES
     enum: AVRO_FIXED, AVRO_ENUM, AVRO_NO_UNION
     enum: AVRO_E_MEMORY, AVRO_E_VALUE, AVRO_E_SIZE, AVRO_E_COLUMN
@@ -225,7 +225,7 @@ cdef extern from "avro.h" nogil:
                         int64_t row, int64_t stop, int *error)
 
 # ---- mailbox.h
-cdef extern from "mailbox.h" nogil:
+cdef extern from "thread/mailbox.h" nogil:
     enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
     struct letter:
         uint32_t kind
@@ -242,7 +242,7 @@ cdef extern from "mailbox.h" nogil:
     void mailbox_disarm(mailbox *m)
 
 # ---- iopool.h
-cdef extern from "iopool.h" nogil:
+cdef extern from "thread/iopool.h" nogil:
     enum: IOPOOL_THREADS_MAX
     struct iopool
     struct iojob:
@@ -257,11 +257,11 @@ cdef extern from "iopool.h" nogil:
     void iopool_stats(const iopool *pool, uint64_t *waiting, uint64_t *done)
 
 # ---- index.h
-cdef extern from "index.h" nogil:
+cdef extern from "log/index.h" nogil:
     uint32_t index_count_offsets(const uint8_t *entries, uint32_t count, int64_t relative)
 
 # ---- meter.h
-cdef extern from "meter.h" nogil:
+cdef extern from "thread/meter.h" nogil:
     enum: METER_BUCKETS, METER_NS_FIRST, METER_BYTES_FIRST, METER_ERRORS, METER_KINDS
     struct meter_figures:
         uint64_t sum
@@ -271,7 +271,7 @@ cdef extern from "meter.h" nogil:
         uint64_t *errors
 
 # ---- exposition.h
-cdef extern from "exposition.h" nogil:
+cdef extern from "serve/exposition.h" nogil:
     struct exposition:
         char *bytes
         size_t len
@@ -288,7 +288,7 @@ cdef extern from "exposition.h" nogil:
                                 const exposition_rows *rows, const int64_t *values, size_t stride)
 
 # ---- log.h
-cdef extern from "log.h" nogil:
+cdef extern from "log/log.h" nogil:
     enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
     enum: LOG_E_NOT_LEADER, LOG_E_DELETED, LOG_E_FULL, LOG_E_MEMORY, LOG_E_CORRUPT
     enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK
@@ -433,12 +433,12 @@ cdef extern from "log.h" nogil:
     void log_recovery_report(const log_t *log, int64_t *bytes_cut, uint32_t *segments_scanned)
 
 # ---- scratch.h
-cdef extern from "scratch.h" nogil:
+cdef extern from "format/scratch.h" nogil:
     void *scratch_new()
     void scratch_free(void *scratch)
 
 # ---- grants.h
-cdef extern from "grants.h" nogil:
+cdef extern from "serve/grants.h" nogil:
     enum: GRANT_READ, GRANT_WRITE
     struct topic:
         int16_t absent_error
@@ -454,7 +454,7 @@ cdef extern from "grants.h" nogil:
     void grants_void(grants *g)
 
 # ---- quotas.h
-cdef extern from "quotas.h" nogil:
+cdef extern from "serve/quotas.h" nogil:
     enum quota_kind:
         QUOTA_PRODUCE, QUOTA_FETCH, QUOTA_REQUEST
     enum: QUOTA_KINDS
@@ -487,7 +487,7 @@ cdef extern from "quotas.h" nogil:
     int32_t quota_client_fetch_max(quota_client *c, int32_t most)
 
 # ---- events.h
-cdef extern from "events.h" nogil:
+cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
     struct event_address:
         uint8_t ip[16]
@@ -517,7 +517,7 @@ cdef extern from "events.h" nogil:
     event *events_take(events *e, uint32_t count_max)
 
 # ---- frames.h
-cdef extern from "frames.h" nogil:
+cdef extern from "net/frames.h" nogil:
     enum: FRAMES_API_KEYS_MAX
     struct frames_versions:
         int16_t min, max, flexible_from
@@ -527,7 +527,7 @@ cdef extern from "frames.h" nogil:
     void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
 
 # ---- serve.h
-cdef extern from "serve.h" nogil:
+cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
         int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes
     struct serve_shared:
@@ -538,7 +538,7 @@ cdef extern from "serve.h" nogil:
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
 # ---- reactor.h
-cdef extern from "reactor.h" nogil:
+cdef extern from "net/reactor.h" nogil:
     enum: REACTOR_THREADS_MAX
     struct reactors_config:
         frames_rules rules
@@ -582,14 +582,14 @@ cdef extern from "reactor.h" nogil:
     uint64_t reactors_stat(reactors *rs, int i)
 
 # ---- keymap.h, log_clean.h
-cdef extern from "keymap.h" nogil:
+cdef extern from "log/keymap.h" nogil:
     enum: KEYMAP_SLOT_BYTES
     struct keymap:
         uint64_t capacity, count
     bint keymap_init(keymap *m, size_t bytes, double load_factor)
     void keymap_free(keymap *m)
     void keymap_clear(keymap *m)
-cdef extern from "log_clean.h" nogil:
+cdef extern from "log/log_clean.h" nogil:
     struct log_clean_rules:
         int64_t now_ms, delete_retention_ms, min_compaction_lag_ms, first_dirty, inflated_bytes_max
         int32_t segment_bytes

@@ -3,7 +3,7 @@
 Owns: nothing; the LogDir owns its notes.
 Called by: log.manager (any thread), monitor.
 Invariants: (1) a damage is handed out once.
-Source: csrc/log.h.
+Source: csrc/log/log.h.
 """
 
 from collections import namedtuple

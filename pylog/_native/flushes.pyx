@@ -5,7 +5,7 @@ Called by: coordinator.store, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
   reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
   so that the mailbox never overflows.
-Source: csrc/log.h (log_wait), csrc/mailbox.h.
+Source: csrc/log/log.h (log_wait), csrc/thread/mailbox.h.
 """
 
 import cython

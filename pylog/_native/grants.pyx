@@ -6,7 +6,7 @@ Called by: broker (installs on a miss, removes on deletion), reactor (borrows th
 Invariants: (1) a topic in the table is in the metadata image; (2) rights are stamped with a
   generation, and `void` makes
   all of them unknown at once.
-Source: csrc/grants.h.
+Source: csrc/serve/grants.h.
 """
 
 import cython

@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Called by: benches and tests; the log itself searches in C.
-Invariants: csrc/index.h's.
+Invariants: csrc/log/index.h's.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t

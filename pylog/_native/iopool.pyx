@@ -2,8 +2,8 @@
 
 Owns: the io pool's threads and their scratch memory.
 Called by: broker (size); log and reactors submit to it natively.
-Invariants: csrc/iopool.h's.
-Source: csrc/iopool.h.
+Invariants: csrc/thread/iopool.h's.
+Source: csrc/thread/iopool.h.
 """
 
 cimport cython

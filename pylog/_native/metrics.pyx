@@ -4,7 +4,7 @@ Owns: the text's buffer; a reference to each log while it is read.
 Called by: monitor, on its own thread.
 Invariants: (1) whatever grows with the number of partitions is done without the GIL; (2) reading
   stops nobody: counters are read as they are.
-Source: csrc/meter.h, csrc/exposition.h, csrc/log.h (figures).
+Source: csrc/thread/meter.h, csrc/serve/exposition.h, csrc/log/log.h (figures).
 """
 
 from array import array
@@ -22,7 +22,7 @@ BUCKETS = c.METER_BUCKETS
 NS_FIRST = c.METER_NS_FIRST
 BYTES_FIRST = c.METER_BYTES_FIRST
 API_KEYS_MAX = c.FRAMES_API_KEYS_MAX
-# The members of csrc/log.h's log_figures, in their order.
+# The members of csrc/log/log.h's log_figures, in their order.
 FIGURES = (
     "start_offset", "end_offset", "high_watermark", "last_stable_offset", "size_bytes", "segments",
     "produce_requests", "produce_failures", "batches_in", "records_in", "bytes_in",

@@ -2,7 +2,7 @@
 
 Owns: nothing; both Logs own their files.
 Called by: log.branches; log.moves, from one thread for each move.
-Invariants: csrc/log.h's. The GIL is released around every call.
+Invariants: csrc/log/log.h's. The GIL is released around every call.
 Source: KIP-113 (replicas move between log directories).
 """
 

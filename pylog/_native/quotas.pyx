@@ -5,7 +5,7 @@ Called by: quotas.ClientQuotas (installs, voids, charges what the control plane 
   (borrows the pointer for its threads).
 Invariants: (1) a client that was installed before the last void() is unknown; (2) a rate keeps what
   it counted, whatever its limit becomes.
-Source: csrc/quotas.h; KIP-13, KIP-124, KIP-219.
+Source: csrc/serve/quotas.h; KIP-13, KIP-124, KIP-219.
 """
 
 import cython

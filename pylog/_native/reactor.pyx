@@ -4,7 +4,7 @@ Owns: the reactors' threads, sockets and requests; the data plane's shared state
 Called by: dispatch (poll, reply, resume, from one thread), broker (listen, start, stop).
 Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
   ignored; (3) Grants and IoPool outlive the threads.
-Source: csrc/reactor.h.
+Source: csrc/net/reactor.h.
 """
 
 import os
@@ -42,9 +42,9 @@ cdef class Reactors:
     api_versions: (api key, first and last version served, first version with flexible headers or
     -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
     events not yet polled; beyond, connections wait. control_bytes_max: of a request that comes as
-    an event. input_bytes_max: of one reactor's requests; 0
-    is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see csrc/serve.h. quotas:
-    what clients may use, None for no limits.
+    an event. input_bytes_max: of one reactor's requests; 0 is the default. fetch_bytes_max,
+    sessions_max, inline_inflate_bytes: see csrc/serve/serve.h. quotas: what clients may use, None
+    for no limits.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,

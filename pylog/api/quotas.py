@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import socket
 
-from pylog import quotas
+from pylog.config import client_quotas as quotas
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode

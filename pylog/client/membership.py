@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from pylog import assignors
+from pylog.client import assignors
 from pylog.client.cluster import COORDINATOR
 from pylog.client.commits import Identity, ask_coordinator, refused
 from pylog.client.errors import ConfigError, KafkaError

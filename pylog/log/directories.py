@@ -23,7 +23,7 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
-# Outlives a broker, not a loss of power: see csrc/witness.h.
+# Outlives a broker, not a loss of power: see csrc/log/witness.h.
 MEMORY = "/dev/shm"
 
 log = logging.getLogger("pylog.log")

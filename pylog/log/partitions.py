@@ -3,7 +3,7 @@
 Owns: nothing; the Log owns its files.
 Called by: log.manager, metadata.local, metadata.store.
 Invariants: (1) a checkpoint that is not trusted makes the log look at its files.
-Source: csrc/log.h.
+Source: csrc/log/log.h.
 """
 
 import base64

@@ -86,7 +86,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
     """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
 
     settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
-    records. mutations: the client's account (pylog.quotas.Mutations), None without a limit.
+    records. mutations: the client's account (client_quotas.Mutations), None without a limit.
     """
     if _asks_too_much(request.topics, settings):
         text = "Excessively large number of partitions per request."

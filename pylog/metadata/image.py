@@ -11,7 +11,7 @@ Source: KIP-631 (records and their meaning), KIP-966 (eligible leader replicas).
 
 from collections import namedtuple
 
-from pylog import quotas
+from pylog.config import client_quotas as quotas
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
@@ -69,7 +69,7 @@ class Image:
         self.epoch = epoch
         # A cache of states handed from image to image (4); it carries no meaning of its own.
         self.states = states if states is not None else {}
-        # pylog.quotas.entity -> {quota: value}.
+        # pylog.config.client_quotas.entity -> {quota: value}.
         self.client_quotas = client_quotas if client_quotas is not None else {}
 
     def topic_config(self, name: str) -> dict:

@@ -9,7 +9,7 @@ Source: KIP-546; error codes, their order and their texts as Kafka 4.3's.
 
 from collections import namedtuple
 
-from pylog import quotas
+from pylog.config import client_quotas as quotas
 from pylog.metadata.image import Image
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
@@ -24,7 +24,7 @@ FRACTION_MAX = 1e-6
 
 Altered = namedtuple("Altered", ("entity", "error", "message"),
                      defaults=(ErrorCode.NONE, None))
-Altered.__doc__ = "What became of one entity of a request; see pylog.quotas.entity."
+Altered.__doc__ = "What became of one entity of a request; see pylog.config.client_quotas.entity."
 
 
 def alter(image: Image, entries, hosts):

@@ -4,7 +4,7 @@ Owns: the labels of partitions, kept from one scrape to the next.
 Called by: monitor.server, one scrape at a time.
 Invariants: (1) the event loop and the reactors are not stopped; (2) what grows with the number of
   partitions is read and written by native code, without the GIL.
-Source: pylog/metrics.py names every family.
+Source: pylog/monitor/metrics.py names every family.
 
 Others add to a scrape by a source: a function of no arguments that gives [(family, [(label values,
 number)])], put into `Collector.sources`.
@@ -14,7 +14,8 @@ import contextlib
 import os
 import resource
 
-from pylog import __version__, metrics
+from pylog import __version__
+from pylog.monitor import metrics
 from pylog._native import damages
 from pylog._native import metrics as native
 from pylog.monitor.page import Page, labels

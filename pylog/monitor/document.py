@@ -7,12 +7,12 @@ Invariants: (1) the same table gives the same bytes.
 
 import sys
 
-from pylog import metrics
+from pylog.monitor import metrics
 
 _INTRODUCTION = """\
 # Metrics
 
-Generated from `pylog/metrics.py` by `make docs`; do not edit.
+Generated from `pylog/monitor/metrics.py` by `make docs`; do not edit.
 
 `metrics.listener=127.0.0.1:9644` opens an HTTP endpoint (`make run` does; a broker started
 otherwise has none unless it is told to). `/metrics` answers a Prometheus scrape, as OpenMetrics 1.0

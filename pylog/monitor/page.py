@@ -7,7 +7,7 @@ Invariants: (1) a family is written once, whole; (2) label names come from the t
 Source: OpenMetrics 1.0; Prometheus' text format 0.0.4.
 """
 
-from pylog import metrics
+from pylog.monitor import metrics
 from pylog._native import metrics as native
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

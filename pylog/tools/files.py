@@ -5,7 +5,7 @@ Called by: tools.segments.
 Invariants: (1) bytes are read batch by batch: memory does not grow with the file; (2) a file that
   another process cuts while it is read, or that the disk cannot read, ends the reading, not the
   program.
-Source: docs/formats.md; csrc/batch.h names the faults of a batch.
+Source: docs/formats.md; csrc/format/batch.h names the faults of a batch.
 """
 
 from __future__ import annotations

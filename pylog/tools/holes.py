@@ -5,7 +5,7 @@ Called by: tools.repair, files.
 Invariants: (1) what is outside of the holes is whole batches with right CRCs and rising offsets;
   (2) a file is read, not mapped: what was cut meanwhile is missing, what the disk cannot read is
   an OSError.
-Source: csrc/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
+Source: csrc/log/log_damage.c does the same for a broker's reads, without the CRCs of whole batches.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants: (1) nothing is changed without --execute, and what would be done is 
   are kept beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start
   of brokerd, or this command again, puts right; (5) after a change no mark of a clean stop is
   left, so that brokerd and Kafka look at the files.
-Source: docs/formats.md; csrc/log_swap.c for swaps, log.moves for copies that were not finished.
+Source: docs/formats.md; csrc/log/log_swap.c for swaps, log.moves for copies that were not finished.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pylog.metadata.image import Image
 from pylog.metadata.tail import Tail
 from pylog.protocol import codec
 from pylog.protocol.answers import Answer
-from pylog.quotas import ClientQuotas
+from pylog.config.client_quotas import ClientQuotas
 from tests.metadata.memory import (
     Followers,
     MemoryLog,

@@ -265,8 +265,8 @@ def test_a_directory_on_a_read_only_disk_is_offline_from_the_start(ram, tmp_path
         subprocess.run(["umount", "-l", bad], check=True)
 
 
-FLUSHERS = 4      # threads of one directory: csrc/flusher.h
-GROUP = 32        # logs that one syncfs serves: csrc/flusher.c
+FLUSHERS = 4      # threads of one directory: csrc/log/flusher.h
+GROUP = 32        # logs that one syncfs serves: csrc/log/flusher.c
 
 
 def _held(record, topic):

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "avro.h"
+#include "columns/avro.h"
 
 enum { FIELDS_MAX = 6, ROWS_MAX = 64, FIXED_BYTES = 3 };
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "batch.h"
-#include "bytes.h"
-#include "crc32c.h"
-#include "records.h"
+#include "format/batch.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "format/records.h"
 
 enum {
     FUZZ_INFLATED_MAX = 4 * 1024 * 1024,

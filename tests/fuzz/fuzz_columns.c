@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "columns.h"
-#include "crc32c.h"
+#include "format/bytes.h"
+#include "columns/columns.h"
+#include "format/crc32c.h"
 
 enum {
     FUZZ_INFLATED_MAX = 4 * 1024 * 1024,

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "frames.h"
+#include "format/bytes.h"
+#include "net/frames.h"
 
 static void require(int holds) {
     if (!holds) { abort(); }

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "grants.h"
-#include "log.h"
-#include "serve.h"
-#include "scratch.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "serve/grants.h"
+#include "log/log.h"
+#include "serve/serve.h"
+#include "format/scratch.h"
 
 enum {
     FUZZ_NOW = 1000000,

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compress.h"
+#include "format/compress.h"
 
 enum {
     FUZZ_OUT_MAX = 8 * 1024 * 1024

@@ -11,12 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "log.h"
-#include "log_clean.h"
-#include "producers.h"
-#include "scratch.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "log/log.h"
+#include "log/log_clean.h"
+#include "log/producers.h"
+#include "format/scratch.h"
 
 enum {
     FUZZ_INFLATED_MAX = 1 << 20,

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bytes.h"
-#include "grants.h"
-#include "serve.h"
+#include "format/bytes.h"
+#include "serve/grants.h"
+#include "serve/serve.h"
 
 static void require(int holds) {
     if (!holds) { abort(); }

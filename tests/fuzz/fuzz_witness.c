@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "witness.h"
-#include "scratch.h"
+#include "log/witness.h"
+#include "format/scratch.h"
 
 enum { FUZZ_SLOTS = 100 };
 

@@ -13,7 +13,7 @@ flags="-std=c11 -D_GNU_SOURCE -g -O1 -pthread -Icsrc -fno-sanitize-recover=all"
 # An archive, so that a target links only what it uses; fuzzer-no-link instruments for coverage.
 rm -rf "$out/objects" "$out/libcore.a"
 mkdir -p "$out/objects"
-for source in csrc/*.c; do
+for source in csrc/*/*.c; do
     # shellcheck disable=SC2086
     ${CLANG:-clang} $flags -fsanitize=fuzzer-no-link,address,undefined -c "$source" \
         -o "$out/objects/$(basename "$source" .c).o"

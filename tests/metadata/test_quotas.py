@@ -8,7 +8,7 @@ from pylog.metadata.image import Image, apply
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.quotas import entity
+from pylog.config.client_quotas import entity
 from tests.metadata.node import Node
 
 REQUEST = messages.AlterClientQuotasRequest

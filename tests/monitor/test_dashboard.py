@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from pylog import metrics
+from pylog.monitor import metrics
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana" / "pylog.json"
 NAME = re.compile(r"\b(?:pylog|process)_[a-z_]+\b")

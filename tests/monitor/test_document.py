@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from pylog import metrics
+from pylog.monitor import metrics
 from pylog.monitor.document import document
 
 WRITTEN = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pylog import metrics
+from pylog.monitor import metrics
 from pylog.monitor.server import parse_address
 from tests.brokers import Brokerd, BrokerDied
 from tests.monitor import scrape

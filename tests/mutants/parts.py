@@ -29,20 +29,15 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/native/test_index.py", "tests/log/test_*.py", "tests/durability/test_*.py")
 PARTS = {
     "csrc-log": Part(
-        ("csrc/log_*.c", "csrc/segment*.c", "csrc/index.c", "csrc/producers.c", "csrc/epochs.c",
-         "csrc/witness.c", "csrc/flusher.c", "csrc/clean*.c"),
+        ("csrc/log/*.c",),
         _LOG_TESTS, ("tests/wire/test_*.py", "tests/client/test_consumer.py")),
     "csrc-serve": Part(
-        ("csrc/serve.c", "csrc/produce.c", "csrc/fetch*.c", "csrc/sessions.c", "csrc/grants.c",
-         "csrc/quotas.c", "csrc/batch.c", "csrc/recode.c"),
+        ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
         ("tests/native/test_sessions.py", "tests/native/test_intake.py",
          "tests/native/test_batch.py", "tests/wire/test_*.py"),
         ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/test_*.py")),
     "csrc-net": Part(
-        ("csrc/reactor.c", "csrc/connection.c", "csrc/listener.c", "csrc/requests.c",
-         "csrc/receive.c", "csrc/output.c", "csrc/input.c", "csrc/events.c", "csrc/mailbox.c",
-         "csrc/timers.c", "csrc/iopool.c", "csrc/control.c", "csrc/slab.c", "csrc/frames.c",
-         "csrc/reply.c", "csrc/peers.c", "csrc/slices.c"),
+        ("csrc/net/*.c", "csrc/thread/*.c"),
         ("tests/native/test_reactor*.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),
         ("tests/wire/test_*.py", "tests/native/test_metrics.py", "tests/test_broker.py")),

@@ -59,7 +59,7 @@ class Tree:
                 shutil.copy2(source, target)
             elif source.read_bytes() != target.read_bytes():
                 target.write_bytes(source.read_bytes())
-        for path in [*self.at.glob("csrc/*.[ch]"), *self.at.glob("pylog/**/*.py"),
+        for path in [*self.at.glob("csrc/**/*.[ch]"), *self.at.glob("pylog/**/*.py"),
                      *self.at.glob("tests/**/*.py")]:
             if not (self.root / path.relative_to(self.at)).exists():
                 path.unlink()

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "log.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "log/log.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

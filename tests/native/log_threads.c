@@ -10,10 +10,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "log.h"
-#include "log_clean.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "log/log.h"
+#include "log/log_clean.h"
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
 

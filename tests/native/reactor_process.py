@@ -32,7 +32,7 @@ BUILT = tempfile.TemporaryDirectory(prefix="reactor-")
 def built(sanitizer: str, name: str = "reactor_server") -> Path:
     """A program of this folder, linked with the reactor's sources."""
     program = Path(BUILT.name) / f"{name}-{sanitizer}"
-    sources = [str(ROOT / "csrc" / f"{one}.c") for one in SOURCES[name]]
+    sources = [str(path) for one in SOURCES[name] for path in ROOT.glob(f"csrc/*/{one}.c")]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",

@@ -23,8 +23,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "reactor.h"
+#include "format/bytes.h"
+#include "net/reactor.h"
 
 enum { FILE_BYTES = 64 << 20, LATER_MAX = 100000 };
 

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "events.h"
-#include "input.h"
-#include "iopool.h"
-#include "mailbox.h"
-#include "peers.h"
-#include "slab.h"
-#include "timers.h"
+#include "net/events.h"
+#include "net/input.h"
+#include "thread/iopool.h"
+#include "thread/mailbox.h"
+#include "net/peers.h"
+#include "net/slab.h"
+#include "thread/timers.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

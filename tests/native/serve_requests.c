@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bytes.h"
-#include "crc32c.h"
-#include "grants.h"
-#include "scratch.h"
-#include "serve.h"
+#include "format/bytes.h"
+#include "format/crc32c.h"
+#include "serve/grants.h"
+#include "format/scratch.h"
+#include "serve/serve.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

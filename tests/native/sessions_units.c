@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sessions.h"
+#include "serve/sessions.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

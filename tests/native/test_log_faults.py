@@ -245,8 +245,8 @@ BY_TABLE = ("open|openat|read|pread|write|pwrite|writev|pwritev|ftruncate|trunca
 def test_logs_reach_the_disk_by_its_table_only():
     folder = Path(__file__).resolve().parents[2] / "csrc"
     call = re.compile(rf"(?<![\w>.])({BY_TABLE})\(")
-    files = [*folder.glob("log_*.c"), *folder.glob("segment*.c"), folder / "flusher.c",
-             folder / "fetch.c", folder / "reply.c"]
+    files = [*folder.glob("log/log_*.c"), *folder.glob("log/segment*.c"),
+             folder / "log/flusher.c", folder / "serve/fetch.c", folder / "serve/reply.c"]
     assert len(files) > 15
     found = [f"{file.name}: {line.strip()}" for file in files
              for line in file.read_text().splitlines() if call.search(line)]

@@ -18,7 +18,7 @@ ROUNDS = 60
 @functools.cache
 def built(sanitizer: str) -> Path:
     program = Path(BUILT.name) / f"log_lifetimes-{sanitizer}"
-    sources = [str(ROOT / "csrc" / f"{name}.c") for name in SOURCES]
+    sources = [str(path) for name in SOURCES for path in ROOT.glob(f"csrc/*/{name}.c")]
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, f"-fsanitize={sanitizer}", "-I",
          str(ROOT / "csrc"), "-o", str(program), str(ROOT / "tests/native/log_lifetimes.c"),

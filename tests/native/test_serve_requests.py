@@ -19,7 +19,8 @@ BUILT = tempfile.TemporaryDirectory(prefix="serve-")
 @functools.cache
 def built(sanitizer: str) -> Path:
     program = Path(BUILT.name) / f"serve_requests-{sanitizer}"
-    sources = [str(ROOT / "csrc" / f"{name}.c") for name in sorted({*SOURCES, *SERVE})]
+    sources = [str(path) for name in sorted({*SOURCES, *SERVE})
+               for path in ROOT.glob(f"csrc/*/{name}.c")]
     subprocess.run(
         [*os.environ.get("CC", "gcc").split(), *FLAGS, f"-fsanitize={sanitizer}", "-I",
          str(ROOT / "csrc"), "-o", str(program), str(ROOT / "tests/native/serve_requests.c"),

@@ -1,4 +1,4 @@
-"""What a start after a kill need not check again, and what it never believes (csrc/witness.h)."""
+"""What a start after a kill need not check again, and what it never believes."""
 
 import contextlib
 import os

@@ -1,0 +1,41 @@
+/* Binary search over mapped index bytes: branch-light halving, entries are swapped as they are
+ * compared. */
+#include "log/index.h"
+
+#define INDEX_COUNT(name, read)                                                                    \
+    uint32_t name(const uint8_t *entries, uint32_t count, int64_t wanted) {                        \
+        uint32_t low = 0, n = count;                                                               \
+        while (n > 0) {                                                                            \
+            uint32_t half = n / 2;                                                                 \
+            bool below = (int64_t)read(entries, low + half) <= wanted;                             \
+            low = below ? low + half + 1 : low;                                                    \
+            n = below ? n - half - 1 : half;                                                       \
+        }                                                                                          \
+        return low;                                                                                \
+    }
+
+INDEX_COUNT(index_count_offsets, index_offset_at)
+INDEX_COUNT(index_count_positions, index_position_at)
+INDEX_COUNT(index_count_times, index_time_at)
+INDEX_COUNT(index_count_time_offsets, index_time_offset_at)
+
+bool index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes) {
+    int32_t offset = -1, position = -1;
+    for (uint32_t i = 0; i < count; i++) {
+        if (index_offset_at(entries, i) <= offset || index_position_at(entries, i) <= position)
+            return false;
+        offset = index_offset_at(entries, i);
+        position = index_position_at(entries, i);
+    }
+    return position < bytes;
+}
+
+bool index_times_sane(const uint8_t *entries, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (index_time_offset_at(entries, i) < 0) return false;
+        if (i == 0) continue;
+        if (index_time_at(entries, i) <= index_time_at(entries, i - 1)) return false;
+        if (index_time_offset_at(entries, i) < index_time_offset_at(entries, i - 1)) return false;
+    }
+    return true;
+}

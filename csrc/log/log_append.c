@@ -1,0 +1,317 @@
+/* Appending: one mutex, stamps in place, one pwrite for a batch onto space that was allocated
+ * ahead, an index entry now and then; the end is published under the view lock, so that readers see
+ * offset and position together. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+/* ---- room ---- */
+
+void log_lock_quiet(struct log *log) {
+    atomic_fetch_add(&log->quiet, 1);
+    for (;;) {
+        bool busy = false;
+        pthread_mutex_lock(&log->append_lock);
+        for (uint32_t i = 0; i < log->segment_count; i++)
+            busy = busy || atomic_load(&log->segments[i]->preallocating);
+        if (!busy) return;
+        /* Not under the lock: the job may be queued behind one that appends to this log. */
+        pthread_mutex_unlock(&log->append_lock);
+        usleep(200);
+    }
+}
+
+void log_unlock_quiet(struct log *log) {
+    atomic_fetch_sub(&log->quiet, 1);
+    pthread_mutex_unlock(&log->append_lock);
+}
+
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
+    struct segment *old = log->segments[log->segment_count - 1];
+    assert(base_offset >= atomic_load(&log->end_offset));
+    /* The new file first: when there is no room for it, the old segment stays as it was. */
+    struct segment *next;
+    int result = log_create_last(log, base_offset, now_ms, &next);
+    if (result != 0) return result;
+    if (segment_pin(old, false) == 0) {
+        /* Index and snapshot can be derived again: their failure costs a later scan, not the
+         * append. */
+        segment_index_write(old, true);
+        segment_unpin(old);
+    }
+    /* Sealed before it is followed: the flush that passes its end also trims it and syncs its
+     * indexes. */
+    atomic_store(&old->sealed, true);
+    log_write_snapshot(log, base_offset);
+    if ((result = log_add_segment(log, next)) != 0) {
+        atomic_store(&old->sealed, false);
+        return result;
+    }
+    log_mark(&log->files_marks);
+    if (segment_pin(next, false) == 0) {
+        log_witness_say(log, next, NULL);
+        segment_unpin(next);
+    }
+    meter_add_shared(&log->home->dir->rolls, 1);
+    flusher_ask_some_time(log);
+    return 0;
+}
+
+static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
+                                 int64_t timestamp, int64_t last_offset, int64_t now_ms) {
+    int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+    if (!log_may_roll(log)) return false;
+    if (bytes + (int64_t)len > log->config.segment_bytes) return true;
+    if (last_offset - s->base_offset > INT32_MAX) return true;
+    int64_t since =
+        s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
+    if (since > log->config.segment_ms - s->jitter_ms) return true;
+    /* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
+    int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
+    if (entries < log->config.segment_index_bytes / 12) return false;
+    return segment_index_entries(s, false) >= (uint32_t)log->config.segment_index_bytes / 8 ||
+           segment_index_entries(s, true) + 1 >= (uint32_t)log->config.segment_index_bytes / 12;
+}
+
+/* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
+static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
+    int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
+    const struct disk *disk = log_dir_disk(log->home->dir);
+    assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
+    atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
+    while (len > 0) {
+        ssize_t n = disk->pwrite(s->fd, bytes, len, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : ENOSPC;
+            if (at > position && disk->ftruncate(s->fd, position) == 0) {
+                atomic_store(&s->allocated, 0);
+                log_witness_grown(log, position);
+            }
+            return log_storage_error(log, -error, "pwrite");
+        }
+        bytes += n;
+        at += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+/* ---- bookkeeping ---- */
+
+void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
+    pthread_mutex_lock(&log->view_lock);
+    assert(end >= atomic_load_explicit(&log->end_offset, memory_order_relaxed));
+    assert(atomic_load_explicit(&log->flushed, memory_order_relaxed) <= end);
+    atomic_fetch_add_explicit(&log->size_bytes,
+                              bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
+                              memory_order_relaxed);
+    atomic_store_explicit(&s->bytes, bytes, memory_order_relaxed);
+    atomic_store(&log->end_offset, end);
+    if (atomic_load_explicit(&log->alone, memory_order_relaxed)) {
+        atomic_store(&log->high_watermark, end);
+        log_set_last_stable(log);
+    }
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+void log_wake_after_append(struct log *log) {
+    log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->end_offset));
+    log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->high_watermark));
+    log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->last_stable));
+    /* Somebody waits for the disk: the group under way may have been collected before these bytes.
+     */
+    if (atomic_load(&log->waiting[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
+}
+
+/* ---- as leader ---- */
+
+static int log_append_gate(struct log *log) {
+    if (atomic_load_explicit(&log->deleted, memory_order_relaxed)) return LOG_E_DELETED;
+    return log_dir_offline(log->home->dir) ? LOG_E_OFFLINE : 0;
+}
+
+static void log_append_duplicate(struct log *log, const struct producers_batch *seen,
+                                 struct log_appended *out) {
+    out->last_offset = seen->last_offset;
+    out->base_offset = seen->last_offset - seen->offset_delta;
+    out->append_time_ms = seen->timestamp_ms; /* Kafka's answer, whoever chose the time */
+    out->log_start_offset = atomic_load(&log->start_offset);
+    out->duplicate = true;
+}
+
+static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
+                            int64_t now_ms) {
+    int64_t base = atomic_load_explicit(&log->end_offset, memory_order_relaxed);
+    int64_t timestamp = log->config.log_append_time ? now_ms : h->max_timestamp;
+    struct segment *s = log->segments[log->segment_count - 1];
+    int result;
+    if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
+        if ((result = log_roll(log, base, now_ms)) != 0) return result;
+        s = log->segments[log->segment_count - 1];
+    }
+    int32_t epoch = atomic_load_explicit(&log->leader_epoch, memory_order_relaxed);
+    if ((result = log_begin_epoch(log, epoch, base)) != 0) return result;
+    if (log->config.log_append_time) batch_stamp_append_time(batch, len, now_ms);
+    batch_stamp(batch, base, epoch);
+    h->base_offset = base;
+    h->max_timestamp = timestamp;
+    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+    result = log_append_write(log, s, batch, len);
+    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
+     * appended. */
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
+    if (result == 0) {
+        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+        segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
+        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+    }
+    segment_unpin(s);
+    return result;
+}
+
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
+    struct batch_header h = summary->header;
+    struct producers_batch seen;
+    memset(out, 0, sizeof *out);
+    if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
+    pthread_mutex_lock(&log->append_lock);
+    meter_add(&log->counts.appends, 1);
+    int result = log_append_gate(log);
+    if (result == 0 &&
+        (!atomic_load_explicit(&log->leader, memory_order_relaxed) ||
+         (leader_epoch >= 0 &&
+          leader_epoch != atomic_load_explicit(&log->leader_epoch, memory_order_relaxed))))
+        result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
+    if (result == 0 && h.producer_id >= 0) result = producers_check(&log->producers, &h, &seen);
+    if (result == 1) {
+        log_append_duplicate(log, &seen, out);
+        pthread_mutex_unlock(&log->append_lock);
+        return 0;
+    }
+    if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
+    if (result == 0) {
+        meter_add(&log->counts.batches_in, 1);
+        meter_add(&log->counts.records_in, (uint64_t)h.record_count);
+        meter_add(&log->counts.bytes_in, len);
+    } else {
+        meter_add(&log->counts.append_failures, 1);
+    }
+    bool ask = result == 0 && atomic_load_explicit(&log->end_offset, memory_order_relaxed) -
+                                      atomic_load_explicit(&log->flushed, memory_order_relaxed) >=
+                                  log->config.flush_messages;
+    pthread_mutex_unlock(&log->append_lock);
+    if (result != 0) return result;
+    out->base_offset = h.base_offset;
+    out->last_offset = batch_last_offset(&h);
+    out->append_time_ms = batch[22] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
+    out->log_start_offset = atomic_load(&log->start_offset);
+    log_wake_after_append(log);
+    if (ask) flusher_ask(log);
+    return 0;
+}
+
+/* ---- as follower ---- */
+
+static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h,
+                            int64_t now_ms) {
+    struct segment *s = log->segments[log->segment_count - 1];
+    size_t len = batch_bytes(h);
+    int result;
+    if (log_append_must_roll(log, s, len, h->max_timestamp, batch_last_offset(h), now_ms)) {
+        /* Offsets go on from the end unless the batch would be out of reach from there. */
+        int64_t end = atomic_load(&log->end_offset);
+        bool far = batch_last_offset(h) - end > INT32_MAX;
+        if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
+        s = log->segments[log->segment_count - 1];
+    }
+    if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
+    if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
+    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+    result = log_append_write(log, s, batch, len);
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
+    if (result == 0) {
+        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+        segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
+        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
+        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+    }
+    segment_unpin(s);
+    return result;
+}
+
+int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
+                      int64_t now_ms) {
+    pthread_mutex_lock(&log->append_lock);
+    int result = log_append_gate(log);
+    if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
+    int64_t before = atomic_load(&log->end_offset);
+    if (result == 0 && end < before) result = LOG_E_RANGE;
+    struct segment *s = result == 0 ? log->segments[log->segment_count - 1] : NULL;
+    if (s != NULL && log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
+        result = log_roll(log, before, now_ms);
+        s = log->segments[log->segment_count - 1];
+    }
+    if (result == 0 && (result = segment_pin(s, false)) != 0)
+        result = log_storage_error(log, result, "open");
+    else if (result == 0) {
+        result = log_append_write(log, s, bytes, len);
+        if (result == 0)
+            log_publish(log, s, atomic_load(&s->bytes) + (int64_t)len, end);
+        segment_unpin(s);
+    }
+    pthread_mutex_unlock(&log->append_lock);
+    log_wake_after_append(log);
+    return result;
+}
+
+/* The end of an empty log, whose files are not made yet. */
+static void log_end_at(struct log *log, int64_t offset) {
+    pthread_mutex_lock(&log->view_lock);
+    log->truncations++; /* A flush under way may have noted an end above this one. */
+    atomic_store(&log->end_offset, offset);
+    atomic_store(&log->flushed, offset);
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms) {
+    struct batch_header h;
+    size_t at = 0;
+    pthread_mutex_lock(&log->append_lock);
+    int result = log_append_gate(log);
+    if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
+    int64_t end = atomic_load(&log->end_offset);
+    /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
+     */
+    bool before = result == 0 && log->segment_count == 0 && batch_parse(batches, len, &h) == 0 &&
+                  h.base_offset >= 0 && h.base_offset < end && batch_last_offset(&h) >= end;
+    if (before) log_end_at(log, h.base_offset);
+    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
+    while (result == 0 && at < len) {
+        if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
+            result = LOG_E_CORRUPT;
+        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0 ||
+                 h.base_offset > LOG_OFFSET_MAX)
+            result = LOG_E_RANGE;
+        else if (batch_check_crc(batches + at, &h) != 0)
+            result = LOG_E_CORRUPT;
+        else
+            result = log_follow_batch(log, batches + at, &h, now_ms);
+        if (result == 0) at += batch_bytes(&h);
+    }
+    if (before && at == 0 && log->segment_count == 0) log_end_at(log, end);
+    pthread_mutex_unlock(&log->append_lock);
+    log_wake_after_append(log);
+    return result;
+}

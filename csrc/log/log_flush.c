@@ -1,0 +1,181 @@
+/* One log's flush: every segment past the flushed offset, its names and epochs; then the end is
+ * published and waiters wake. Who flushes when is flusher.c's. A failed flush is never tried again:
+ * the pages that it was about may be gone. The directory is offline from then on. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+enum { LOG_FLUSH_SEGMENTS = 64 };
+
+/* The segments with bytes past the flushed offset, oldest first, and the end that their sync will
+ * cover. */
+struct log_flush_set {
+    struct segment *segments[LOG_FLUSH_SEGMENTS];
+    uint32_t count;
+    int64_t target;
+    uint64_t truncations;
+};
+
+static void log_flush_collect(struct log *log, struct log_flush_set *set) {
+    pthread_mutex_lock(&log->view_lock);
+    int64_t flushed = atomic_load(&log->flushed);
+    set->count = 0;
+    set->target = atomic_load(&log->end_offset);
+    set->truncations = log->truncations;
+    uint32_t first = log->segment_count;
+    while (first > 0 &&
+           (first == log->segment_count || log->segments[first]->base_offset > flushed ||
+            !atomic_load(&log->segments[first - 1]->settled)))
+        first--;
+    for (uint32_t i = first; i < log->segment_count; i++) {
+        bool last = i + 1 == log->segment_count;
+        int64_t end = last ? set->target : log->segments[i + 1]->base_offset;
+        /* One that was flushed to its end before it was sealed still wants its trim. */
+        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed &&
+            !atomic_load(&log->segments[i]->aborted_due))
+            continue;
+        if (set->count == LOG_FLUSH_SEGMENTS) {
+            set->target = log->segments[i]->base_offset;
+            break;
+        }
+        segment_retain(log->segments[i]);
+        set->segments[set->count++] = log->segments[i];
+    }
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+int log_flush_index(struct segment *s, const char *extension) {
+    char path[SEGMENT_PATH_BYTES];
+    segment_path(s, extension, path);
+    int fd = log_dir_open(s->home->dir, path, O_RDONLY);
+    if (fd < 0) return errno == ENOENT ? 0 : -errno;
+    int result = log_dir_disk(s->home->dir)->fdatasync(fd) == 0 ? 0 : -errno;
+    close(fd);
+    /* Whatever the reason: what the sync was about may be gone. */
+    if (result != 0) log_dir_fail(s->home->dir, -result, "fdatasync");
+    return result == 0 ? 0 : LOG_E_IO;
+}
+
+/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. */
+static int log_flush_indexes(struct segment *s) {
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    result = segment_index_finish(s);
+    segment_unpin(s);
+    if (result == 0) result = log_flush_index(s, "index");
+    return result != 0 ? result : log_flush_index(s, "timeindex");
+}
+
+static int log_flush_segment(struct segment *s) {
+    bool sealed = atomic_load(&s->sealed);
+    int result = segment_pin(s, false);
+    if (result != 0) return s->removed ? 0 : result;
+    /* Cleared first: an append that comes now sets it again. */
+    atomic_store(&s->dirty, false);
+    if (sealed) segment_trim_sealed(s);
+    int64_t began_ns = log_dir_now_ns();
+    if (log_dir_disk(s->home->dir)->fdatasync(s->fd) != 0) {
+        result = -errno;
+        log_dir_fail(s->home->dir, errno, "fdatasync");
+    }
+    meter_record_shared(&s->home->dir->flush_ns, METER_NS_FIRST,
+                        (uint64_t)(log_dir_now_ns() - began_ns));
+    atomic_fetch_add_explicit(&s->home->dir->flusher.files, 1, memory_order_relaxed);
+    segment_unpin(s);
+    /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
+     * passes. */
+    if (result == 0 && sealed) result = log_flush_indexes(s);
+    if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->settled, true);
+    return result;
+}
+
+/* Names before contents count: a file whose directory entry is lost was never written. */
+static int log_flush_names(struct log *log) {
+    if (!log_marked(&log->files_marks)) return 0;
+    uint32_t made = atomic_load(&log->files_marks.made);
+    struct log_dir *dir = log->home->dir;
+    char name[SEGMENT_PATH_BYTES];
+    log_path(log, ".", name);
+    int result = log_dir_sync(dir, name);
+    if (result == 0) result = log_dir_sync(dir, NULL);
+    if (result == 0) atomic_store(&log->files_marks.synced, made);
+    return result;
+}
+
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
+    pthread_mutex_lock(&log->view_lock);
+    bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
+    assert(!moved || target <= atomic_load(&log->end_offset));
+    if (moved) atomic_store(&log->flushed, target);
+    if (moved) log_witness_flushed(log);
+    pthread_mutex_unlock(&log->view_lock);
+    atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
+    if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
+}
+
+bool log_is_short(int result) {
+    return result == LOG_E_FULL || result == LOG_E_MEMORY ||
+           (result < 0 && !log_is_error(result) && disk_is_short(-result));
+}
+
+void log_hold_point(struct log *log, int64_t offset) {
+    if (offset < atomic_load(&log->held_point)) atomic_store(&log->held_point, offset);
+}
+
+static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
+    if (!log_is_short(result)) return result;
+    log_hold_point(log, flushed);
+    *held = true;
+    return 0;
+}
+
+/* Batches tell which transactions were aborted, and carry their epochs: the files may wait for
+ * room. */
+static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held) {
+    return log_flush_held(log, log_aborted_write(log, s), flushed, held);
+}
+static int log_flush_epochs(struct log *log, int64_t flushed, bool *held) {
+    uint32_t made;
+    int result = log_marked(&log->epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+    return log_flush_held(log, result, flushed, held);
+}
+
+int log_flush(struct log *log) {
+    struct log_dir *dir = log->home->dir;
+    struct log_flush_set set;
+    int result = 0;
+    bool held = false, offline = log_dir_offline(dir);
+    pthread_mutex_lock(&log->flush_lock);
+    do {
+        if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
+        if (atomic_load(&log->deleted)) break;
+        log_flush_collect(log, &set);
+        int64_t flushed = atomic_load(&log->flushed);
+        for (uint32_t i = 0; i < set.count; i++) {
+            struct segment *s = set.segments[i];
+            /* The producers' state at its beginning: batches that it came from may be deleted. */
+            if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
+            if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
+            if (result == 0) result = log_flush_segment(s);
+            segment_release(set.segments[i]);
+        }
+        if (result == 0) result = log_flush_epochs(log, flushed, &held);
+        if (result == 0) result = log_flush_names(log);
+        if (atomic_load(&log->deleted)) break;
+        if (result == 0 && !held) atomic_store(&log->held_point, INT64_MAX);
+        if (result == 0) log_flush_publish(log, set.target, set.truncations);
+    } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
+    bool deleted = atomic_load(&log->deleted);
+    pthread_mutex_unlock(&log->flush_lock);
+    /* Unflushed bytes may have kept more files open than the limit allows. */
+    pthread_mutex_lock(&dir->files_lock);
+    if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
+    pthread_mutex_unlock(&dir->files_lock);
+    if (deleted) return LOG_E_DELETED;
+    if (result == 0) return 0;
+    if (log_dir_offline(dir)) return offline ? LOG_E_OFFLINE : LOG_E_IO;
+    return log_is_error(result) ? result : log_dir_error(dir, -result, "flush");
+}

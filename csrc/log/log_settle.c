@@ -1,0 +1,111 @@
+/* All logs of a directory at once: few are flushed one by one, many by one sync of the file system.
+ * What it covers is noted before, published after; what changes meanwhile stays marked for the next
+ * flush. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "log/log_state.h"
+
+enum { LOG_SETTLE_SYNCFS_MIN = 8 };
+
+struct log_settle {
+    struct log *log;
+    int64_t target;
+    uint64_t truncations;
+    uint32_t files, epochs;
+    bool noted;
+};
+
+static bool log_settle_due(struct log *log) {
+    return !atomic_load(&log->deleted) &&
+           (atomic_load(&log->end_offset) > atomic_load(&log->flushed) ||
+            log_marked(&log->files_marks) || log_marked(&log->epochs_marks));
+}
+
+/* References to the directory's logs: all, or those with something to flush. Not to those that are
+ * being opened or let go of. */
+static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_t *count) {
+    uint32_t n = 0;
+    *count = 0;
+    pthread_mutex_lock(&dir->logs_lock);
+    for (struct log *log = dir->logs; log != NULL; log = log->dir_next) n++;
+    struct log_settle *list = calloc(n + 1, sizeof *list);
+    for (struct log *log = dir->logs; log != NULL && list != NULL; log = log->dir_next) {
+        if ((!all && !log_settle_due(log)) || !log_try_retain(log)) continue;
+        list[(*count)++].log = log;
+    }
+    pthread_mutex_unlock(&dir->logs_lock);
+    return list;
+}
+
+static void log_settle_free(struct log_settle *list, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) log_release(list[i].log);
+    free(list);
+}
+
+/* Writes the epochs and notes the ends that the sync will cover. A log with unflushed sealed
+ * segments is left to log_flush, which also trims them. */
+static void log_settle_note(struct log_settle *entry) {
+    struct log *log = entry->log;
+    entry->epochs = atomic_load(&log->epochs_marks.synced);
+    pthread_mutex_lock(&log->flush_lock); /* One writer of the file at a time. */
+    int written = log_marked(&log->epochs_marks) ? log_write_epochs(log, false, &entry->epochs) : 0;
+    pthread_mutex_unlock(&log->flush_lock);
+    if (written != 0) return;
+    pthread_mutex_lock(&log->view_lock);
+    struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
+    entry->noted = !atomic_load(&log->deleted) && atomic_load(&log->held_point) == INT64_MAX &&
+                   (s == NULL || (s->base_offset <= atomic_load(&log->flushed) &&
+                                  !atomic_load(&s->aborted_due)));
+    entry->target = atomic_load(&log->end_offset);
+    entry->truncations = log->truncations;
+    entry->files = atomic_load(&log->files_marks.made);
+    if (entry->noted && s != NULL) atomic_store(&s->dirty, false);
+    pthread_mutex_unlock(&log->view_lock);
+}
+
+static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) log_settle_note(&list[i]);
+    if (log_dir_disk(dir)->syncfs(dir->fd) != 0) {
+        log_dir_fail(dir, errno, "syncfs");
+        return LOG_E_IO;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (!list[i].noted) continue;
+        atomic_store(&list[i].log->files_marks.synced, list[i].files);
+        atomic_store(&list[i].log->epochs_marks.synced, list[i].epochs);
+        log_flush_publish(list[i].log, list[i].target, list[i].truncations);
+    }
+    return 0;
+}
+
+int log_dir_flush(struct log_dir *dir) {
+    uint32_t count;
+    int result = 0;
+    if (log_dir_offline(dir)) return LOG_E_OFFLINE;
+    struct log_settle *list = log_settle_list(dir, false, &count);
+    if (list == NULL) return LOG_E_MEMORY;
+    if (count >= LOG_SETTLE_SYNCFS_MIN && dir->syncfs_silent == NULL)
+        result = log_settle_sync(dir, list, count);
+    for (uint32_t i = 0; i < count && result == 0; i++) {
+        if (!list[i].noted) result = log_flush(list[i].log);
+        if (result == LOG_E_DELETED) result = 0;
+    }
+    log_settle_free(list, count);
+    return result;
+}
+
+int log_dir_settle(struct log_dir *dir) {
+    uint32_t count;
+    int result = 0;
+    struct log_settle *list = log_settle_list(dir, true, &count);
+    if (list == NULL) return LOG_E_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        int closed = log_close_files(list[i].log);
+        if (closed != 0 && closed != LOG_E_DELETED) result = closed;
+    }
+    log_settle_free(list, count);
+    int flushed = log_dir_flush(dir);
+    return result != 0 ? result : flushed;
+}

@@ -1,0 +1,345 @@
+/* What the log's parts share: the structures behind log.h. Included by csrc/log_*.c and segment*.c
+ * only.
+ *
+ * Lock order: flush_lock > append_lock > view_lock > index_lock > files_lock; the dir's logs_lock >
+ * waiters_lock; dir->flush_lock is taken last and alone. */
+#ifndef PYLOG_LOG_STATE_H
+#define PYLOG_LOG_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "log/cold.h"
+#include "log/epochs.h"
+#include "log/flusher.h"
+#include "log/log.h"
+#include "log/producers.h"
+#include "log/segment.h"
+#include "log/witness.h"
+
+enum {
+    LOG_DIR_OPEN_MAX = 4096,
+    LOG_HINTS = 8,
+    LOG_WAIT_KINDS = 4,
+    LOG_DELETE_SUFFIX_BYTES = 40,
+    SEGMENTS_EVICTED_WHEN_SHORT = 64, /* descriptors are short: so many at rest are closed */
+    LOG_DAMAGES_MAX = 1024
+};
+
+/* Of a segment or a batch's base offset: a segment's offsets reach INT32_MAX above its first, and a
+ * log goes on behind them. */
+#define LOG_OFFSET_MAX (INT64_MAX - 2 * (int64_t)INT32_MAX)
+
+/* A path below the log directory that is to be unlinked (a directory: with its files) when its time
+ * has come. */
+struct log_dir_removal {
+    struct log_dir_removal *next;
+    struct iojob job;
+    struct log_dir *dir;
+    int64_t due_ms; /* CLOCK_MONOTONIC */
+    bool again;     /* it met a shortage: not before its time */
+    char path[];
+};
+
+struct log_counts {
+    _Atomic uint64_t appends, append_failures, batches_in, records_in, bytes_in; /* append_lock */
+    _Atomic uint64_t refused, reads, read_failures, bytes_out, cold_reads;       /* any thread */
+};
+
+struct log_dir {
+    int fd;
+    char *path;
+    struct iopool *pool;
+    _Atomic(const struct disk *) disk;
+    _Atomic int64_t reserve_bytes;
+    /* Free above the reserve, less what was taken since it was measured, and where it is measured
+     * again; what appends under way will take; the largest that was refused. */
+    _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
+    _Atomic bool short_of_space;
+    _Atomic bool offline;
+    _Atomic int failure;
+    _Atomic(const char *) failed_call;
+    _Atomic uint64_t shortages; /* met so far */
+    _Atomic int short_error;    /* errno of the last */
+    pthread_mutex_t logs_lock; /* the list of logs */
+    struct log *logs;
+    pthread_mutex_t files_lock; /* descriptors, names, the clock */
+    struct segment *clock;
+    uint32_t open_count, open_max;
+    pthread_mutex_t flush_lock; /* the flusher's list, removals */
+    pthread_cond_t flush_quiet; /* jobs fell */
+    struct log_dir_removal *removals;
+    uint32_t jobs; /* on the pool, with a pointer to this directory */
+    struct flusher flusher;
+    pthread_mutex_t damages_lock; /* taken last and alone */
+    struct log_damage *damages;   /* LOG_DAMAGES_MAX, or NULL */
+    uint32_t damage_count;
+    _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
+    _Atomic uint64_t recovered_bytes, trusted_bytes;
+    struct witness *witness; /* NULL: nothing is kept for the next process */
+    const char *syncfs_silent; /* why each log is synced by itself; NULL: groups by one syncfs */
+    _Atomic bool recovery_stopped;
+    _Atomic uint64_t rolls, segments_deleted;
+    struct meter_histogram flush_ns;
+    struct cold cold; /* readers of what is not in the page cache */
+};
+
+/* What changed, and how much of it is on disk: whoever syncs notes `made` first, and a change
+ * meanwhile stays visible. */
+struct log_marks {
+    _Atomic uint32_t made, synced;
+};
+static inline void log_mark(struct log_marks *m) { atomic_fetch_add(&m->made, 1); }
+static inline bool log_marked(struct log_marks *m) {
+    return atomic_load(&m->made) != atomic_load(&m->synced);
+}
+
+struct log_completed {
+    int64_t first_offset, last_offset;
+};
+struct log_hint {
+    int64_t offset, base_offset;
+    int32_t position;
+};
+
+struct log {
+    _Atomic uint32_t references;
+    struct segment_home *home;
+    struct log *dir_next, *dir_prev; /* logs_lock, as is the next */
+    bool listed;                     /* in dir->logs: opened whole */
+    struct log *flush_next,
+        *slow_next;                 /* the flusher's, with the next two lines: dir->flush_lock */
+    bool flush_wanted, slow_wanted; /* queued */
+    bool flushing, flush_after;     /* a thread is at it; it was asked for meanwhile */
+    int64_t sync_target;            /* of the flusher's sync, as is the next */
+    uint64_t sync_truncations;
+    _Atomic bool leader, alone, deleted;
+    bool clean;    /* opened by checkpoint alone: the active file was not looked at yet */
+    bool writable; /* the last segment is open for appends */
+    bool producers_loaded, epochs_loaded;
+    struct log_marks epochs_marks,
+        files_marks; /* epochs not in their file; directory entries not on disk */
+    uint8_t topic_id[16];
+    pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
+    /* Written under view_lock, read anywhere. */
+    _Atomic int64_t start_offset, end_offset, high_watermark, last_stable, flushed, size_bytes;
+    _Atomic int32_t leader_epoch, in_sync_count;
+    _Atomic bool flush_before_ack; /* the setting acks_all_flush, readable without a lock */
+    struct segment **segments;     /* append_lock and view_lock to change, either to read */
+    uint32_t segment_count, segment_capacity;
+    uint32_t next_hint;
+    struct log_hint *hints; /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
+    _Atomic uint32_t quiet; /* no new preallocation while above 0 */
+    uint64_t truncations;   /* view_lock */
+    struct log_completed *completed; /* view_lock: ended above the high watermark */
+    uint32_t completed_count, completed_room;
+    _Atomic int64_t first_open;    /* of the oldest open transaction, -1 (append_lock to change) */
+    int64_t snapshot_offset;       /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t held_point;    /* log_hold_point */
+    _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
+    struct producers producers;    /* append_lock */
+    struct epochs epochs;          /* as segments */
+    _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
+    int32_t last_epoch;                     /* while epochs are not loaded */
+    uint32_t segments_scanned;
+    int64_t bytes_cut;
+    struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
+    _Atomic uint32_t waiting[LOG_WAIT_KINDS];
+    struct log_config config;
+    struct log_counts counts;
+};
+
+/* log_damage.c */
+/* Notes what a recovery or a read met, for log_dir_take_damages. Any lock may be held. */
+void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
+                     int64_t offset, int64_t position, int64_t bytes);
+/* Why no good batch begins at `position`, where one at or above `next` was due. Pinned. */
+enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
+
+/* log_dir.c */
+static inline const struct disk *log_dir_disk(struct log_dir *dir) {
+    return atomic_load_explicit(&dir->disk, memory_order_relaxed);
+}
+void log_dir_fail(struct log_dir *dir, int error, const char *call);
+/* A shortage is noted and LOG_E_FULL or LOG_E_MEMORY; any other errno takes the directory offline:
+ * LOG_E_IO. */
+int log_dir_error(struct log_dir *dir, int error, const char *call);
+/* By the directory's disk, of paths below it: a descriptor, or -1 and errno; 0 or -errno. */
+int log_dir_open(struct log_dir *dir, const char *path, int flags);
+int log_dir_open_locked(struct log_dir *dir, const char *path, int flags); /* files_lock */
+int log_dir_rename(struct log_dir *dir, const char *from, const char *to);
+int log_dir_unlink(struct log_dir *dir, const char *path);
+/* Sooner when the disk is nearly full: who reads it keeps its descriptor. */
+void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms);
+/* Whether so many bytes leave the reserve as it is, and as far as is known without a look. */
+bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes);
+int log_dir_sync(struct log_dir *dir,
+                 const char *name); /* fsyncs a directory below it, NULL: itself. 0, -errno of its
+                                       opening, or LOG_E_IO: the directory is offline */
+/* Whole small files below the directory: read (malloc'd) and replace by rename. 0 or -errno. */
+int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, uint8_t **out,
+                      size_t *len);
+int log_dir_write_file(struct log_dir *dir, const char *path, const void *bytes, size_t len,
+                       bool sync);
+int64_t log_dir_now_ms(clockid_t clock);
+int64_t log_dir_now_ns(void); /* CLOCK_MONOTONIC */
+/* Around a job on the pool that knows the directory: log_dir_free waits for it. */
+void log_dir_job_begin(struct log_dir *dir);
+void log_dir_job_end(struct log_dir *dir);
+
+/* log_flush.c */
+/* For a small file that a shortage keeps from being written: nothing is lost but time, for a start
+ * from this offset on makes it anew. So the recovery point stays here until the file is written. */
+static inline bool log_is_error(int result) { /* a log_error, and no -errno */
+    return result <= LOG_E_IO && result >= LOG_E_WOULD_BLOCK;
+}
+bool log_is_short(int result); /* -errno, or a log_error: room, memory or descriptors are short */
+void log_hold_point(struct log *log, int64_t offset);
+void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
+int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
+
+/* log_wait.c */
+void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
+void log_wait_fail(struct log *log, int32_t status);
+
+/* log_open.c */
+/* A reference on a log that was found in dir->logs, under logs_lock. False: its last one is gone.
+ */
+bool log_try_retain(struct log *log);
+int log_storage_error(struct log *log, int error,
+                      const char *call); /* -errno to a log_error; may take the dir offline */
+void log_tune_last(struct log *log, struct segment *s);
+/* append_lock: creates the file of a new last segment; log_add_segment lists it. */
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
+void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
+int log_make_writable(struct log *log,
+                      int64_t now_ms); /* append_lock: the last segment, opened for appends */
+int log_load_producers(struct log *log, int64_t now_ms); /* append_lock */
+int log_load_epochs(struct log *log);                    /* append_lock */
+/* flush_lock held, takes append_lock for a copy; `sync`: the file is on disk when it returns 0,
+ * else *made is what a later sync covers. */
+int log_write_epochs(struct log *log, bool sync, uint32_t *made);
+int log_close_files(struct log *log); /* everything of log_close_clean but the flush */
+int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
+int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
+/* Renames a segment's files away; whoever reads it keeps its descriptor. A name that stays takes
+ * the directory offline; false. */
+bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
+void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
+                       int64_t delay_ms); /* append_lock */
+
+/* log_witness.c */
+/* append_lock, or before others have the log; pinned: from now on a start may rely on the segment
+ * as it is, its file having been `st` (NULL: it is looked at). */
+void log_witness_say(struct log *log, struct segment *s, const struct stat *st);
+/* append_lock: until it is said again the segment is to be checked. */
+void log_witness_unsay(struct log *log);
+/* append_lock: the last segment has grown to `bytes`. */
+static inline void log_witness_grown(struct log *log, int64_t bytes) {
+    struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
+    if (slot != NULL) witness_grown(slot, bytes);
+}
+/* The recovery point has moved, and files of sealed segments may have been trimmed before. */
+void log_witness_flushed(struct log *log);
+void log_witness_give_back(struct log *log);
+
+/* log_walk.c */
+/* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
+ * or above `check_from`. Ends at the first bad batch at or above `keep_below` (check_from at
+ * least); *good is the position after the last good one, *next the offset after it. */
+struct log_walk {
+    int64_t check_from, keep_below, replay_from, position, good, next;
+    int64_t aborts_from;       /* with `aborts`, those of markers at or above it are noted */
+    bool index, aborts, holed; /* holed: its last bytes are a hole */
+    bool trusted;              /* headers alone, and anything wrong is LOG_E_CORRUPT */
+    bool tail; /* the log's last segment: what no good batch follows is wrong from there on */
+};
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+
+/* log_recover.c */
+/* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
+const char *log_file_extension(const char *name, int64_t *offset);
+int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
+struct log_offsets {
+    int64_t *at;
+    uint32_t count, capacity;
+};
+struct log_listing {
+    struct log_offsets segments, snapshots;
+};
+/* A partition's directory. `finish`: at a start, before anybody uses the files. 0 or -errno. */
+int log_list(struct log *log, bool finish, struct log_listing *listing);
+void log_list_free(struct log_listing *listing);
+
+/* log_producers.c */
+/* The newest snapshot at or below `end` that is whole, -1: none. Others above it would be used by a
+ * later start and go, also for a power cut. */
+int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end);
+/* Adds what a snapshot does not say: the batches just below it. */
+void log_recall_producers(struct log *log, int64_t snapshot);
+int log_restore_producers(struct log *log, int64_t end,
+                          int64_t now_ms); /* newest valid snapshot, then replay */
+
+/* log_lookup.c */
+/* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
+struct log_lookup {
+    struct segment **segments;
+    uint32_t count;
+    int64_t start, end;
+};
+int log_lookup_begin(struct log *log, struct log_lookup *l);
+void log_lookup_end(struct log_lookup *l);
+
+/* log_aborted.c */
+/* append_lock: what the producers' state takes from a batch that is appended or replayed; an abort
+ * is noted in the segment, unless that is NULL. `batch`: the bytes of a marker, not looked at
+ * otherwise. 0 or LOG_E_MEMORY, LOG_E_IO. */
+int log_account(struct log *log, struct segment *noted_in, const struct batch_header *h,
+                const uint8_t *batch, int64_t now_ms);
+/* The same for a batch at `position` of the segment, which has it pinned. */
+int log_account_in(struct log *log, struct segment *s, const struct batch_header *h,
+                   int64_t position, bool note, int64_t now_ms);
+/* Forgets what ends at or above `offset`. 0 or a log_error. */
+int log_aborted_cut(struct segment *s, int64_t offset);
+/* flush_lock, or nobody else knows the log: what the file does not have is on disk then. 0 or
+ * -errno. */
+int log_aborted_write(struct log *log, struct segment *s);
+void log_aborted_free(struct segment *s);
+
+/* log_role.c */
+/* append_lock: the current leader epoch begins at `offset` when it has no entry yet. */
+int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
+void log_set_last_stable(struct log *log); /* view_lock */
+/* append_lock: a transaction has ended; it is stable when its marker is below the high watermark.
+ * 0 or LOG_E_MEMORY. */
+int log_complete(struct log *log, int64_t first_offset, int64_t last_offset);
+
+/* log_append.c */
+/* append_lock with no preallocation queued or running: before a file is cut, closed, or opened by
+ * another log. */
+void log_lock_quiet(struct log *log);
+void log_unlock_quiet(struct log *log);
+/* append_lock: the last segment holds offsets, so that another may follow it. A hole may have taken
+ * none. */
+static inline bool log_may_roll(const struct log *log) {
+    const struct segment *s = log->segments[log->segment_count - 1];
+    return atomic_load_explicit(&s->bytes, memory_order_relaxed) > 0 &&
+           atomic_load_explicit(&log->end_offset, memory_order_relaxed) > s->base_offset;
+}
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
+void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
+void log_wake_after_append(struct log *log);
+
+/* log_read.c */
+/* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0
+ * none, or an error: LOG_E_CORRUPT with a *position >= 0 when that batch lies behind a hole that
+ * took `offset`. Pinned. */
+int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
+               int64_t *first);
+/* log_read to the log's end by whoever holds append_lock. */
+int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out);
+int32_t log_find_segment(const struct log *log,
+                         int64_t offset); /* index of the last with base <= offset, -1 */
+
+#endif

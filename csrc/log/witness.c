@@ -1,0 +1,400 @@
+/* The file: a header (magic, what the log directory is, whether it counts, its path), then slots.
+ * The process that lives has it locked, so that others can tell what nobody needs. It is named
+ * after the directory's device and inode, made under another name and renamed when it is whole. The
+ * old one is read, never mapped: whoever cuts it does no harm. The new one is mapped, and grows
+ * only by what is allocated first: a store must not meet a full tmpfs. */
+#include "log/witness.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "thread/mapped.h"
+
+#ifndef STATX_MNT_ID_UNIQUE
+#define STATX_MNT_ID_UNIQUE 0x00004000U
+#endif
+#ifndef F2FS_SUPER_MAGIC
+#define F2FS_SUPER_MAGIC 0xF2F52010
+#endif
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
+
+enum {
+    WITNESS_NAME_BYTES = 96,
+    WITNESS_PATH_BYTES = 1024,
+    WITNESS_CHUNK_MIN = 64,
+    WITNESS_CHUNK_MAX = 4096
+};
+static const uint64_t WITNESS_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
+
+_Static_assert(sizeof(struct witness_slot) == WITNESS_SLOT_BYTES, "one cache line");
+_Static_assert(offsetof(struct witness_slot, flushed) == offsetof(struct witness_told, flushed),
+               "a slot is read as what it told");
+
+struct witness_header {
+    uint64_t magic, device, inode, mount;
+    _Atomic uint64_t counts;
+    char path[WITNESS_PATH_BYTES]; /* of the directory; empty when it is too long */
+};
+
+/* What was read of an earlier process, sorted by inode; `slot`: its copy here, until it is taken.
+ */
+struct witness_entry {
+    struct witness_told told;
+    struct witness_slot *slot;
+};
+
+struct witness {
+    pthread_mutex_t lock;
+    int fd, where;
+    bool forgotten;
+    char name[WITNESS_NAME_BYTES];
+    struct witness_header header; /* as it should be */
+    struct mapped_kept *kept;
+    uint8_t *map; /* addresses for WITNESS_SLOTS_MAX, of which `room` are backed */
+    uint32_t room, used;
+    struct witness_slot **given_back;
+    uint32_t given_back_count, given_back_room;
+    struct witness_entry *entries;
+    uint32_t entry_count;
+};
+
+static const size_t WITNESS_MAP_BYTES =
+    WITNESS_HEADER_BYTES + (size_t)WITNESS_SLOTS_MAX * WITNESS_SLOT_BYTES;
+
+/* ---- the directory, and the file's name ---- */
+
+/* Local ones whose pages stay when a process dies, and whose ctimes tell of every change. */
+static bool witness_file_system_fits(int dir_fd) {
+    struct statfs fs;
+    if (fstatfs(dir_fd, &fs) != 0) return false;
+    switch ((uint64_t)fs.f_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case TMPFS_MAGIC: return true;
+    default: return false;
+    }
+}
+
+static bool witness_identify(int dir_fd, struct witness_header *header) {
+    struct statx st;
+    struct stat plain;
+    if (statx(dir_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MNT_ID_UNIQUE, &st) != 0 ||
+        !(st.stx_mask & STATX_MNT_ID_UNIQUE) || fstat(dir_fd, &plain) != 0)
+        return false;
+    char link[64];
+    *header =
+        (struct witness_header){WITNESS_MAGIC, plain.st_dev, plain.st_ino, st.stx_mnt_id, 1, ""};
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
+    ssize_t n = readlink(link, header->path, sizeof header->path);
+    header->path[n > 0 && n < (ssize_t)sizeof header->path ? n : 0] = 0;
+    return true;
+}
+
+static int witness_where(const char *where) {
+    struct statfs fs;
+    int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* ---- reading what was left ---- */
+
+static int witness_compare(const void *a, const void *b) {
+    const struct witness_told *x = &((const struct witness_entry *)a)->told,
+                              *y = &((const struct witness_entry *)b)->told;
+    if (x->inode != y->inode) return x->inode < y->inode ? -1 : 1;
+    return x->time_ns > y->time_ns ? -1 : x->time_ns < y->time_ns;
+}
+
+/* Keeps the newest sentence of each file. */
+static void witness_sort(struct witness *w) {
+    uint32_t kept = 0;
+    if (w->entry_count > 1) qsort(w->entries, w->entry_count, sizeof *w->entries, witness_compare);
+    for (uint32_t i = 0; i < w->entry_count; i++)
+        if (kept == 0 || w->entries[kept - 1].told.inode != w->entries[i].told.inode)
+            w->entries[kept++] = w->entries[i];
+    w->entry_count = kept;
+}
+
+static void witness_parse(struct witness *w, const uint8_t *bytes, size_t len) {
+    struct witness_header header;
+    memcpy(&header, bytes, sizeof header);
+    if (header.magic != w->header.magic || header.device != w->header.device ||
+        header.inode != w->header.inode || header.mount != w->header.mount || header.counts != 1)
+        return;
+    size_t count = (len - WITNESS_HEADER_BYTES) / WITNESS_SLOT_BYTES;
+    w->entries = count == 0 ? NULL : calloc(count, sizeof *w->entries);
+    int64_t now_ns = witness_now_ns();
+    for (size_t i = 0; i < count && w->entries != NULL; i++) {
+        struct witness_told *told = &w->entries[w->entry_count].told;
+        memcpy(told, bytes + WITNESS_HEADER_BYTES + i * WITNESS_SLOT_BYTES, sizeof *told);
+        /* A time to come was told by another clock: it says nothing about ctimes. */
+        if (told->inode != 0 && told->base_offset >= 0 && told->bytes >= 0 &&
+            told->time_ns <= now_ns)
+            w->entry_count++;
+    }
+    witness_sort(w);
+}
+
+/* A descriptor of a file that only this user can have written, or -1. */
+static int witness_open_own(int where, const char *name, size_t *len) {
+    struct stat st;
+    int fd = openat(where, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -1;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+        (st.st_mode & 077) != 0 || st.st_nlink != 1 || st.st_size < WITNESS_HEADER_BYTES ||
+        (size_t)st.st_size > WITNESS_MAP_BYTES) {
+        close(fd);
+        return -1;
+    }
+    *len = (size_t)st.st_size;
+    return fd;
+}
+
+static void witness_read(struct witness *w) {
+    size_t len, have = 0;
+    int fd = witness_open_own(w->where, w->name, &len);
+    if (fd < 0) return;
+    uint8_t *bytes = malloc(len);
+    ssize_t n = 1;
+    while (bytes != NULL && have < len && n > 0) {
+        n = pread(fd, bytes + have, len - have, (off_t)have);
+        if (n > 0) have += (size_t)n;
+    }
+    if (bytes != NULL && have == len) witness_parse(w, bytes, len);
+    free(bytes);
+    close(fd);
+}
+
+/* Nobody lives who writes it, and the directory that it is about is gone. */
+static bool witness_is_left(int fd) {
+    struct witness_header header;
+    struct stat st;
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+        pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header ||
+        header.magic != WITNESS_MAGIC || memchr(header.path, 0, sizeof header.path) == NULL ||
+        header.path[0] != '/')
+        return false;
+    if (stat(header.path, &st) != 0) return errno == ENOENT;
+    return st.st_dev != header.device || st.st_ino != header.inode;
+}
+
+/* Killed brokers whose directories were removed leave their files here until the machine stops. */
+static void witness_sweep(struct witness *w) {
+    char prefix[32];
+    int copy = dup(w->where);
+    DIR *entries = copy < 0 ? NULL : fdopendir(copy);
+    struct dirent *entry;
+    size_t len;
+    if (entries == NULL) {
+        if (copy >= 0) close(copy);
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "pylog-%u-", (unsigned)geteuid());
+    rewinddir(entries);
+    while ((entry = readdir(entries)) != NULL) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+        int fd = witness_open_own(w->where, entry->d_name, &len);
+        if (fd < 0) continue;
+        if (witness_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
+        close(fd);
+    }
+    closedir(entries);
+}
+
+/* ---- the file of this process ---- */
+
+static struct witness_slot *witness_slot_at(struct witness *w, uint32_t i) {
+    return (struct witness_slot *)(w->map + WITNESS_HEADER_BYTES) + i;
+}
+
+/* Backs `from` up to `to` (bytes): allocated, so that no store meets a full tmpfs. */
+static bool witness_back(struct witness *w, size_t from, size_t to) {
+    return posix_fallocate(w->fd, (off_t)from, (off_t)(to - from)) == 0 &&
+           mmap(w->map + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, w->fd,
+                (off_t)from) != MAP_FAILED;
+}
+
+/* Room for at least one more; chunks are pages. */
+static bool witness_grow(struct witness *w, uint32_t wanted) {
+    uint32_t more = w->room < WITNESS_CHUNK_MIN   ? WITNESS_CHUNK_MIN
+                    : w->room > WITNESS_CHUNK_MAX ? WITNESS_CHUNK_MAX
+                                                  : w->room;
+    if (more < wanted)
+        more = (wanted + WITNESS_CHUNK_MIN - 1) / WITNESS_CHUNK_MIN * WITNESS_CHUNK_MIN;
+    if (more > WITNESS_SLOTS_MAX - w->room) return false;
+    size_t from = WITNESS_HEADER_BYTES + (size_t)w->room * WITNESS_SLOT_BYTES;
+    if (!witness_back(w, from, from + (size_t)more * WITNESS_SLOT_BYTES)) return false;
+    w->room += more;
+    return true;
+}
+
+/* Makes the file under another name, with what was read in it, and puts it into its place: a kill
+ * at any time leaves the old one or the new one. */
+static bool witness_make(struct witness *w) {
+    char fresh[WITNESS_NAME_BYTES + 8];
+    snprintf(fresh, sizeof fresh, "%s.new", w->name);
+    unlinkat(w->where, fresh, 0);
+    w->fd = openat(w->where, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (w->fd < 0) return false;
+    flock(w->fd, LOCK_EX | LOCK_NB);
+    void *map = mmap(NULL, WITNESS_MAP_BYTES, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w->map = map == MAP_FAILED ? NULL : map;
+    /* Whoever cuts it takes what it tells, not the broker. */
+    w->kept = w->map != NULL ? mapped_keep(w->map, WITNESS_MAP_BYTES) : NULL;
+    bool made = w->kept != NULL && witness_back(w, 0, WITNESS_HEADER_BYTES) &&
+                (w->entry_count == 0 || witness_grow(w, w->entry_count));
+    if (made) {
+        memcpy(w->map, &w->header, sizeof w->header);
+        for (uint32_t i = 0; i < w->entry_count; i++) {
+            w->entries[i].slot = witness_slot_at(w, w->used++);
+            memcpy((void *)w->entries[i].slot, &w->entries[i].told, sizeof w->entries[i].told);
+        }
+        made = renameat(w->where, fresh, w->where, w->name) == 0;
+    }
+    if (!made) unlinkat(w->where, fresh, 0);
+    return made;
+}
+
+static void witness_drop(struct witness *w) {
+    if (w->kept != NULL) mapped_let_go(w->kept);
+    if (w->map != NULL) munmap(w->map, WITNESS_MAP_BYTES);
+    if (w->fd >= 0) close(w->fd);
+    close(w->where);
+    pthread_mutex_destroy(&w->lock);
+    free(w->entries);
+    free(w->given_back);
+    free(w);
+}
+
+struct witness *witness_new(int dir_fd, const char *where) {
+    struct witness *w = calloc(1, sizeof *w);
+    if (w == NULL) return NULL;
+    if (!witness_file_system_fits(dir_fd) || !witness_identify(dir_fd, &w->header) ||
+        (w->where = witness_where(where)) < 0) {
+        free(w);
+        return NULL;
+    }
+    w->fd = -1;
+    pthread_mutex_init(&w->lock, NULL);
+    snprintf(w->name, sizeof w->name, "pylog-%u-%llx-%llx", (unsigned)geteuid(),
+             (unsigned long long)w->header.device, (unsigned long long)w->header.inode);
+    witness_sweep(w);
+    witness_read(w);
+    if (witness_make(w)) return w;
+    /* What cannot be kept up to date must not be found by the next start. */
+    unlinkat(w->where, w->name, 0);
+    witness_drop(w);
+    return NULL;
+}
+
+void witness_forget(struct witness *w) {
+    if (w == NULL || w->forgotten) return;
+    w->forgotten = true;
+    unlinkat(w->where, w->name, 0);
+}
+
+void witness_free(struct witness *w) {
+    if (w == NULL) return;
+    witness_forget(w);
+    witness_drop(w);
+}
+
+void witness_void(struct witness *w) {
+    if (w != NULL) atomic_store(&((struct witness_header *)w->map)->counts, 0);
+}
+
+/* ---- sentences ---- */
+
+static struct witness_entry *witness_entry_of(struct witness *w, const struct stat *file) {
+    if (file->st_dev != w->header.device) return NULL;
+    uint32_t low = 0, high = w->entry_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (w->entries[middle].told.inode < file->st_ino)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < w->entry_count && w->entries[low].told.inode == file->st_ino ? &w->entries[low]
+                                                                              : NULL;
+}
+
+bool witness_find(struct witness *w, const struct stat *file, struct witness_told *out) {
+    if (w == NULL) return false;
+    pthread_mutex_lock(&w->lock);
+    const struct witness_entry *entry = witness_entry_of(w, file);
+    if (entry != NULL) *out = entry->told;
+    pthread_mutex_unlock(&w->lock);
+    return entry != NULL;
+}
+
+uint32_t witness_told_count(struct witness *w) { return w == NULL ? 0 : w->entry_count; }
+
+struct witness_slot *witness_take(struct witness *w, const struct stat *file) {
+    struct witness_slot *slot = NULL;
+    if (w == NULL || file->st_dev != w->header.device) return NULL;
+    pthread_mutex_lock(&w->lock);
+    struct witness_entry *entry = witness_entry_of(w, file);
+    if (entry != NULL && entry->slot != NULL) {
+        slot = entry->slot;
+        entry->slot = NULL;
+    } else if (w->given_back_count > 0) {
+        slot = w->given_back[--w->given_back_count];
+    } else if (w->used < w->room || witness_grow(w, 1)) {
+        slot = witness_slot_at(w, w->used++);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return slot;
+}
+
+void witness_give_back(struct witness *w, struct witness_slot *slot) {
+    if (slot == NULL) return;
+    witness_unsay(slot);
+    pthread_mutex_lock(&w->lock);
+    if (w->given_back_count == w->given_back_room) {
+        uint32_t room = w->given_back_room == 0 ? 16 : w->given_back_room * 2;
+        struct witness_slot **more = realloc(w->given_back, room * sizeof *more);
+        if (more != NULL) {
+            w->given_back = more;
+            w->given_back_room = room;
+        }
+    }
+    /* Without the memory to remember it the slot is lost until the next start. */
+    if (w->given_back_count < w->given_back_room) w->given_back[w->given_back_count++] = slot;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void witness_say(struct witness_slot *slot, const struct stat *file, int64_t base_offset,
+                 int64_t bytes, int64_t flushed) {
+    witness_unsay(slot);
+    atomic_store(&slot->base_offset, base_offset);
+    atomic_store(&slot->bytes, bytes);
+    atomic_store(&slot->time_ns, witness_ctime_ns(file));
+    atomic_store(&slot->flushed, flushed);
+    atomic_store(&slot->inode, file->st_ino);
+}
+
+void witness_touched(struct witness_slot *slot) {
+    int64_t now_ns = witness_now_ns(), before = atomic_load(&slot->time_ns);
+    while (before < now_ns && !atomic_compare_exchange_weak(&slot->time_ns, &before, now_ns)) {}
+}

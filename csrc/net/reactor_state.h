@@ -1,0 +1,312 @@
+/* What the reactor's files share and nobody else sees: reactor.c (threads, letters), connection.c
+ * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
+ * out), listener.c (accept), control.c (calls from the control plane). */
+#ifndef PYLOG_REACTOR_STATE_H
+#define PYLOG_REACTOR_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "net/input.h"
+#include "thread/mailbox.h"
+#include "thread/meter.h"
+#include "net/peers.h"
+#include "net/reactor.h"
+#include "net/slab.h"
+#include "thread/slices.h"
+#include "thread/timers.h"
+
+enum { REQUESTS_PER_CONNECTION_MAX = 16 };
+enum {
+    INPUT_BYTES_MAX = 256 << 20,     /* input buffers of a reactor */
+    RECEIVE_BYTES = (64 << 10) - 64, /* the first read of a frame, before anything is known of it */
+    RECEIVE_EXACT_BYTES_MIN = 16 << 10, /* what a frame lacks is read alone from here on */
+    RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
+    READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
+    RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
+    OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
+};
+enum {
+    FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
+    FRAME_BYTES_PER_MS = 64,
+    STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
+    /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
+     * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
+     * that waits itself and holds what others could use. */
+    EVICT_MS = 500,
+    PRIVILEGED_BYTES_PER_MS = 4096,
+    CROWDED_BYTES_PER_MS = 1024, /* after WAIT_MS_MAX, of a frame that goes on arriving */
+    WAIT_MS_MAX = 5000,
+    EVICTIONS_MAX = 64, /* at a time */
+    RELIEF_MS = 100,    /* how often it is looked for what gives way, and who goes on first */
+    SHRINK_MS = 1000,     /* a partial frame keeps a large buffer for this long */
+    TICK_MS = 1000,
+    ACCEPT_PAUSE_MS = 50, /* after a limit was met */
+    /* Descriptors are short: an idle connection may be closed for another one after so long, sooner
+     * when it has never asked for anything; so many are looked at for each. */
+    CROWDED_IDLE_MS = 10000,
+    CROWDED_SILENT_MS = 1000,
+    CROWDED_LOOKS_MAX = 1024
+};
+enum {
+    SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are told of in a tick */
+    CLIENT_ID_BYTES_MAX = 47 /* of the client id that is told with them */
+};
+
+/* The reactor's letters, after those of mailbox.h. */
+enum {
+    LETTER_REPLY = LETTER_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
+                                         it, or REPLY_CLOSES */
+    LETTER_VERDICT,                   /* data: int16_t[size], malloc'ed */
+    LETTER_PRINCIPAL,                 /* token: connection; size: principal */
+    LETTER_WATCH,
+    LETTER_CLOSE,
+    LETTER_ROOM,     /* the events have room again */
+    LETTER_RETRY,    /* token: connection whose client was asked about */
+    LETTER_LISTEN,   /* data: struct listener_socket */
+    LETTER_UNLISTEN, /* size: listener */
+    LETTER_ADOPT,    /* data: struct listener_accepted */
+    LETTER_STOP_ACCEPTING,
+    LETTER_RETIRE, /* takes no connections until LETTER_RETURN */
+    LETTER_RETURN,
+    LETTER_STOP /* size: drain ms */
+};
+
+/* clang-format off */
+#define REACTOR_STATS(X)                                                                           \
+    X(connections) X(connections_accepted) X(connections_closed) X(connections_refused)            \
+    X(connections_crowded) X(connections_evicted)                                                  \
+    X(connections_idle) X(connections_stalled) X(frames_late) X(frames_illegal)                    \
+    X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
+    X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
+    X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
+    X(requests_slow)
+/* clang-format on */
+struct reactor_stats {
+#define X(name) _Atomic uint64_t name;
+    REACTOR_STATS(X)
+#undef X
+};
+/* One writer: no locked instruction is needed. */
+#define STAT_ADD(r, name, n)                                                                       \
+    atomic_store_explicit(&(r)->stats.name,                                                        \
+                          atomic_load_explicit(&(r)->stats.name, memory_order_relaxed) +           \
+                              (uint64_t)(n),                                                       \
+                          memory_order_relaxed)
+
+enum { REPLY_CLOSES = -1 };
+
+enum slot_state {
+    SLOT_WAITING = 1, /* serve waits; resumed by letters or its timer */
+    SLOT_MISSING,     /* the control plane decides */
+    SLOT_CONTROL,     /* the control plane answers */
+    SLOT_ANSWERED,    /* the reply is to be sent */
+    SLOT_ABANDONED    /* the connection is gone, a job still reads the body */
+};
+struct slot { /* one request */
+    struct slab_item item;
+    struct timer timer;
+    struct connection *connection; /* NULL when abandoned */
+    struct slot *next;
+    struct input_buffer *held; /* keeps the body in place */
+    uint32_t bytes_sent, part; /* of the reply: how far it is out */
+    int32_t range_sent;
+    uint8_t state;
+    bool woken, close_after, asked; /* asked: its client wants it to wait, for records */
+    uint32_t request_bytes;
+    int64_t began_ns, mark_ns; /* mark: when it was last left alone */
+    int64_t local_ns, remote_ns, asked_ns;
+    struct serve_request r;
+};
+
+struct connection_list {
+    struct connection *first, *last;
+};
+struct connection {
+    struct slab_item item;
+    struct timer timer;
+    int fd;
+    uint8_t slot_count;
+    bool readable, hung_up, failed, blocked, closing, watched;
+    bool asking;  /* the control plane was asked about the client; nothing starts before */
+    bool muted;   /* until muted_until_ms nothing is read and nothing starts (KIP-219) */
+    bool refused; /* muted, and then closed */
+    struct slot *first, *last;
+    struct input_buffer *in;
+    size_t in_start, in_end; /* pending bytes */
+    size_t frame_bytes; /* of the frame that is arriving, its size field included; 0: not known */
+    size_t earned;      /* bytes of the frames that came before */
+    int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
+    int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
+    struct quota_client *quota;   /* of the last request; one reference, or NULL */
+    struct connection_list *list; /* that it is in */
+    struct connection *list_next, *list_prev;
+    int32_t listener;
+    uint32_t principal;
+    struct event_address local, peer;
+    uint8_t client_id_len; /* of its last request */
+    uint8_t client_id[CLIENT_ID_BYTES_MAX];
+};
+
+struct listener_socket {
+    struct listener_socket *next;
+    struct timer timer;
+    int fd, listener;
+    uint32_t index;
+};
+struct listener_accepted {
+    int fd, listener;
+    int32_t refused_ms; /* its address begins too many: closed after so long, unread */
+    struct event_address peer;
+};
+
+struct reactor {
+    struct reactors *all;
+    struct serve *serve;
+    struct mailbox *mailbox;
+    struct timers timers;
+    struct timer tick, relief; /* relief: set while somebody waits for input buffers */
+    struct slab slots, connections;
+    struct input_pool input;
+    struct connection_list ready, input_waiting, room_waiting;
+    struct connection *privileged; /* may pass the input limit, so that someone always gets on */
+    int64_t privileged_ms;         /* since when */
+    bool relieving; /* frames may begin beyond the limit */
+    struct listener_socket *listeners;
+    struct reactor_stats stats;
+    struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
+    struct meter_histogram rounds;
+    uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
+    int64_t now_ms, drain_until_ms;
+    uint32_t slice_ns; /* asked of the scheduler */
+    atomic_bool room_wanted;
+    bool unrung; /* the control plane's own: it left letters */
+    atomic_uint load; /* connections, for placing new ones */
+    uint32_t index, abandoned, listener_count;
+    uint32_t crowded_at; /* the connection that was looked at last for an idle one */
+    int epoll;
+    bool stopping, draining, accepting; /* stopping: the thread ends when all is drained */
+    pthread_t thread;
+};
+
+struct reactors {
+    struct reactors_config config;
+    struct serve_shared *shared;
+    struct events *events;
+    struct peers *peers;
+    struct meter_api *control; /* FRAMES_API_KEYS_MAX, the control plane's */
+    _Atomic int64_t slow_ns;
+    const atomic_uint *quota_generation;
+    atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
+    atomic_uint connections, connections_max, connections_per_ip_max;
+    atomic_uint descriptors_max, descriptor_end;
+    atomic_int count, active; /* threads that there are, and the first ones that take connections */
+    atomic_bool started, stopped;
+    struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
+};
+
+/* Names of slots and connections: reactor (7 bits), index (24), generation (32). The top bit is
+ * free for other epoll data. */
+static inline uint64_t reactor_name(const struct reactor *r, const struct slab_item *item) {
+    return (uint64_t)r->index << 56 | (uint64_t)item->index << 32 | item->generation;
+}
+static inline uint32_t name_reactor(uint64_t name) { return (uint32_t)(name >> 56); }
+static inline uint32_t name_index(uint64_t name) { return (uint32_t)(name >> 32) & 0xffffff; }
+static inline uint32_t name_generation(uint64_t name) { return (uint32_t)name; }
+#define EPOLL_LISTENER ((uint64_t)1 << 63)
+#define EPOLL_MAILBOX UINT64_MAX
+enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK, TIMER_RELIEF };
+
+/* ---- connection.c */
+/* Takes the descriptor over. */
+void connection_open(struct reactor *r, const struct listener_accepted *a);
+void connection_close(struct reactor *r, struct connection *c);
+void connection_on_events(struct reactor *r, struct connection *c, uint32_t events);
+/* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
+void connection_run(struct reactor *r, struct connection *c);
+void connection_on_timer(struct reactor *r, struct connection *c);
+/* Others wait for room: closes those that hold buffers for frames that do not get on, the slowest
+ * first, until it is tight no more. */
+void connection_evict_stalled(struct reactor *r);
+/* Descriptors are short: closes the one that has been idle for longest of those that nobody
+ * authenticated, the silent ones first. False: none has been for long enough. */
+bool connection_evict_idle(struct reactor *r);
+void connection_drain(struct reactor *r, struct connection *c);
+void connection_enlist(struct connection *c, struct connection_list *list);
+void connection_delist(struct connection *c);
+/* Neither reads nor starts anything for so long. */
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms);
+/* Runs those that are in the list now. */
+void connection_run_list(struct reactor *r, struct connection_list *list);
+/* Runs those that are ready, until a turn is over; the others stay ready: whoever has sent
+ * something meanwhile is heard in between, however long the answers are. */
+void connection_run_ready(struct reactor *r);
+
+/* ---- receive.c */
+enum receive_result {
+    RECEIVE_SOME = 1,
+    RECEIVE_NOTHING = 0,
+    RECEIVE_ENDED = -1,
+    RECEIVE_FAILED = -2,
+    RECEIVE_NO_ROOM = -3
+};
+/* One read. *bytes: how many came. */
+enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes);
+/* After a turn: gives back or shrinks the buffer. */
+void receive_settle(struct reactor *r, struct connection *c, bool shrink);
+void receive_release(struct reactor *r, struct input_buffer *b);
+bool receive_wants_shrink(const struct connection *c);
+/* Room is wanted and there is none. */
+void receive_wait(struct reactor *r, struct connection *c);
+/* A while after that: frames that do not get on give way, and the one that lacks least goes on. */
+void receive_relieve(struct reactor *r);
+
+/* ---- requests.c */
+/* Starts what has arrived and may start; how many. Sets c->closing for what is not legal. */
+int requests_start(struct reactor *r, struct connection *c);
+/* A later request may start beside those in flight, so reading makes sense. */
+bool requests_may_read(const struct connection *c);
+void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason);
+void requests_on_io_done(struct reactor *r, struct slot *s);
+void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l);
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter *l);
+/* The connection ends: all of its requests are let go. */
+void requests_abandon_all(struct reactor *r, struct connection *c);
+/* Takes the oldest request, which is answered and sent, off the connection. */
+void requests_pop(struct reactor *r, struct connection *c);
+
+/* ---- timing.c: where a request's time goes */
+/* Its last byte is here. */
+void timing_begin(struct connection *c, struct slot *s);
+/* Before and after it is worked on once more; between after and before it waits. */
+void timing_resume(struct slot *s);
+void timing_pause(struct slot *s);
+/* Its answer is out, or there is none to send. */
+void timing_end(struct reactor *r, struct connection *c, struct slot *s);
+
+/* ---- output.c */
+enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };
+/* Sends the answers that are due. */
+enum output_result output_run(struct reactor *r, struct connection *c);
+
+/* ---- listener.c */
+struct sockaddr_storage;
+void listener_address(const struct sockaddr_storage *from, struct event_address *to);
+void listener_add(struct reactor *r, struct listener_socket *l);
+void listener_accept(struct reactor *r, struct listener_socket *l);
+struct listener_socket *listener_at(struct reactor *r, uint32_t index);
+void listener_on_timer(struct reactor *r, struct listener_socket *l);
+void listener_close_all(struct reactor *r);
+void listener_close(struct reactor *r, int listener);
+
+/* ---- control.c */
+/* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
+ * without fail. */
+void control_post(struct reactor *r, const struct letter *l);
+/* Frees what a letter carries that will not be acted on. */
+void control_discard(const struct letter *l);
+
+/* ---- reactor.c */
+void *reactor_main(void *reactor);
+
+#endif

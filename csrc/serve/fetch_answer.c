@@ -1,0 +1,211 @@
+/* The Fetch answer: which partitions it names (all, or a session's news), and their records as
+ * ranges of files. */
+#include "serve/fetch_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/wire.h"
+
+enum { ABORTED_MAX = 65536 };
+/* What an answer takes around its records (flexible versions; the others differ by few bytes). */
+enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
+
+/* A session's answer names a partition only when it has something to tell. An error is told every
+ * time. */
+static bool has_news(const struct fetch *f, struct fetch_part *p) {
+    const struct fetch_read *read = p->read;
+    if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0)
+        return true;
+    return p->told_high_watermark != read->range.high_watermark ||
+           p->told_log_start != read->range.log_start_offset;
+}
+
+static struct fetch_part *next_answered(struct fetch_part *p) {
+    while (p != NULL && !p->read->answer) p = p->next;
+    return p;
+}
+
+static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    struct fetch_read *read = p->read;
+    /* As Kafka: none for a partition that is refused unread, null for what is no question of
+     * transactions. */
+    if (fetch_is_unknown(p)) {
+        reply_count(a, f->flexible, 0);
+        return;
+    }
+    if (!f->read_committed || read->error != 0) {
+        if (f->flexible)
+            reply_uvarint(a, 0);
+        else
+            reply_i32(a, -1);
+        return;
+    }
+    struct log_aborted *aborted = NULL;
+    uint32_t count = 0;
+    int64_t end = read->range.next_offset;
+    if (read->range.length > 0)
+        count = log_aborted_between(read->log, p->offset, end, NULL, 0);
+    if (count > 0) {
+        aborted = malloc(count * sizeof *aborted);
+        /* A cut list would show aborted records as committed: rather no answer. */
+        if (count > ABORTED_MAX || aborted == NULL ||
+            log_aborted_between(read->log, p->offset, end, aborted, count) > count)
+            a->failed = true;
+    }
+    reply_count(a, f->flexible, count);
+    for (uint32_t i = 0; i < count && !a->failed; i++) {
+        reply_i64(a, aborted[i].producer_id);
+        reply_i64(a, aborted[i].first_offset);
+        reply_no_tags(a, f->flexible);
+    }
+    free(aborted);
+}
+
+static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+    struct fetch_read *read = p->read;
+    bool known = read->error == 0;
+    read->had_data = read->range.length > 0;
+    reply_i32(a, p->partition);
+    reply_i16(a, read->error);
+    reply_i64(a, known ? read->range.high_watermark : -1);
+    reply_i64(a, known ? read->range.last_stable_offset : -1);
+    if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
+    answer_aborted(a, f, p);
+    if (f->version >= 11) reply_i32(a, -1);
+    if (f->flexible)
+        reply_uvarint(a, (uint64_t)read->range.length + 1);
+    else
+        reply_i32(a, read->range.length);
+    if (read->range.length > 0) reply_range(a, &read->range);
+    if (!f->flexible) return;
+    if (read->diverging_epoch < 0) {
+        reply_i8(a, 0);
+        return;
+    }
+    reply_i8(a, 1); /* one tagged field: 0 DivergingEpoch, 13 bytes with its own empty tags */
+    reply_i8(a, 0);
+    reply_uvarint(a, 13);
+    reply_i32(a, read->diverging_epoch);
+    reply_i64(a, read->diverging_end);
+    reply_i8(a, 0);
+}
+
+static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
+                         uint32_t count) {
+    if (f->by_id)
+        reply_bytes(a, first->key->bytes, first->key->len);
+    else
+        reply_string(a, f->flexible, (const char *)first->key->bytes, first->key->len);
+    reply_count(a, f->flexible, count);
+    struct fetch_part *p = first;
+    for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
+        p->told_high_watermark = p->read->error != 0 ? -1 : p->read->range.high_watermark;
+        p->told_log_start = p->read->error != 0 ? -1 : p->read->range.log_start_offset;
+        answer_part(a, f, p);
+    }
+    reply_no_tags(a, f->flexible);
+}
+
+/* Consecutive partitions of a topic share its entry. */
+static uint32_t run_length(struct fetch_part *first) {
+    uint32_t n = 1;
+    for (struct fetch_part *p = next_answered(first->next); p != NULL && fetch_same_topic(first, p);
+         p = next_answered(p->next))
+        n++;
+    return n;
+}
+
+static struct fetch_part *skip(struct fetch_part *p, uint32_t n) {
+    while (n-- != 0) p = next_answered(p->next);
+    return p;
+}
+
+/* Before the answer takes the ranges over. */
+static void count(const struct serve *s, const struct fetch_part *p) {
+    if (p->read->error != 0) serve_count_error(s, API_FETCH, p->read->error);
+    if (p->read->topic != NULL && p->read->log != NULL)
+        log_count_read(p->read->log, p->read->range.length, p->read->error != 0);
+}
+
+static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
+    uint32_t topics = 0;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        p->read->answer = has_news(f, p);
+        if (p->read->answer) count(s, p);
+    }
+    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;
+         p = skip(p, run_length(p)))
+        topics++;
+    reply_count(a, f->flexible, topics);
+    for (struct fetch_part *p = next_answered(f->set->first); p != NULL;) {
+        uint32_t n = run_length(p);
+        answer_topic(a, f, p, n);
+        p = skip(p, n);
+    }
+}
+
+/* Who got data goes last next time, so that one full partition does not use up every answer. */
+static void rotate(struct fetch *f) {
+    if (f->session == NULL) return;
+    struct fetch_part *end = f->set->last;
+    for (struct fetch_part *p = f->set->first, *next; p != NULL; p = next) {
+        next = p == end ? NULL : p->next;
+        if (p->read->answer && p->read->had_data) fetch_set_move_to_end(f->set, p);
+    }
+}
+
+/* What the answer's body and size field will take, but for what its aborted transactions do. */
+static size_t answer_bytes(struct fetch *f) {
+    size_t bytes = ANSWER_BYTES, topic_bytes = 0;
+    struct fetch_part *before = NULL;
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
+        if (!has_news(f, p)) continue;
+        if (before == NULL || !fetch_same_topic(before, p))
+            topic_bytes += f->by_id ? TOPIC_BY_ID_BYTES : TOPIC_BYTES + p->key->len;
+        bytes += PARTITION_BYTES + (size_t)p->read->range.length;
+        before = p;
+    }
+    return bytes + topic_bytes;
+}
+
+/* The client is over a limit: it is told for how long, and nothing else. Its session is as if it
+ * had not asked; one that this request was to begin does not begin. */
+static enum serve_status answer_throttled(struct serve *s, struct serve_request *r,
+                                          struct fetch *f) {
+    struct reply *a = &r->reply;
+    if (f->full && f->session != NULL) {
+        sessions_close(s->shared->sessions, f->session_id, r->principal);
+        f->session_id = 0;
+    }
+    reply_header(a, r->correlation_id, f->flexible);
+    reply_i32(a, r->throttle_ms);
+    if (f->version >= 7) {
+        reply_i16(a, f->error);
+        reply_i32(a, f->error == 0 ? f->session_id : 0);
+    }
+    reply_count(a, f->flexible, 0);
+    reply_no_tags(a, f->flexible);
+    reply_finish(a);
+    fetch_free(s, r);
+    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+}
+
+enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
+    struct reply *a = &r->reply;
+    if (r->quota != NULL && serve_charge_fetch(r, answer_bytes(f)) > 0)
+        return answer_throttled(s, r, f);
+    reply_header(a, r->correlation_id, f->flexible);
+    reply_i32(a, 0);
+    if (f->version >= 7) {
+        reply_i16(a, f->error);
+        reply_i32(a, f->session != NULL ? f->session->id : 0);
+    }
+    if (f->error != 0) serve_count_error(s, API_FETCH, f->error);
+    answer_topics(s, a, f);
+    reply_no_tags(a, f->flexible);
+    reply_finish(a);
+    if (f->error == 0 && !f->full) rotate(f);
+    fetch_free(s, r);
+    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+}

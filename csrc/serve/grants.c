@@ -1,0 +1,275 @@
+/* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Rights
+ * live in the entry as a short list of (principal, rights) stamped with a generation: voiding all
+ * of them is one increment. Look-ups take a reference on the topic, so an entry may be replaced
+ * while requests still use the old one. */
+#include "serve/grants.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
+
+struct right {
+    uint32_t principal, generation;
+    uint8_t rights;
+};
+
+struct entry {
+    struct entry *next_by_name, *next_by_id;
+    struct topic *topic;
+    struct right *rights;
+    uint32_t right_count, right_cap, right_next;
+    uint32_t name_hash, id_hash;
+};
+
+struct grants {
+    pthread_rwlock_t lock;
+    struct entry **by_name, **by_id;
+    uint32_t bucket_count, count, topics_max;
+    uint32_t generation;
+    atomic_uint changes;
+};
+
+static uint32_t hash_bytes(const uint8_t *p, size_t n) {
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
+    return h ^ (h >> 15);
+}
+
+struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
+                        struct log *const *partitions, int32_t count) {
+    size_t len = strlen(name);
+    struct topic *t = len < sizeof t->name ? calloc(1, sizeof *t) : NULL;
+    if (t == NULL) return NULL;
+    t->partitions = calloc((size_t)count + 1, sizeof *t->partitions);
+    if (t->partitions == NULL) {
+        free(t);
+        return NULL;
+    }
+    atomic_init(&t->references, 1);
+    memcpy(t->id, id, 16);
+    memcpy(t->name, name, len);
+    t->name_len = (uint16_t)len;
+    t->internal = internal;
+    t->absent_error = GRANTS_ABSENT;
+    t->partition_count = count;
+    for (int32_t i = 0; i < count; i++) {
+        if (partitions[i] == NULL) continue;
+        log_retain(partitions[i]);
+        t->partitions[i] = partitions[i];
+    }
+    return t;
+}
+
+void topic_retain(struct topic *t) {
+    int before = atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
+    assert(before > 0);
+    (void)before;
+}
+
+void topic_release(struct topic *t) {
+    int before = atomic_fetch_sub_explicit(&t->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
+    for (int32_t i = 0; i < t->partition_count; i++)
+        if (t->partitions[i] != NULL) log_release(t->partitions[i]);
+    free(t->partitions);
+    free(t);
+}
+
+struct grants *grants_new(uint32_t topics_max) {
+    struct grants *g = calloc(1, sizeof *g);
+    if (g == NULL) return NULL;
+    g->bucket_count = BUCKETS_FIRST;
+    g->topics_max = topics_max;
+    g->generation = 1;
+    g->by_name = calloc(g->bucket_count, sizeof *g->by_name);
+    g->by_id = calloc(g->bucket_count, sizeof *g->by_id);
+    if (g->by_name == NULL || g->by_id == NULL || pthread_rwlock_init(&g->lock, NULL) != 0) {
+        free(g->by_name);
+        free(g->by_id);
+        free(g);
+        return NULL;
+    }
+    return g;
+}
+
+static void entry_free(struct entry *e) {
+    topic_release(e->topic);
+    free(e->rights);
+    free(e);
+}
+
+void grants_free(struct grants *g) {
+    for (uint32_t b = 0; b < g->bucket_count; b++)
+        for (struct entry *e = g->by_name[b], *next; e != NULL; e = next) {
+            next = e->next_by_name;
+            entry_free(e);
+        }
+    pthread_rwlock_destroy(&g->lock);
+    free(g->by_name);
+    free(g->by_id);
+    free(g);
+}
+
+static struct entry *find_name(const struct grants *g, const uint8_t *name, uint32_t len,
+                               uint32_t hash) {
+    struct entry *e = g->by_name[hash & (g->bucket_count - 1)];
+    while (e != NULL && (e->name_hash != hash || e->topic->name_len != len ||
+                         memcmp(e->topic->name, name, len) != 0))
+        e = e->next_by_name;
+    return e;
+}
+
+static struct entry *find_id(const struct grants *g, const uint8_t id[16], uint32_t hash) {
+    struct entry *e = g->by_id[hash & (g->bucket_count - 1)];
+    while (e != NULL && (e->id_hash != hash || memcmp(e->topic->id, id, 16) != 0))
+        e = e->next_by_id;
+    return e;
+}
+
+static void link_entry(struct grants *g, struct entry *e) {
+    struct entry **name = &g->by_name[e->name_hash & (g->bucket_count - 1)];
+    struct entry **id = &g->by_id[e->id_hash & (g->bucket_count - 1)];
+    e->next_by_name = *name;
+    *name = e;
+    e->next_by_id = *id;
+    *id = e;
+}
+
+static void unlink_entry(struct grants *g, struct entry *e) {
+    struct entry **at = &g->by_name[e->name_hash & (g->bucket_count - 1)];
+    while (*at != e) at = &(*at)->next_by_name;
+    *at = e->next_by_name;
+    at = &g->by_id[e->id_hash & (g->bucket_count - 1)];
+    while (*at != e) at = &(*at)->next_by_id;
+    *at = e->next_by_id;
+    g->count--;
+}
+
+static void grow(struct grants *g) {
+    uint32_t old_count = g->bucket_count, count = old_count * 2;
+    struct entry **old = g->by_name;
+    struct entry **names = calloc(count, sizeof *names), **ids = calloc(count, sizeof *ids);
+    if (names == NULL || ids == NULL) {
+        free(names);
+        free(ids);
+        return;
+    } /* longer chains, still right */
+    free(g->by_id);
+    g->by_name = names;
+    g->by_id = ids;
+    g->bucket_count = count;
+    for (uint32_t b = 0; b < old_count; b++)
+        for (struct entry *e = old[b], *next; e != NULL; e = next) {
+            next = e->next_by_name;
+            link_entry(g, e);
+        }
+    free(old);
+}
+
+int grants_install(struct grants *g, struct topic *t) {
+    struct entry *e = calloc(1, sizeof *e), *old;
+    if (e == NULL) return -1;
+    topic_retain(t);
+    e->topic = t;
+    e->name_hash = hash_bytes((const uint8_t *)t->name, t->name_len);
+    e->id_hash = hash_bytes(t->id, 16);
+    pthread_rwlock_wrlock(&g->lock);
+    old = find_name(g, (const uint8_t *)t->name, t->name_len, e->name_hash);
+    if (old != NULL) unlink_entry(g, old);
+    bool full = g->count >= g->topics_max;
+    if (!full) {
+        if (g->count >= g->bucket_count) grow(g);
+        link_entry(g, e);
+        g->count++;
+    }
+    atomic_fetch_add(&g->changes, 1);
+    pthread_rwlock_unlock(&g->lock);
+    if (old != NULL) entry_free(old);
+    if (full) entry_free(e);
+    return full ? -1 : 0;
+}
+
+void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
+    uint32_t hash = hash_bytes((const uint8_t *)name, name_len);
+    pthread_rwlock_wrlock(&g->lock);
+    struct entry *e = find_name(g, (const uint8_t *)name, name_len, hash);
+    if (e != NULL) unlink_entry(g, e);
+    atomic_fetch_add(&g->changes, 1);
+    pthread_rwlock_unlock(&g->lock);
+    if (e != NULL) entry_free(e);
+}
+
+static struct right *right_slot(struct entry *e, uint32_t principal) {
+    for (uint32_t i = 0; i < e->right_count; i++)
+        if (e->rights[i].principal == principal) return &e->rights[i];
+    if (e->right_count < e->right_cap) return &e->rights[e->right_count++];
+    if (e->right_cap >= RIGHTS_PER_TOPIC_MAX)
+        return &e->rights[e->right_next++ % RIGHTS_PER_TOPIC_MAX];
+    uint32_t cap = e->right_cap == 0 ? 2 : e->right_cap * 2;
+    struct right *grown = realloc(e->rights, cap * sizeof *grown);
+    if (grown == NULL) return NULL;
+    e->rights = grown;
+    e->right_cap = cap;
+    return &e->rights[e->right_count++];
+}
+
+int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights) {
+    int result = -1;
+    pthread_rwlock_wrlock(&g->lock);
+    struct entry *e = find_id(g, id, hash_bytes(id, 16));
+    struct right *slot = e == NULL ? NULL : right_slot(e, principal);
+    if (slot != NULL) {
+        *slot = (struct right){principal, g->generation, (uint8_t)(rights | GRANT_KNOWN)};
+        result = 0;
+    }
+    atomic_fetch_add(&g->changes, 1);
+    pthread_rwlock_unlock(&g->lock);
+    return result;
+}
+
+void grants_void(struct grants *g) {
+    pthread_rwlock_wrlock(&g->lock);
+    g->generation++;
+    atomic_fetch_add(&g->changes, 1);
+    pthread_rwlock_unlock(&g->lock);
+}
+
+uint32_t grants_changes(struct grants *g) {
+    return atomic_load_explicit(&g->changes, memory_order_acquire);
+}
+
+/* Under the read lock. */
+static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal,
+                          uint8_t *rights) {
+    *rights = 0;
+    if (e == NULL) return NULL;
+    for (uint32_t i = 0; i < e->right_count; i++)
+        if (e->rights[i].principal == principal) {
+            if (e->rights[i].generation == g->generation) *rights = e->rights[i].rights;
+            break;
+        }
+    topic_retain(e->topic);
+    return e->topic;
+}
+
+struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
+                             uint32_t len, uint8_t *rights) {
+    uint32_t hash = hash_bytes(name, len);
+    pthread_rwlock_rdlock(&g->lock);
+    struct topic *t = take(g, find_name(g, name, len, hash), principal, rights);
+    pthread_rwlock_unlock(&g->lock);
+    return t;
+}
+
+struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
+                           uint8_t *rights) {
+    uint32_t hash = hash_bytes(id, 16);
+    pthread_rwlock_rdlock(&g->lock);
+    struct topic *t = take(g, find_id(g, id, hash), principal, rights);
+    pthread_rwlock_unlock(&g->lock);
+    return t;
+}

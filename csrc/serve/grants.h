@@ -1,0 +1,60 @@
+/* What the data plane may do without asking: topics by name and by id, their partition logs, and
+ * rights per principal. Installed and voided by the control plane (one writer); looked up by
+ * reactors. References keep a topic alive while in use. */
+#ifndef PYLOG_GRANTS_H
+#define PYLOG_GRANTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "log/log.h"
+
+enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
+
+enum { GRANTS_ABSENT = 6 }; /* NOT_LEADER_OR_FOLLOWER */
+
+struct topic {
+    atomic_int references;
+    uint8_t id[16];
+    int32_t partition_count;
+    uint16_t name_len;
+    bool internal; /* Produce from clients is refused (17) */
+    char name[250];
+    int16_t absent_error;    /* what is answered for entries that are NULL */
+    struct log **partitions; /* partition_count entries; NULL: this broker holds no replica of it,
+                                or cannot open it */
+};
+
+struct grants;
+struct grants *grants_new(uint32_t topics_max);
+void grants_free(struct grants *g);
+
+/* A topic of `count` partitions; takes its own references on the logs (entries may be NULL). NULL
+ * when out of memory. */
+struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
+                        struct log *const *partitions, int32_t count);
+void topic_retain(struct topic *t);
+void topic_release(struct topic *t);
+
+/* Control plane: replaces what stands under the topic's name and id. 0, or -1 when full or out of
+ * memory. */
+int grants_install(struct grants *g, struct topic *t);
+void grants_remove(struct grants *g, const char *name, uint16_t name_len);
+/* Rights of a principal on a topic; GRANT_KNOWN marks that they were asked for. */
+int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights);
+/* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay.
+ */
+void grants_void(struct grants *g);
+
+/* Rises with every change above: what was looked up under another number must be looked up again.
+ */
+uint32_t grants_changes(struct grants *g);
+
+/* Reactors: the topic with one reference for the caller and the principal's rights (0: ask), or
+ * NULL. */
+struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
+                             uint32_t len, uint8_t *rights);
+struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
+                           uint8_t *rights);
+
+#endif

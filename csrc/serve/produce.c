@@ -1,0 +1,543 @@
+/* Produce v3-13: parse, look up, check, append, wait, answer.
+ *
+ * All topics are looked up before the first append: a miss parks the request whole, and it is
+ * parsed anew when the control plane has decided, so nothing is ever appended twice. The body stays
+ * in place until the batches are appended (they are stamped there). */
+#include "serve/serve_state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/wire.h"
+
+enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000 };
+
+struct produce_part {
+    struct topic *topic; /* one reference; NULL when not granted. Changed by set_topic alone */
+    const uint8_t *key;  /* the topic as the request named it: name or id, in the body */
+    struct log *log;     /* borrowed through topic: NULL when that is */
+    uint8_t *records;    /* in the body, or recoded */
+    uint8_t *recoded;    /* owned: after compression.type */
+    size_t len;
+    int64_t base_offset, last_offset, append_time_ms, log_start_offset;
+    struct batch_summary *summary; /* owned while there is something to check or to tell */
+    struct log_waiter waiter;
+    int32_t key_len; /* -1: an id */
+    int32_t partition;
+    int32_t check; /* batch_error of the check */
+    int16_t error;
+    bool first_of_topic, waiting;
+    bool refused; /* by the producer state: told with the log start, as Kafka does */
+};
+
+struct produce {
+    struct iojob job;
+    struct serve *serve;
+    struct produce_part *parts;
+    struct serve_missing *missing;
+    uint32_t part_count, part_cap, missing_cap;
+    int64_t job_ns; /* how long a worker took */
+    int32_t timeout_ms;
+    int16_t acks, version;
+    bool flexible, by_id, transactional, job_running;
+    struct produce_part parts_inline[PARTS_INLINE];
+};
+
+/* Takes the reference on `topic` over, and lets go of what stood there: log and topic go together.
+ * `error`: why the part is refused all the same. */
+static void set_topic(struct produce_part *p, struct topic *topic, int16_t error) {
+    assert(!p->waiting && (p->log == NULL || p->topic != NULL));
+    if (p->topic != NULL) topic_release(p->topic);
+    p->topic = topic;
+    p->log = NULL;
+    p->error = error;
+    if (topic == NULL || error != 0) return;
+    if (p->partition < 0 || p->partition >= topic->partition_count)
+        p->error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+    else if ((p->log = topic->partitions[p->partition]) == NULL)
+        p->error = topic->absent_error;
+}
+
+static void produce_free(struct serve_request *r) {
+    struct produce *q = r->state;
+    if (q == NULL) return;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (p->waiting) log_unwait(p->log, &p->waiter);
+        p->waiting = false;
+        set_topic(p, NULL, 0);
+        free(p->recoded);
+        free(p->summary);
+    }
+    if (q->parts != q->parts_inline) free(q->parts);
+    free(q->missing);
+    free(q);
+    r->state = NULL;
+    r->missing = NULL;
+    r->missing_count = 0;
+}
+
+static struct produce_part *add_part(struct produce *q) {
+    if (q->part_count == q->part_cap) {
+        uint32_t cap = q->part_cap * 2;
+        struct produce_part *grown = cap > PRODUCE_PARTS_MAX ? NULL : malloc(cap * sizeof *grown);
+        if (grown == NULL) return NULL;
+        memcpy(grown, q->parts, q->part_count * sizeof *grown);
+        if (q->parts != q->parts_inline) free(q->parts);
+        q->parts = grown;
+        q->part_cap = cap;
+    }
+    struct produce_part *p = &q->parts[q->part_count++];
+    memset(p, 0, sizeof *p);
+    p->base_offset = p->append_time_ms = p->log_start_offset = -1;
+    return p;
+}
+
+static bool parse_partitions(struct produce *q, struct cursor *c, const uint8_t *key,
+                             int32_t key_len) {
+    int64_t count = wire_count(c, q->flexible);
+    for (int64_t i = 0; i < count && c->p != NULL; i++) {
+        int32_t partition = cursor_i32(c);
+        int64_t len;
+        const uint8_t *records = wire_bytes(c, q->flexible, &len);
+        wire_skip_tags(c, q->flexible);
+        struct produce_part *p = c->p == NULL ? NULL : add_part(q);
+        if (p == NULL) return false;
+        p->key = key;
+        p->key_len = key_len;
+        p->partition = partition;
+        p->first_of_topic = i == 0;
+        /* The leader stamps the batch where it lies: the frame is this request's own memory. */
+        p->records = len < 0 ? NULL : (uint8_t *)(uintptr_t)records;
+        p->len = len < 0 ? 0 : (size_t)len;
+    }
+    return c->p != NULL && count >= 0;
+}
+
+static bool parse(struct produce *q, const struct serve_request *r) {
+    struct cursor c = {r->body, r->body + r->body_len};
+    q->transactional = wire_string(&c, q->flexible).len >= 0;
+    q->acks = cursor_i16(&c);
+    q->timeout_ms = cursor_i32(&c);
+    int64_t count = wire_count(&c, q->flexible);
+    for (int64_t i = 0; i < count && c.p != NULL; i++) {
+        const uint8_t *key = NULL;
+        int32_t key_len = -1;
+        if (q->by_id) {
+            cursor_take(&c, 16, &key);
+        } else {
+            struct wire_string name = wire_string(&c, q->flexible);
+            key = name.p;
+            key_len = name.len;
+            if (key_len < 0) return false;
+        }
+        if (c.p == NULL || !parse_partitions(q, &c, key, key_len)) return false;
+        wire_skip_tags(&c, q->flexible);
+    }
+    wire_skip_tags(&c, q->flexible);
+    return c.p != NULL && count >= 0;
+}
+
+static bool same_key(const struct produce *q, const struct produce_part *a, const uint8_t *key,
+                     int32_t key_len) {
+    if (q->by_id) return memcmp(a->key, key, 16) == 0;
+    return a->key_len == key_len && memcmp(a->key, key, (size_t)key_len) == 0;
+}
+
+static bool add_missing(struct produce *q, struct serve_request *r, const struct produce_part *p) {
+    if (r->missing_count >= SERVE_MISSING_MAX) return false;
+    if (r->missing_count == q->missing_cap) {
+        uint32_t cap = q->missing_cap == 0 ? 4 : q->missing_cap * 2;
+        struct serve_missing *grown = realloc(q->missing, cap * sizeof *grown);
+        if (grown == NULL) return false;
+        q->missing = grown;
+        q->missing_cap = cap;
+    }
+    struct serve_missing *m = &q->missing[r->missing_count++];
+    memset(m, 0, sizeof *m);
+    if (q->by_id)
+        memcpy(m->id, p->key, 16);
+    else
+        m->name = p->key;
+    m->name_len = p->key_len;
+    r->missing = q->missing;
+    return true;
+}
+
+/* The control plane's verdict on a topic that was missing, or -1 when it was not asked about it.
+ * From `*at` on, for topics come in the order in which they were asked for: of tens of thousands
+ * each is found at once. */
+static int verdict(const struct produce *q, const struct serve_request *r,
+                   const struct produce_part *p, uint32_t *at) {
+    for (uint32_t n = 0; n < r->missing_count; n++) {
+        uint32_t i = *at + n < r->missing_count ? *at + n : *at + n - r->missing_count;
+        const struct serve_missing *m = &r->missing[i];
+        if (q->by_id
+                ? memcmp(m->id, p->key, 16) != 0
+                : m->name_len != p->key_len || memcmp(m->name, p->key, (size_t)p->key_len) != 0)
+            continue;
+        *at = i;
+        return m->error;
+    }
+    return -1;
+}
+
+/* Finds every part's log. False when something is missing (then r->missing tells) or memory ran out
+ * (r->missing_count 0). */
+static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
+    bool complete = true;
+    struct topic *topic = NULL;
+    int16_t error = 0;
+    uint32_t said_at = 0;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (i == 0 || p->first_of_topic || !same_key(q, &q->parts[i - 1], p->key, p->key_len)) {
+            topic = NULL;
+            int found = serve_topic(s, r->principal, p->key, p->key_len, q->by_id ? p->key : NULL,
+                                    GRANT_WRITE, &topic);
+            error = (int16_t)found;
+            if (found < 0 && granted) {
+                /* What was granted may be void again by now: the client is to look again. */
+                int said = verdict(q, r, p, &said_at);
+                error = said > 0 ? (int16_t)said : ERROR_NOT_LEADER;
+            } else if (found < 0) {
+                complete = false;
+                error = 0;
+                if (!add_missing(q, r, p)) {
+                    r->missing_count = 0;
+                    return false;
+                }
+            }
+            if (topic != NULL && topic->internal) error = ERROR_INVALID_TOPIC;
+        } else if (topic != NULL) {
+            topic_retain(topic);
+        }
+        set_topic(p, topic, error);
+    }
+    return complete;
+}
+
+static void rules_from(const struct log_config *config, int64_t now_ms, struct batch_rules *rules) {
+    rules->now_ms = now_ms;
+    rules->timestamp_before_max_ms = config->timestamp_before_max_ms;
+    rules->timestamp_after_max_ms = config->timestamp_after_max_ms;
+    rules->inflated_bytes_max = config->inflated_bytes_max;
+    rules->batch_bytes_max = config->max_message_bytes;
+    rules->key_required = config->cleanup_compact;
+    rules->log_append_time = config->log_append_time;
+    rules->walk_records = config->walk_records;
+}
+
+static bool zstd_too_old(const struct produce *q, const struct produce_part *p) {
+    return q->version < 7 && p->len >= BATCH_HEADER_BYTES &&
+           (get_i16(p->records + 21) & BATCH_CODEC_MASK) == CODEC_ZSTD;
+}
+
+/* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
+ * an io worker. */
+static void check_part(const struct produce *q, struct produce_part *p, struct inflater *in,
+                       int64_t now_ms) {
+    struct log_config config;
+    struct batch_rules rules;
+    if (q->acks < -1 || q->acks > 1) {
+        p->error = ERROR_INVALID_REQUIRED_ACKS;
+        return;
+    }
+    if (p->len == 0) {
+        p->error = ERROR_INVALID_RECORD;
+        return;
+    }
+    if (zstd_too_old(q, p)) {
+        p->error = ERROR_UNSUPPORTED_COMPRESSION;
+        return;
+    }
+    p->summary = malloc(sizeof *p->summary);
+    if (p->summary == NULL) {
+        p->error = ERROR_STORAGE;
+        return;
+    }
+    rules_from(log_config_get(p->log, &config), now_ms, &rules);
+    p->check = batch_check(p->records, p->len, &rules, in, p->summary);
+    if (p->check != 0) {
+        p->error = batch_error_code(p->check);
+        return;
+    }
+    struct batch_header *h = &p->summary->header;
+    /* What the header claims must be what the records say: the time index is built from it. */
+    if (!rules.log_append_time &&
+        batch_stamp_max_timestamp(p->records, p->len, p->summary->max_timestamp)) {
+        h->max_timestamp = p->summary->max_timestamp;
+        h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
+    }
+    if (h->attributes & BATCH_TRANSACTIONAL)
+        p->error =
+            q->transactional ? ERROR_INVALID_TXN_STATE : ERROR_TRANSACTIONAL_ID_AUTHORIZATION;
+    else if (q->acks == -1 && log_in_sync_count(p->log) < config.min_insync_replicas)
+        p->error = ERROR_NOT_ENOUGH_REPLICAS;
+    if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
+        return;
+    /* The limit is on what is stored; what arrived was held against it before. */
+    size_t bytes_max = config.max_message_bytes < 0 ? 0 : (size_t)config.max_message_bytes;
+    int recoded =
+        batch_recompress(p->records, p->len, config.compression_codec, config.compression_level,
+                         config.inflated_bytes_max, bytes_max, in, &p->recoded, &p->len);
+    if (recoded == 0) recoded = batch_parse(p->recoded, p->len, &p->summary->header);
+    if (recoded != 0) {
+        p->error = batch_error_code(recoded);
+        return;
+    }
+    p->records = p->recoded;
+}
+
+/* Large inflations and every re-encoding leave the reactor. */
+static bool needs_worker(const struct serve *s, const struct produce *q) {
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        const struct produce_part *p = &q->parts[i];
+        if (p->error != 0 || p->len < BATCH_HEADER_BYTES) continue;
+        struct log_config config;
+        int codec = get_i16(p->records + 21) & BATCH_CODEC_MASK;
+        log_config_get(p->log, &config);
+        if (config.compression_codec >= 0 && config.compression_codec != codec) return true;
+        if (codec != CODEC_NONE && config.walk_records &&
+            p->len > (size_t)s->shared->limits.inline_inflate_bytes)
+            return true;
+    }
+    return false;
+}
+
+static void append_part(struct produce_part *p, int64_t now_ms) {
+    struct log_appended done;
+    if (!log_take_room(p->log, (int64_t)p->len)) {
+        p->error = log_error_code(LOG_E_FULL);
+        return;
+    }
+    assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
+    int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
+    log_give_room(p->log, (int64_t)p->len);
+    if (error != 0) {
+        p->error = log_error_code(error);
+        p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
+        return;
+    }
+    p->base_offset = done.base_offset;
+    p->last_offset = done.last_offset;
+    p->append_time_ms = done.append_time_ms;
+    p->log_start_offset = done.log_start_offset;
+}
+
+/* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
+ * the waiter is linked. */
+static bool acknowledged(struct produce_part *p) {
+    p->waiting = false;
+    if (p->error != 0) return true;
+    for (int step = 0; step < 2; step++) {
+        if (step == 1 && !log_flush_before_ack(p->log)) return true;
+        p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
+        p->waiter.offset = p->last_offset;
+        if (log_wait(p->log, &p->waiter)) continue;
+        p->waiting = true;
+        return false;
+    }
+    return true;
+}
+
+static void answer_part(struct reply *a, const struct produce_part *p, int16_t version,
+                        bool flexible) {
+    reply_i32(a, p->partition);
+    reply_i16(a, p->error);
+    reply_i64(a, p->error == 0 ? p->base_offset : -1);
+    reply_i64(a, p->error == 0 ? p->append_time_ms : -1);
+    bool named = p->check != 0 && p->summary != NULL && p->summary->bad_record_count > 0;
+    if (version >= 5) {
+        bool known = named || p->check == BATCH_E_SEQUENCE || p->refused;
+        reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
+    }
+    if (version >= 8) {
+        /* As in Kafka, these have nothing to add to their error codes. */
+        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
+                    p->check != BATCH_E_TOO_LARGE;
+        const char *text = told ? batch_error_text(p->check) : NULL;
+        uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
+        reply_count(a, flexible, bad);
+        for (uint32_t i = 0; i < bad; i++) {
+            reply_i32(a, p->summary->bad_records[i]);
+            reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
+            reply_no_tags(a, flexible);
+        }
+        reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
+    }
+    reply_no_tags(a, flexible);
+}
+
+static uint32_t count_topics(const struct produce *q) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < q->part_count; i++) n += q->parts[i].first_of_topic;
+    return n;
+}
+
+static enum serve_status answer(struct serve_request *r, struct produce *q) {
+    struct reply *a = &r->reply;
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
+    if (q->acks == 0) {
+        /* Nobody would read an error code: the closed connection tells the client to look again. */
+        enum serve_status status = SERVE_SILENT;
+        for (uint32_t i = 0; i < q->part_count; i++)
+            if (q->parts[i].error != 0) status = SERVE_CLOSE;
+        serve_charge_produce(r, false);
+        produce_free(r);
+        return status;
+    }
+    reply_header(a, r->correlation_id, q->flexible);
+    reply_count(a, q->flexible, count_topics(q));
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        const struct produce_part *p = &q->parts[i];
+        if (p->first_of_topic) {
+            uint32_t n = 1;
+            while (i + n < q->part_count && !q->parts[i + n].first_of_topic) n++;
+            if (q->by_id)
+                reply_bytes(a, p->key, 16);
+            else
+                reply_string(a, q->flexible, (const char *)p->key, (size_t)p->key_len);
+            reply_count(a, q->flexible, n);
+        }
+        answer_part(a, p, q->version, q->flexible);
+        if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
+    }
+    reply_i32(a, serve_charge_produce(r, true));
+    reply_no_tags(a, q->flexible);
+    reply_finish(a);
+    produce_free(r);
+    return a->failed ? SERVE_CLOSE : SERVE_ANSWER;
+}
+
+/* The request's names lie in the body; once it may be reused they are needed from elsewhere. Only
+ * then. */
+static bool keep_keys(struct produce *q) {
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (p->topic == NULL) return false;
+        p->key = q->by_id ? p->topic->id : (const uint8_t *)p->topic->name;
+    }
+    return true;
+}
+
+static enum serve_status append_all(struct serve_request *r, struct produce *q) {
+    int64_t now_ms = serve_wall_ms(q->serve);
+    bool pending = false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        assert(p->topic != NULL || (p->log == NULL && p->error != 0));
+        if (p->error == 0)
+            append_part(p, now_ms);
+        else if (p->log != NULL)
+            log_count_refused(p->log);
+    }
+    for (uint32_t i = 0; q->acks == -1 && i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        p->waiter.mailbox = q->serve->mailbox;
+        p->waiter.token = r->token;
+        if (!acknowledged(p)) pending = true;
+    }
+    if (!pending) return answer(r, q);
+    r->exclusive = false;
+    r->body_needed = !keep_keys(q);
+    r->deadline_ms = r->received_ms + (q->timeout_ms < 0 ? 0 : q->timeout_ms);
+    return SERVE_WAIT;
+}
+
+static int check_job(struct iojob *job, void *worker_scratch) {
+    struct produce *q = (struct produce *)job;
+    struct scratch *scratch = worker_scratch;
+    int64_t now_ms = serve_wall_ms(q->serve), began_ns = quotas_monotonic_ns();
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (q->parts[i].error == 0)
+            check_part(q, &q->parts[i], scratch == NULL ? NULL : scratch->inflater, now_ms);
+    q->job_ns = quotas_monotonic_ns() - began_ns;
+    return 0;
+}
+
+static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
+    if (needs_worker(s, q)) {
+        q->job = (struct iojob){.run = check_job, .mailbox = s->mailbox, .token = r->token};
+        q->job_running = true;
+        if (iopool_submit(s->shared->pool, &q->job)) return SERVE_WAIT;
+        q->job_running =
+            false; /* the pool is full: a slower reactor is better than a lost request */
+    }
+    int64_t now_ms = serve_wall_ms(s);
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (q->parts[i].error == 0) check_part(q, &q->parts[i], s->inflater, now_ms);
+    return append_all(r, q);
+}
+
+enum serve_status produce_start(struct serve *s, struct serve_request *r) {
+    struct produce *q = calloc(1, sizeof *q);
+    if (q == NULL) return SERVE_CLOSE;
+    r->state = q;
+    q->serve = s;
+    q->parts = q->parts_inline;
+    q->part_cap = PARTS_INLINE;
+    q->version = r->api_version;
+    q->flexible = r->api_version >= 9;
+    q->by_id = r->api_version >= 13;
+    if (!parse(q, r)) {
+        produce_free(r);
+        return SERVE_CLOSE;
+    }
+    if (look_up(s, r, q, false)) return check_all(s, r, q);
+    if (r->missing_count != 0) return SERVE_MISS;
+    produce_free(r);
+    return SERVE_CLOSE;
+}
+
+/* After a wake or at the deadline: what is still waiting, and what will never come. */
+static enum serve_status look_again(struct serve_request *r, struct produce *q, bool timed_out) {
+    bool pending = false;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (!p->waiting) continue;
+        log_unwait(p->log, &p->waiter);
+        int failed = log_failed(p->log);
+        if (failed == 0 && !acknowledged(p)) {
+            if (!timed_out) {
+                pending = true;
+                continue;
+            }
+            log_unwait(p->log, &p->waiter);
+            p->error = ERROR_REQUEST_TIMED_OUT;
+        } else if (failed != 0) {
+            p->error = log_error_code(failed);
+        }
+        p->waiting = false;
+    }
+    return pending ? SERVE_WAIT : answer(r, q);
+}
+
+enum serve_status produce_resume(struct serve *s, struct serve_request *r,
+                                 enum serve_reason reason) {
+    struct produce *q = r->state;
+    if (reason == SERVE_GRANTED) {
+        look_up(s, r, q, true);
+        return check_all(s, r, q);
+    }
+    if (reason == SERVE_IO_DONE) {
+        q->job_running = false;
+        r->busy_ns += q->job_ns;
+        return append_all(r, q);
+    }
+    if (q->job_running) return SERVE_WAIT;
+    return look_again(r, q, reason == SERVE_TIMEOUT);
+}
+
+bool produce_abandon(struct serve_request *r) {
+    struct produce *q = r->state;
+    if (q->job_running) {
+        /* Called again at the job's letter: what it checked is dropped, nothing was appended. */
+        q->job_running = false;
+        return false;
+    }
+    produce_free(r);
+    return true;
+}

@@ -1,0 +1,96 @@
+/* Bytes grow by doubling; long ranges of files stay references, short ones are read into the bytes.
+ */
+#include "serve/reply.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { REPLY_BYTES_FIRST = 256, REPLY_PARTS_FIRST = 8 };
+
+void reply_init(struct reply *r) { *r = (struct reply){0}; }
+
+void reply_clear(struct reply *r) {
+    for (uint32_t i = 0; i < r->part_count; i++) log_range_release(&r->parts[i].range);
+    free(r->parts);
+    free(r->bytes);
+    reply_init(r);
+}
+
+static bool grow(struct reply *r, size_t n) {
+    uint64_t wanted = (uint64_t)r->len + n;
+    uint64_t cap = r->cap == 0 ? REPLY_BYTES_FIRST : 2 * (uint64_t)r->cap;
+    if (cap < wanted) cap = wanted;
+    if (wanted > INT32_MAX) return false;
+    uint8_t *grown = realloc(r->bytes, cap > INT32_MAX ? INT32_MAX : (size_t)cap);
+    if (grown == NULL) return false;
+    r->bytes = grown;
+    r->cap = cap > INT32_MAX ? INT32_MAX : (uint32_t)cap;
+    return true;
+}
+
+uint8_t *reply_reserve(struct reply *r, size_t n) {
+    if (r->failed) return NULL;
+    if (n > r->cap - r->len && !grow(r, n)) {
+        r->failed = true;
+        return NULL;
+    }
+    uint8_t *at = r->bytes + r->len;
+    r->len += (uint32_t)n;
+    return at;
+}
+
+static bool read_range(const struct log_range *range, uint8_t *to) {
+    int32_t done = 0;
+    while (done < range->length) {
+        ssize_t n = log_range_read(range, to + done, (size_t)(range->length - done),
+                                   range->position + done);
+        if (n <= 0) return false;
+        done += (int32_t)n;
+    }
+    return true;
+}
+
+static bool add_part(struct reply *r, const struct log_range *range) {
+    if (r->part_count == r->part_cap) {
+        uint32_t cap = r->part_cap == 0 ? REPLY_PARTS_FIRST : 2 * r->part_cap;
+        if (cap > REPLY_PARTS_MAX) return false;
+        struct reply_part *grown = realloc(r->parts, cap * sizeof *grown);
+        if (grown == NULL) return false;
+        r->parts = grown;
+        r->part_cap = cap;
+    }
+    struct reply_part *part = &r->parts[r->part_count++];
+    part->bytes_end = r->len;
+    part->range = *range;
+    r->file_bytes += (uint64_t)range->length;
+    return true;
+}
+
+static bool is_copied(const struct reply *r, int32_t length) {
+    return length <= REPLY_COPY_BYTES_MAX &&
+           r->copied_bytes + (uint32_t)length <= REPLY_COPIED_BYTES_MAX;
+}
+
+void reply_range(struct reply *r, struct log_range *range) {
+    if (!r->failed && !is_copied(r, range->length)) {
+        if (add_part(r, range)) {
+            range->segment = NULL;
+            range->length = 0;
+            return;
+        }
+        r->failed = true;
+    } else if (!r->failed && range->length > 0) {
+        uint8_t *to = reply_reserve(r, (size_t)range->length);
+        if (to != NULL && !read_range(range, to)) r->failed = true;
+        r->copied_bytes += (uint32_t)range->length;
+    }
+    log_range_release(range);
+    range->segment = NULL;
+    range->length = 0;
+}
+
+void reply_finish(struct reply *r) {
+    uint64_t total = r->len + r->file_bytes;
+    if (r->len < 4 || total > INT32_MAX) r->failed = true;
+    if (!r->failed) put_u32(r->bytes, (uint32_t)(total - 4));
+}

@@ -1,0 +1,105 @@
+"""Assignments: complete, balanced, and no more change than is needed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pylog.client.assignors import (
+    ASSIGNORS, Member, assign_cooperative, assign_range, assign_roundrobin, assign_sticky,
+    pack_sticky, unpack_sticky,
+)
+
+TOPICS = ("a", "b", "c")
+COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 12))
+SUBSCRIPTIONS = st.lists(st.frozensets(st.sampled_from(TOPICS), min_size=1), min_size=1,
+                         max_size=7)
+
+
+def fresh(*topics_of_members):
+    return {f"m{place}": Member(frozenset(topics))
+            for place, topics in enumerate(topics_of_members)}
+
+
+def again(members, made, generation=1):
+    return {id_: Member(member.topics, tuple(made.get(id_, ())), generation, member.instance_id)
+            for id_, member in members.items()}
+
+
+def test_range_gives_each_member_neighbours():
+    made = assign_range({"a": 5}, fresh("a", "a"))
+    assert made == {"m0": [("a", 0), ("a", 1), ("a", 2)], "m1": [("a", 3), ("a", 4)]}
+
+
+def test_roundrobin_deals_over_topics():
+    made = assign_roundrobin({"a": 3, "b": 3}, fresh("ab", "ab"))
+    assert made["m0"] == [("a", 0), ("a", 2), ("b", 1)]
+    assert made["m1"] == [("a", 1), ("b", 0), ("b", 2)]
+
+
+def test_static_members_keep_their_place_when_member_ids_change():
+    first = {"x": Member(frozenset("a"), instance_id="1"), "y": Member(frozenset("a"),
+                                                                      instance_id="2")}
+    later = {"z": first["x"], "b": first["y"]}
+    assert assign_range({"a": 2}, first)["x"] == assign_range({"a": 2}, later)["z"]
+
+
+@pytest.mark.parametrize("name", [name for name in ASSIGNORS])
+@given(counts=COUNTS, subscriptions=SUBSCRIPTIONS)
+def test_each_partition_has_one_reader_that_wants_it(name, counts, subscriptions):
+    members = fresh(*subscriptions)
+    made = ASSIGNORS[name].assign(counts, members)
+    given_out = [part for parts in made.values() for part in parts]
+    wanted = {topic for topics in subscriptions for topic in topics}
+    assert sorted(given_out) == sorted(
+        (topic, number) for topic, count in counts.items() if topic in wanted
+        for number in range(count))
+    for id_, parts in made.items():
+        assert {topic for topic, _ in parts} <= members[id_].topics
+
+
+@given(count=st.integers(0, 40), before=st.integers(1, 8), after=st.integers(1, 8))
+def test_sticky_moves_only_what_it_must(count, before, after):
+    first = fresh(*["a"] * before)
+    made = assign_sticky({"a": count}, first)
+    grown = {**again(first, made), **{id_: member for id_, member in fresh(*["a"] * after).items()
+                                      if id_ not in first}}
+    remaining = {id_: grown[id_] for id_ in sorted(grown)[:after]}
+    next_made = assign_sticky({"a": count}, remaining)
+    loads = [len(parts) for parts in next_made.values()]
+    assert max(loads) - min(loads) <= 1
+    floor, more = divmod(count, len(remaining))
+    kept = sum(len(set(made.get(id_, ())) & set(parts)) for id_, parts in next_made.items())
+    had = sorted([len(made.get(id_, ())) for id_ in remaining], reverse=True)
+    most = sum(min(load, floor + (place < more)) for place, load in enumerate(had))
+    assert kept == most
+
+
+@given(counts=COUNTS, subscriptions=SUBSCRIPTIONS)
+def test_sticky_repeated_changes_nothing(counts, subscriptions):
+    members = fresh(*subscriptions)
+    made = assign_sticky(counts, members)
+    assert assign_sticky(counts, again(members, made)) == made
+
+
+def test_cooperative_gives_nothing_away_that_is_still_owned():
+    members = fresh("a")
+    made = assign_cooperative({"a": 4}, members)
+    both = {**again(members, made), "m1": Member(frozenset("a"))}
+    first = assign_cooperative({"a": 4}, both)
+    assert len(first["m0"]) == 2 and first["m1"] == []
+    second = assign_cooperative({"a": 4}, again(both, first, 2))
+    assert second["m0"] == first["m0"] and len(second["m1"]) == 2
+
+
+def test_the_later_generation_owns_a_partition_that_two_claim():
+    members = {"m0": Member(frozenset("a"), (("a", 0), ("a", 1)), 3),
+               "m1": Member(frozenset("a"), (("a", 0),), 4)}
+    made = assign_sticky({"a": 2}, members)
+    assert made == {"m0": [("a", 1)], "m1": [("a", 0)]}
+
+
+def test_sticky_user_data_goes_and_comes_back():
+    owned = [("a", 0), ("a", 3), ("topic-\u00e4", 1)]
+    assert unpack_sticky(pack_sticky(owned, 7)) == (tuple(owned), 7)
+    with pytest.raises(ValueError):
+        unpack_sticky(b"\0\0\0\1\0\7")

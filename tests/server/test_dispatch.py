@@ -1,0 +1,369 @@
+"""Events in, answers out, without sockets: routing, refusals, misses."""
+
+import asyncio
+
+import pytest
+
+from pylog.config import Settings
+from pylog.server.dispatch import LASTING_BYTES_MAX, SLICE_NS, Dispatcher, Lasting
+from pylog.metadata.image import Image, Topic
+from pylog.protocol import api, codec, messages
+from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.config.client_quotas import CLIENT_ID, REQUEST_PERCENTAGE, ClientQuotas
+
+TOPIC_ID = bytes(range(16))
+
+
+class Reactors:
+    """Stands for the native ones: gives out events, takes down answers."""
+
+    def __init__(self, *events):
+        self.events, self.replies, self.resumed, self.counted = list(events), {}, {}, []
+        self.throttled, self.retried = {}, []
+
+    def poll(self):
+        events, self.events = self.events, []
+        return events
+
+    def reply(self, token, frame, close=False, throttle_ms=0):
+        assert token not in self.replies, token
+        self.replies[token] = (frame, close)
+        self.throttled[token] = throttle_ms
+
+    def leave(self, token, frame, correlation_id, throttle_ms=0):
+        frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
+        self.reply(token, frame, throttle_ms=throttle_ms)
+        self.unrung = True
+
+    def ring(self):
+        self.unrung = False
+
+    def retry(self, connection):
+        self.retried.append(connection)
+
+    def resume(self, token, errors):
+        self.resumed[token] = errors
+
+    def now_ns(self):
+        return 1000
+
+    def answered(self, api_key, queue_ns, local_ns, remote_ns, error_code):
+        self.counted.append((api_key, queue_ns, error_code))
+
+
+class Grants:
+    def __init__(self):
+        self.allowed = []
+
+    def allow(self, principal, topic_id, rights):
+        self.allowed.append((principal, topic_id))
+
+
+class Broker:
+    def __init__(self, opened=True):
+        topic = Topic("known", TOPIC_ID, ())
+        self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
+        self.grants, self.opened = Grants(), opened
+        self.settings = Settings({})
+        self.quotas = ClientQuotas(self.settings, lambda: 0)
+
+    def install(self, topic):
+        return self.opened
+
+
+def _request(token, key, version, body=b""):
+    return ("request", token, 7, 0, key, version, 42, b"client", body,
+            "127.0.0.1", 9092, "127.0.0.1", 50000, 0, 400)
+
+
+def _dispatcher(reactors, broker=None, **handlers):
+    table = {key: lambda *_: None for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)}
+    table.update({int(key[1:]): handler for key, handler in handlers.items()})
+    return Dispatcher(broker or Broker(), reactors, table)
+
+
+async def _drained(dispatcher):
+    dispatcher.drain()
+    await asyncio.sleep(0.01)
+
+
+def test_a_plain_handlers_answer_is_sent_with_the_requests_correlation_id():
+    reactors = Reactors(_request(1, 18, 0))
+    dispatcher = _dispatcher(
+        reactors, _18=lambda broker, context, request: messages.ApiVersionsResponse())
+    asyncio.run(_drained(dispatcher))
+    frame, close = reactors.replies[1]
+    assert not close and codec.decode_response_header(18, 0, frame[4:])[0] == 42
+
+
+def test_an_asynchronous_handlers_answer_is_sent_when_it_is_done():
+    async def handle(broker, context, request):
+        await asyncio.sleep(0)
+        return messages.ApiVersionsResponse(error_code=35)
+
+    reactors = Reactors(_request(1, 18, 99))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert codec.decode_response(18, 0, reactors.replies[1][0], 8).error_code == 35
+
+
+@pytest.mark.parametrize("fault", [ProtocolError("bad"), KeyError("bug")])
+def test_a_handler_that_fails_closes_its_connection_and_no_other(fault):
+    def fail(broker, context, request):
+        raise fault
+
+    async def fail_later(broker, context, request):
+        raise fault
+
+    reactors = Reactors(_request(1, 18, 0), _request(2, 60, 1, b"\0\1\0"), _request(3, 18, 0))
+    asyncio.run(_drained(_dispatcher(reactors, _18=fail, _60=fail_later)))
+    assert reactors.replies == {token: (None, True) for token in (1, 2, 3)}
+
+
+def test_a_body_that_cannot_be_read_closes_the_connection():
+    reactors = Reactors(_request(1, 19, 7, b"\xff\xff\xff"))
+    asyncio.run(_drained(_dispatcher(reactors)))
+    assert reactors.replies[1] == (None, True)
+
+
+def test_a_miss_is_granted_from_the_image_and_refused_by_name_and_by_id():
+    reactors = Reactors(("miss", 5, 7, 0, 0, 9, 3, [
+        (b"known", None), (None, TOPIC_ID), (b"gone", None), (None, bytes(16)), (b"\xff", None)]))
+    broker = Broker()
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.resumed[5] == [
+        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert broker.grants.allowed == [(3, TOPIC_ID)] * 2
+
+
+def test_an_event_that_fails_keeps_none_that_came_with_it_back():
+    class Failing(Broker):
+        def install(self, topic):
+            raise RuntimeError("planted")
+
+    reactors = Reactors(
+        ("miss", 5, 7, 0, 0, 9, 3, [(b"gone", None), (b"known", None), (b"gone", None)]),
+        _request(1, 18, 0))
+    asyncio.run(_drained(_dispatcher(
+        reactors, Failing(),
+        _18=lambda broker, context, request: messages.ApiVersionsResponse())))
+    assert reactors.resumed == {5: [3, -1, -1]}
+    assert 1 in reactors.replies
+
+
+def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
+    reactors = Reactors(("miss", 5, 7, 0, 1, 12, 0, [(b"known", None)]))
+    broker = Broker(opened=False)
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.resumed[5] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert broker.grants.allowed == []
+
+
+def _metadata(token, body=b"\0\0\0\0\0", version=4, host="127.0.0.1"):
+    return ("request", token, 7, 0, 3, version, token, b"client", body, host, 9092, "127.0.0.1",
+            50000, 0, 0)
+
+
+def _counting(asked, lasting=True):
+    def handle(broker, context, request):
+        asked.append(context.local_host)
+        context.lasting = lasting
+        return messages.MetadataResponse(cluster_id=f"answer {len(asked)}")
+    return handle
+
+
+def _cluster_ids(reactors):
+    return {token: codec.decode_response(3, 4, frame, 8).cluster_id
+            for token, (frame, _) in reactors.replies.items()}
+
+
+def test_a_lasting_answer_is_given_again_to_whoever_asks_the_same_at_the_same_address():
+    asked = []
+    reactors = Reactors(_metadata(1), _metadata(2), _metadata(3, host="10.0.0.1"),
+                        _metadata(4, body=b"\xff\xff\xff\xff\0"))
+    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked))))
+    assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 1", 3: "answer 2", 4: "answer 3"}
+    assert [codec.decode_response_header(3, 4, frame[4:])[0]
+            for frame, _ in reactors.replies.values()] == [1, 2, 3, 4]
+
+
+def test_a_lasting_answer_ends_with_the_image_that_it_was_made_from():
+    asked, broker = [], Broker()
+    reactors = Reactors(_metadata(1))
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, _3=_counting(asked))
+        dispatcher.drain()
+        broker.image = Image()
+        reactors.events = [_metadata(2)]
+        dispatcher.drain()
+
+    asyncio.run(scenario())
+    assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 2"}
+
+
+def test_an_answer_that_does_not_last_is_made_each_time():
+    asked = []
+    reactors = Reactors(_metadata(1), _metadata(2))
+    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked, lasting=False))))
+    assert len(asked) == 2
+
+
+def test_lasting_answers_take_bounded_memory():
+    lasting, image = Lasting(), Image()
+    assert lasting.find(image, (0, b"")) is None
+    for number in range(100):
+        lasting.keep(image, (number, b"k"), b"x" * (LASTING_BYTES_MAX // 10))
+        assert sum(len(answer) for answer in lasting._answers.values()) <= LASTING_BYTES_MAX
+    lasting.keep(image, (100, b"k"), b"x" * (LASTING_BYTES_MAX + 1))
+    assert lasting.find(image, (100, b"k")) is None
+
+
+def test_a_groups_requests_do_not_wait_for_large_questions():
+    order = []
+    clock = iter(range(0, 10**12, SLICE_NS // 3))
+
+    def note(broker, context, request):
+        order.append(context.api_key)
+        return messages.HeartbeatResponse() if context.api_key == api.HEARTBEAT \
+            else messages.MetadataResponse()
+
+    beat = messages.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    body = codec.encode_request(12, 3, beat)
+    reactors = Reactors(*[_metadata(token) for token in range(1, 9)], _request(9, 12, 3, body))
+    broker = Broker()
+    broker.quotas.clock_ns = lambda: next(clock)
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, _3=note, _12=note)
+        dispatcher.drain()
+        assert order[0] == 12 and len(order) < 9
+        reactors.events = [_request(10, 12, 3, body)]
+        await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+    assert len(reactors.replies) == 10 and not reactors.unrung
+    assert order.count(3) == 8 and order.index(12, 1) < 8
+
+
+# ---- quotas -------------------------------------------------------------------------------------
+
+
+def _timed_broker(percentage=1.0):
+    """A broker whose clients may use one percent of a thread: 100 ms of it in ten seconds."""
+    broker = Broker()
+    broker.clock_ns = 0
+    broker.quotas = ClientQuotas(Settings({}), lambda: broker.clock_ns)
+    broker.quotas.take({((CLIENT_ID, None),): {REQUEST_PERCENTAGE: percentage}})
+    return broker
+
+
+def _throttle_told(frame: bytes) -> int:
+    return codec.decode_response(18, 3, frame, 8).throttle_time_ms
+
+
+HELLO = b"\x02a\x02b\x00"
+
+
+def test_an_unknown_client_is_installed_and_its_connection_goes_on():
+    reactors, broker = Reactors(("quota", 9, 0, b"client")), _timed_broker()
+    asyncio.run(_drained(_dispatcher(reactors, broker)))
+    assert reactors.retried == [9]
+    assert broker.quotas.native.count() == (1, 1)
+
+
+def test_the_time_of_a_handler_throttles_its_client():
+    broker = _timed_broker()
+
+    def handle(broker, context, request):
+        broker.clock_ns += 101_000_000
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, broker, _18=handle)))
+    # 1 ms too much, which takes 100 ms at one percent.
+    assert reactors.throttled[1] == _throttle_told(reactors.replies[1][0]) == 100
+
+
+def test_what_a_handler_waits_for_does_not_count():
+    broker = _timed_broker()
+
+    async def handle(broker, context, request):
+        broker.clock_ns += 50_000_000
+        done = asyncio.get_running_loop().create_future()
+
+        def finish():
+            broker.clock_ns += 5_000_000_000
+            done.set_result(None)
+        asyncio.get_running_loop().call_soon(finish)
+        await done
+        broker.clock_ns += 49_000_000
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO), _request(2, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, broker, _18=handle)))
+    assert reactors.throttled[1] == 0 and reactors.throttled[2] > 0
+
+
+def test_a_timed_handler_may_fail_and_may_catch():
+    async def fail(broker, context, request):
+        await asyncio.sleep(0)
+        raise ProtocolError("bad")
+
+    async def catch(broker, context, request):
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, KeyError("known"))
+        try:
+            await future
+        except KeyError:
+            return messages.ApiVersionsResponse(error_code=7)
+
+    reactors = Reactors(_request(1, 60, 1, b"\0\1\0"), _request(2, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, _timed_broker(), _60=fail, _18=catch)))
+    assert reactors.replies[1] == (None, True)
+    assert codec.decode_response(18, 3, reactors.replies[2][0], 8).error_code == 7
+
+
+def test_a_handler_may_throttle_by_itself():
+    def handle(broker, context, request):
+        context.throttle_ms = 77
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 3, HELLO))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert reactors.throttled[1] == _throttle_told(reactors.replies[1][0]) == 77
+
+
+def test_clients_in_versions_without_the_field_are_muted_all_the_same():
+    def handle(broker, context, request):
+        context.throttle_ms = 77
+        return messages.ApiVersionsResponse()
+
+    reactors = Reactors(_request(1, 18, 0))
+    asyncio.run(_drained(_dispatcher(reactors, _18=handle)))
+    assert reactors.throttled[1] == 77
+
+
+def test_requests_are_counted_with_their_queueing_and_their_error():
+    def fail(broker, context, request):
+        raise KeyError("bug")
+
+    async def handle(broker, context, request):
+        await asyncio.sleep(0)
+        return messages.ApiVersionsResponse(error_code=35)
+
+    for handler, code in ((fail, -1), (handle, 35)):
+        reactors = Reactors(_request(1, 18, 0))
+        asyncio.run(_drained(_dispatcher(reactors, _18=handler)))
+        assert reactors.counted == [(18, 600, code)]
+
+
+def test_a_slow_request_is_a_line_of_the_request_log(caplog):
+    slow = {"api_key": 1, "api_version": 11, "client_id": b"app", "peer": "10.0.0.7:5041",
+            "connection": 7, "correlation_id": 42, "total_ns": 1_204_551_000, "local_ns": 412_000,
+            "remote_ns": 0, "send_ns": 129_000, "request_bytes": 90, "response_bytes": 56,
+            "left_out": 3}
+    with caplog.at_level("WARNING", "pylog.request"):
+        _dispatcher(Reactors(("slow", slow))).drain()
+    [line] = caplog.records
+    assert (line.api, line.client, line.total_ms, line.left_out) == ("Fetch", "app", "1204.551", 3)

@@ -1,0 +1,174 @@
+"""Long requests and long answers beside heartbeats, counted in steps of work, not in time."""
+
+import asyncio
+import logging
+
+import pytest
+
+from pylog.config import Settings
+from pylog.server.dispatch import SLICE_NS
+from pylog.protocol import api, codec, elements, messages, tables
+from tests.protocol.longest import longest
+from tests.server.test_dispatch import Broker, Reactors, _dispatcher, _metadata, _request
+
+STEPS_MAX = 8          # A slice is five looks at a clock that moves by a millisecond each.
+BEAT = codec.encode_request(12, 3, messages.HeartbeatRequest(
+    group_id="g", generation_id=1, member_id="m"))
+IN_PIECES = [key for key in elements.ELEMENTS if elements.path_of(
+    elements.of(key).asked, "request", key, api.SERVED[key][1])]
+
+
+def _beating(handler, *events, key=None, settings=None, turns=100_000):
+    """Runs requests with a heartbeat in each turn of the loop.
+
+    handler(request): a handler's answer. Returns (most handler's steps between two heartbeats,
+    the reactors).
+    """
+    broker, reactors = Broker(), Reactors(*events)
+    broker.settings = Settings(settings or {})
+    now_ns = 0
+
+    def clock_ns():
+        nonlocal now_ns
+        now_ns += SLICE_NS // 5
+        return now_ns
+
+    broker.quotas.clock_ns = clock_ns
+    steps = worst = beats = 0
+
+    def step(broker, context, request):
+        nonlocal steps
+        steps += 1
+        return handler(request)
+
+    def beat(broker, context, request):
+        nonlocal steps, worst, beats
+        worst, steps, beats = max(worst, steps), 0, beats + 1
+        return messages.HeartbeatResponse()
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, **{f"_{key}": step, "_12": beat})
+        wanted = len(events)
+        for turn in range(turns):
+            reactors.events.append(_request(10_000 + turn, 12, 3, BEAT))
+            dispatcher.drain()
+            if sum(token < 10_000 for token in reactors.replies) == wanted:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("no end")
+
+    asyncio.run(scenario())
+    return worst, reactors
+
+
+@pytest.mark.parametrize("distinct", [False, True])
+@pytest.mark.parametrize("key", IN_PIECES)
+def test_no_long_request_keeps_a_heartbeat_waiting_for_more_than_a_few_steps(key, distinct):
+    version = api.SERVED[key][1]
+    request_name, response = tables.name_of("request", key), codec.message_class(
+        tables.name_of("response", key))
+    piece = elements.of(key).piece
+    (array, *_), *_ = elements.path_of(elements.of(key).asked, "request", key, version)
+    sizes = []
+
+    def handle(request):
+        sizes.append(len(getattr(request, array)))
+        return response()
+
+    for path, body, count in longest(request_name, version, 200_000, 5000, distinct):
+        if not path.startswith(array):
+            continue
+        worst, reactors = _beating(handle, _request(1, key, version, body), key=key)
+        assert worst <= STEPS_MAX and max(sizes) <= 2 * piece, (path, count, worst, max(sizes))
+        assert reactors.replies[1][0] is not None, path
+
+
+def test_a_long_answers_parts_are_made_with_heartbeats_in_between():
+    made = []
+
+    def parts(request):
+        for number in range(200):
+            made.append(number)
+            yield messages.ListGroupsResponse(groups=[
+                messages.ListGroupsResponse.ListedGroup(group_id=f"g{number}")])
+
+    def looked():
+        beats = []
+
+        def handler(request):
+            beats.append(len(made))
+            return parts(request)
+        return handler
+
+    _, reactors = _beating(looked(), _request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS)
+    answer = codec.decode_response(16, 0, reactors.replies[1][0], 8)
+    assert [row.group_id for row in answer.groups] == [f"g{number}" for number in range(200)]
+    assert len(reactors.replies) > 200 // STEPS_MAX
+
+
+def _many_groups(request):
+    while True:
+        yield messages.ListGroupsResponse(groups=[
+            messages.ListGroupsResponse.ListedGroup(group_id="g" * 30_000)])
+
+
+def test_an_answer_that_grows_too_long_closes_its_connection_with_one_line(caplog):
+    caplog.set_level(logging.INFO, "pylog.dispatch")
+    _, reactors = _beating(_many_groups, _request(1, api.LIST_GROUPS, 0), key=api.LIST_GROUPS,
+                           settings={"control.response.bytes.max": "1000000"})
+    assert reactors.replies[1] == (None, True)
+    line, = caplog.records
+    assert line.message == "request refused" and "1000000 bytes" in line.reason
+
+
+@pytest.mark.parametrize("size", [65_537, 70_000, 10_000_000])
+def test_an_answer_that_is_too_long_at_once_closes_its_connection_too(size, caplog):
+    caplog.set_level(logging.INFO, "pylog.dispatch")
+    _, reactors = _beating(
+        lambda request: messages.ApiVersionsResponse(api_keys=[
+            messages.ApiVersionsResponse.ApiVersion()] * (size // 6 + 1)),
+        _request(1, api.API_VERSIONS, 0), key=api.API_VERSIONS,
+        settings={"control.response.bytes.max": "65536"})
+    assert reactors.replies[1] == (None, True) and len(caplog.records) == 1
+
+
+def test_long_requests_of_many_connections_are_answered_in_the_order_they_came():
+    body = codec.encode_request(15, 0, messages.DescribeGroupsRequest(
+        groups=[f"g{number}" for number in range(1000)]))
+
+    def handle(request):
+        return messages.DescribeGroupsResponse()
+
+    _, reactors = _beating(handle, *[_request(token, 15, 0, body) for token in range(1, 9)],
+                           _request(9, 15, 0, codec.encode_request(
+                               15, 0, messages.DescribeGroupsRequest(groups=["x"]))), key=15)
+    order = [token for token in reactors.replies if token < 10_000]
+    assert order == [9, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_whoever_asks_the_same_while_a_lasting_answer_is_made_gets_that_one():
+    asked = []
+    broker = Broker()
+
+    def handle(broker, context, request):
+        asked.append(1)
+        context.lasting = True
+        for number in range(50):
+            yield messages.MetadataResponse(cluster_id="c", topics=[
+                messages.MetadataResponse.MetadataResponseTopic(name=f"t{number}")])
+
+    reactors = Reactors(_metadata(1), _metadata(2))
+
+    async def scenario():
+        dispatcher = _dispatcher(reactors, broker, _3=handle)
+        dispatcher.drain()
+        await asyncio.sleep(0.05)
+        reactors.events = [_metadata(3)]
+        dispatcher.drain()
+
+    asyncio.run(scenario())
+    assert len(asked) == 1 and sorted(reactors.replies) == [1, 2, 3]
+    for token in (1, 2, 3):
+        frame = reactors.replies[token][0]
+        assert codec.decode_response_header(3, 4, frame[4:])[0] == token
+        assert len(codec.decode_response(3, 4, frame, 8).topics) == 50
