@@ -40,6 +40,22 @@ def test_a_checkpoint_bounds_what_a_start_after_a_crash_reads(tmp_path):
     node.stop()
 
 
+def test_a_checkpoint_is_in_the_store_too_until_its_topic_is_deleted(tmp_path):
+    node = Node(tmp_path)
+    topic_id, = node.create("a")
+    append(node, "a")
+    node.logs.upkeep(node.now_ms() + 61_000)
+    store = node.service._store
+    assert store.load_checkpoints()[topic_id, 0].recovery_point == 3
+    append(node, "a")
+    node.logs.upkeep(node.now_ms() + 122_000)
+    assert store.load_checkpoints()[topic_id, 0].recovery_point == 6
+    node.delete("a")
+    node.logs.upkeep(node.now_ms() + 183_000)
+    assert (topic_id, 0) not in store.load_checkpoints()
+    node.stop()
+
+
 def test_without_lmdb_the_text_checkpoints_bound_recovery(tmp_path):
     node = Node(tmp_path)
     node.create("a")
