@@ -17,7 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { PARTITIONS_MAX = 64, RANGE_BYTES = 1 << 20, ANSWER_BYTES_MAX = 50 << 20 };
 enum { BARE_ANSWER_BYTES = 4 << 20, BARE_CALL_BYTES = 256 << 10 };

@@ -5,7 +5,7 @@
  * one line of JSON. Batches are walked by their headers only, to find the next offset. Version 10,
  * because from 11 on a replica that does not lead answers too, and a success shall mean a leader.
  */
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { PARTITIONS_MAX = 1024, FETCH_BYTES_MAX = 50 << 20 };
 

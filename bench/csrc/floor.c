@@ -17,7 +17,7 @@
 #include <sys/sendfile.h>
 #include <sys/wait.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { ANSWER_BYTES = 60 };
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <sys/epoll.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { MEMBERS_MAX = 4096, ID_BYTES = 96, FRAME_ROOM = 1 << 20, METADATA_BYTES = 60,
        ASSIGNMENT_BYTES = 40, SESSION_MS = 60000, RETRY_MS = 5 };

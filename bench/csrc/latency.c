@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <sys/prctl.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { REPLY_ROOM = 8 << 20 };
 

@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { CONNECTIONS_MAX = 1024, IN_FLIGHT_MAX = 64, REPLY_BYTES_MAX = 4096 };
 

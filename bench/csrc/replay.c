@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { CONNECTIONS_MAX = 4096, HEAD_BYTES = 64, TAIL_BYTES = 16, SAMPLES_MAX = 1 << 22,
        IN_FLIGHT_MAX = 64, SILENCE_MS_MAX = 30000, NO_CHECK = 1 << 20 };

@@ -11,7 +11,7 @@
 #include <sys/sendfile.h>
 #include <sys/wait.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { HEAD_BYTES = 40, FILE_BYTES = 1 << 26 };
 

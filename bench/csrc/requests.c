@@ -6,7 +6,7 @@
  */
 #include <sys/epoll.h>
 
-#include "serve/wire.h"
+#include "wire.h"
 
 enum { CONNECTIONS_MAX = 4096, FRAME_BYTES_MAX = 4096 };
 

@@ -466,8 +466,9 @@ class LogManager:
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
                 self._lose(name, index)
-            elif isinstance(error, Shortage):
-                # There may be room, memory or descriptors for it later.
+            elif isinstance(error, Shortage) or (
+                    checkpoint is partitions.NOTHING_KNOWN and not trusted):
+                # There may be room, memory, descriptors or the name for it later.
                 self._unopened[name, index] = place, role, checkpoint, trusted
             return None
         if place:

@@ -289,7 +289,7 @@ def test_a_sync_or_join_that_its_member_sends_again_is_answered_before_the_new_o
 
 def test_a_group_is_described_with_its_protocol_only_while_it_is_stable(machine):
     def described():
-        row = inventory.described(machine.groups, "g", 5)
+        row, = inventory.described(machine.groups, "g", 5, 1000)
         return (row.group_state, row.protocol_type, row.protocol_data,
                 [(one.member_metadata, one.member_assignment) for one in row.members])
 

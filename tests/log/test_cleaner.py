@@ -15,7 +15,7 @@ from tests.native.test_cleaner import follow, marker, plain, transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil
 
 MIB = 1 << 20
-SETTINGS = {"log_cleaner_threads": "0", "log_cleaner_backoff_ms": "10"}
+SETTINGS = {"log_cleaner_enable": "false", "log_cleaner_backoff_ms": "10"}
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": str(MIB),
            "min.cleanable.dirty.ratio": "0.5"}
 

@@ -108,8 +108,8 @@ def test_a_branch_under_the_name_of_a_deleted_topic_is_not_taken_for_it(tmp_path
     append(node, "source", records=20)
     node.delete("a")
     id_ = bytes(range(16))
-    parts = node.logs.prepare_branch("a", id_, "source", Cut(), {})
-    node.logs.create("a", id_, [(True, 0, True)], {}, parts)
+    node.logs.prepare_branch("a", id_, "source", Cut(), {})
+    node.logs.create("a", id_, [partitions.Role(True, 0, 1)], {})
     assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 20
     assert rows(tmp_path).get(("a", 0), 0) == 0
     node.stop()

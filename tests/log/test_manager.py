@@ -45,7 +45,7 @@ def test_a_checkpoint_is_in_the_store_too_until_its_topic_is_deleted(tmp_path):
     topic_id, = node.create("a")
     append(node, "a")
     node.logs.upkeep(node.now_ms() + 61_000)
-    store = node.service._store
+    store = node.service.store
     assert store.load_checkpoints()[topic_id, 0].recovery_point == 3
     append(node, "a")
     node.logs.upkeep(node.now_ms() + 122_000)

@@ -66,7 +66,7 @@ static struct log *open_log(int partition, int64_t start) {
 }
 
 static void append(struct log *log, int count) {
-    CHECK(log_become_leader(log, 0, true) == 0);
+    CHECK(log_become_leader(log, 0, 1) == 0);
     for (int i = 0; i < count; i++) {
         uint8_t batch[128];
         struct batch_summary summary = {0};

@@ -100,7 +100,7 @@ static void open_topic(struct held_topic *t, const char *name, const struct log_
     strcpy(t->name, name);
     for (int i = 0; i < PARTITIONS; i++) {
         CHECK(log_open(directory, name, i, t->id, config, &checkpoint, NOW, &t->logs[i]) == 0);
-        CHECK(log_become_leader(t->logs[i], 0, alone) == 0);
+        CHECK(log_become_leader(t->logs[i], 0, alone ? 1 : 2) == 0);
     }
     struct topic *made = topic_new(name, t->id, false, t->logs, PARTITIONS);
     CHECK(made != NULL && grants_install(grants, made) == 0);
