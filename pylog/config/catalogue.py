@@ -447,7 +447,7 @@ BROKER = (
     ("producer.purgatory.purge.interval.requests", "int", 1000, "", "medium", "", "inert",
      "Requests between sweeps of waiting produces."),
     ("queued.max.request.bytes", "long", -1, "", "medium", "", "live",
-     "Bytes of requests above which sockets are not read; -1: a tenth of the memory, at most 1 GiB."),
+     "Bytes of requests above which sockets are not read; -1: a tenth of memory, at most 1 GiB."),
     ("queued.max.requests", "int", 500, "1..", "high", "", "live",
      "Requests in hand above which sockets are not read."),
     ("quota.window.num", "int", 11, "1..", "low", "", "live", "Samples kept for client quotas."),
