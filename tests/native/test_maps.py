@@ -224,10 +224,12 @@ FOREIGN = """
 
 
 def test_faults_of_maps_that_are_not_the_logs_go_where_they_went_before(tmp_path):
-    done = ran(FOREIGN, tmp_path / "a", ASAN_OPTIONS="detect_leaks=0:handle_sigbus=0")
+    # The sanitizers have handlers of their own.
+    plain = {"ASAN_OPTIONS": "detect_leaks=0:handle_sigbus=0", "TSAN_OPTIONS": "handle_sigbus=0"}
+    done = ran(FOREIGN, tmp_path / "a", **plain)
     assert done.returncode == -7 and done.stdout == "found\n"
     done = ran("import faulthandler; faulthandler.enable()\n" + textwrap.dedent(FOREIGN),
-               tmp_path / "b", ASAN_OPTIONS="detect_leaks=0:handle_sigbus=0")
+               tmp_path / "b", **plain)
     assert done.returncode == -7 and done.stdout == "found\n"
     assert "Fatal Python error: Bus error" in done.stderr
 

@@ -112,6 +112,16 @@ class Side:
         self.connection.close()
 
 
+def once(value):
+    """An answer without rows that it holds already."""
+    if isinstance(value, dict):
+        return {key: once(part) for key, part in value.items()}
+    if isinstance(value, list):
+        rows = [once(row) for row in value]
+        return [row for number, row in enumerate(rows) if row not in rows[:number]]
+    return value
+
+
 def whole_batches(records: bytes) -> bytes:
     """Without a batch that is cut at the end, as Kafka does and we do not (docs/differences.md)."""
     end = 0
