@@ -145,6 +145,23 @@ def test_files_at_rest_make_room_for_every_file_that_is_opened(short):
     assert disk.refused and directory.stats()["open_files"] < before == 3
 
 
+def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, tmp_path):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
+    one.append(make(1, size=1_500), NOW)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    for _ in range(11):
+        one.append(make(1, size=1_500), NOW)
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    one.flush()
+    sealed = sorted(path.name for path in tmp_path.glob("t-0/*.log"))[:-1]
+    assert len(sealed) >= 2
+    for name in sealed:
+        assert (tmp_path / "t-0" / name).with_suffix(".index").stat().st_size
+    assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
