@@ -162,6 +162,21 @@ def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, 
     assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
 
 
+def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
+    directory, disk = short
+    logs = [opened(directory, "t", partition, config={
+        "flush.messages": 1, "internal.segment.bytes": 2_000}) for partition in range(3)]
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
+    # Each append is a group commit's, and each roll the other lane's.
+    for _ in range(20):
+        for one in logs:
+            one.append(make(1, size=1_500), NOW)
+    before = disk.refused
+    _until(lambda: disk.refused > before + 20)
+    disk.error = 0
+    _until(lambda: all(one.flushed_offset == 20 for one in logs))
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
