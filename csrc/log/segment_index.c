@@ -569,5 +569,7 @@ int segment_index_finish(struct segment *s) {
     int result = lost ? segment_index_remake(s) : 0;
     pthread_mutex_unlock(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
+    /* Retention took the segment meanwhile, and its files with it. */
+    if (result == -ENOENT && s->removed) return 0;
     return log_is_short(result) || result == -ENODATA ? 0 : result;
 }

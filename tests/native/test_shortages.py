@@ -177,6 +177,33 @@ def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
     _until(lambda: all(one.flushed_offset == 20 for one in logs))
 
 
+def test_a_segment_that_retention_takes_during_its_flush_fails_nothing(short):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 2_000, "index.interval.bytes": 0})
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    for _ in range(4):
+        one.append(make(1, size=1_500), NOW)
+    taken = []
+
+    def wanted(path):
+        if path.endswith(".snapshot") and not taken:
+            taken.append(path)
+            one.move_start(3, NOW)
+        return path.endswith("index") and not taken
+
+    disk.wanted = wanted
+    _until(lambda: _flushed(one))
+    assert taken and not directory.offline
+
+
+def _flushed(one):
+    try:
+        one.flush()
+    except log.Shortage:
+        return False
+    return True
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
