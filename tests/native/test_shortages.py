@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pylog._native import log
+from pylog._native import log, moves
 from tests.native.test_log import NOW, make, offsets, opened
 
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
@@ -202,6 +202,23 @@ def _flushed(one):
     except log.Shortage:
         return False
     return True
+
+
+def test_a_rename_that_is_refused_leaves_the_log_its_name(short, tmp_path):
+    directory, disk = short
+    one = opened(directory)
+    one.append(make(1), NOW)
+    one.flush()
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
+    with pytest.raises(log.Shortage):
+        moves.rename(one, "u-0")
+    assert not directory.offline
+    assert (tmp_path / "t-0").exists() and not (tmp_path / "u-0").exists()
+    disk.error = 0
+    one.append(make(1), NOW)
+    one.flush()
+    moves.rename(one, "u-0")
+    assert (tmp_path / "u-0").exists() and offsets(one.read(1)) == [1]
 
 
 def _until(done, wait_s=30):
