@@ -226,24 +226,29 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
 
 /* ---- epochs ---- */
 
-/* The cache, read from its file when the log was at rest, with the leader's own epoch in it.
- * Returns with append_lock held. */
-static void log_lookup_epochs(struct log *log) {
+/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. False:
+ * it cannot be read just now, and nothing may begin in an empty one, which would be written in the
+ * file's place. Returns with append_lock held. */
+static bool log_lookup_epochs(struct log *log) {
     pthread_mutex_lock(&log->append_lock);
-    log_load_epochs(log);
-    if (atomic_load(&log->leader))
-        log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset));
+    if (log_load_epochs(log) != 0) return false;
+    return !atomic_load(&log->leader) ||
+           log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset)) == 0;
 }
 
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
-    log_lookup_epochs(log);
-    epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+    if (log_lookup_epochs(log)) {
+        epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+    } else {
+        /* Nobody is told to cut what may be the same on both sides. */
+        *found_epoch = epoch;
+        *end_offset = atomic_load(&log->end_offset);
+    }
     pthread_mutex_unlock(&log->append_lock);
 }
 
 int32_t log_epoch_of(struct log *log, int64_t offset) {
-    log_lookup_epochs(log);
-    int32_t epoch = epochs_at(&log->epochs, offset);
+    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->epochs, offset) : -1;
     pthread_mutex_unlock(&log->append_lock);
     return epoch;
 }

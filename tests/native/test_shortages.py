@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pylog._native import log, moves
-from tests.native.test_log import NOW, make, offsets, opened
+from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
 CALLS = ("openat", "pread", "pwrite", "ftruncate", "fallocate", "fsync", "fdatasync", "syncfs",
@@ -219,6 +219,25 @@ def test_a_rename_that_is_refused_leaves_the_log_its_name(short, tmp_path):
     one.flush()
     moves.rename(one, "u-0")
     assert (tmp_path / "u-0").exists() and offsets(one.read(1)) == [1]
+
+
+def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
+    directory, disk = short
+    one = opened(directory)
+    for epoch in (1, 3):
+        one.become_leader(epoch)
+        one.append(make(1), NOW)
+    one.settle(NOW)
+    known = checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, leader=False, **known)
+    again.become_leader(5)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("leader-epoch-checkpoint")
+    assert again.end_for_epoch(1) == (1, 2) and again.epoch_of(0) == -1
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    assert [again.end_for_epoch(epoch) for epoch in (1, 3, 5)] == [(1, 1), (3, 2), (5, 2)]
+    assert again.epoch_of(0) == 1
 
 
 def _until(done, wait_s=30):
