@@ -240,6 +240,18 @@ def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
     assert again.epoch_of(0) == 1
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["ENOSPC", "EDQUOT"])
+def test_a_truncation_that_cannot_be_synced_takes_the_directory_offline(short, code):
+    directory, disk = short
+    one = opened(directory)
+    for _ in range(2):
+        one.append(make(1), NOW)
+    disk.error, disk.wanted, disk.syncs = code, lambda path: False, True
+    with pytest.raises(log.StorageError):
+        one.truncate(1)
+    assert directory.offline and directory.failure[0] == code
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
