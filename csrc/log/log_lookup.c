@@ -97,9 +97,14 @@ static int64_t log_lookup_largest(struct segment *s) {
     return atomic_load(&s->largest_timestamp);
 }
 
+/* -ENOENT stays: the segment was removed. */
+static int log_lookup_error(struct segment *s, int result) {
+    if (result == 0 || result == -ENOENT || log_is_error(result)) return result;
+    return log_dir_error(s->home->dir, -result, "open");
+}
+
 static int log_lookup_pin(struct segment *s) {
-    int result = segment_pin(s, false);
-    return result == 0 || result == -ENOENT ? result : LOG_E_IO;
+    return log_lookup_error(s, segment_pin(s, false));
 }
 
 /* From the first batch of a pinned segment that may reach the target. */
@@ -107,7 +112,7 @@ static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct i
                          struct log_lookup_question *q) {
     int64_t from;
     int result = segment_index_floor_time(s, q->target_ms, &from);
-    if (result != 0) return result;
+    if (result != 0) return log_lookup_error(s, result);
     return log_lookup_scan(s, from > l->start ? from : l->start, l->end, in, q);
 }
 

@@ -252,6 +252,23 @@ def test_a_truncation_that_cannot_be_synced_takes_the_directory_offline(short, c
     assert directory.offline and directory.failure[0] == code
 
 
+@pytest.mark.parametrize("what", ["time", "read"])
+def test_a_look_into_an_index_that_cannot_be_opened_now_is_refused(short, what):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
+    for number in range(8):
+        one.append(make(1, size=1_500, now=NOW + number), NOW)
+    one.flush()
+    calls = {"time": lambda: one.offset_for_time(NOW + 1)[0],
+             "read": lambda: offsets(one.read(1))[0]}
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    with pytest.raises(log.Shortage):
+        calls[what]()
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    assert calls[what]() == 1
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
