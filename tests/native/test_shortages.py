@@ -269,6 +269,17 @@ def test_a_look_into_an_index_that_cannot_be_opened_now_is_refused(short, what):
     assert calls[what]() == 1
 
 
+def test_a_log_that_is_refused_its_flush_leaves_the_others_theirs(short):
+    directory, disk = short
+    logs = [opened(directory, "t", partition) for partition in range(3)]
+    for one in logs:
+        one.append(make(1), NOW)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.startswith("t-1")
+    with pytest.raises(log.Shortage):
+        directory.flush()
+    assert [one.flushed_offset for one in logs] == [1, 0, 1]
+
+
 def _until(done, wait_s=30):
     end_s = time.monotonic() + wait_s
     while not done():
