@@ -83,8 +83,8 @@ void flusher_wake(struct log_dir *dir) {
 
 /* ---- one log ---- */
 
-/* What was short may be there again in a while; flush_lock held. A log of the slow lane may stand in
- * a queue of the others' already: that is its next try. */
+/* What was short may be there again in a while; flush_lock held. A log of the slow lane may stand
+ * in a queue of the others' already: that is its next try. */
 static void flusher_put_off(struct log_dir *dir, struct log *log) {
     struct flusher *f = &dir->flusher;
     if (log->flush_wanted) return;

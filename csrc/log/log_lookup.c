@@ -237,8 +237,9 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
 static bool log_lookup_epochs(struct log *log) {
     pthread_mutex_lock(&log->append_lock);
     if (log_load_epochs(log) != 0) return false;
-    return !atomic_load(&log->leader) ||
-           log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset)) == 0;
+    if (!atomic_load(&log->leader)) return true;
+    int32_t epoch = atomic_load(&log->leader_epoch);
+    return log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) == 0;
 }
 
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
