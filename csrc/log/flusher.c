@@ -7,6 +7,7 @@
  * waiters when the directory fails. */
 #include "log/flusher.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
@@ -82,9 +83,11 @@ void flusher_wake(struct log_dir *dir) {
 
 /* ---- one log ---- */
 
-/* What was short may be there again in a while; flush_lock held. */
+/* What was short may be there again in a while; flush_lock held. A log of the slow lane may stand
+ * in a queue of the others' already: that is its next try. */
 static void flusher_put_off(struct log_dir *dir, struct log *log) {
     struct flusher *f = &dir->flusher;
+    if (log->flush_wanted) return;
     if (f->later.first == NULL)
         f->later_ms = log_dir_now_ms(CLOCK_MONOTONIC) + FLUSHER_SHORT_PAUSE_MS;
     log->flush_wanted = true;
@@ -226,6 +229,7 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) {
         pthread_mutex_lock(&dir->flush_lock);
         log->flushing = false;
         if (!done) {
+            assert(!log->flush_wanted);
             log->flush_wanted = true;
             flusher_push(&dir->flusher.ready, log);
         } else if (log->flush_after) {

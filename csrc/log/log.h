@@ -307,9 +307,10 @@ int log_offset_for_time(struct log *log, int64_t target_ms, int64_t *offset, int
 /* The record with the greatest timestamp (ListOffsets -3). As above. */
 int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_ms,
                            int32_t *leader_epoch);
-/* Largest epoch <= `epoch` and its end offset (KIP-101): out -1/-1 when unknown. */
+/* Largest epoch <= `epoch` and its end offset (KIP-101): out -1/-1 when unknown, `epoch` and the
+ * end of the log when the cache cannot be read just now. */
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset);
-int32_t log_epoch_of(struct log *log, int64_t offset);
+int32_t log_epoch_of(struct log *log, int64_t offset); /* -1: unknown, or as above */
 int32_t log_last_epoch(struct log *log);
 
 /* ---- waiting: one-shot, posted as LETTER_WAKE to the waiter's mailbox ---- */

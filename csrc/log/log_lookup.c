@@ -97,9 +97,14 @@ static int64_t log_lookup_largest(struct segment *s) {
     return atomic_load(&s->largest_timestamp);
 }
 
+/* -ENOENT stays: the segment was removed. */
+static int log_lookup_error(struct segment *s, int result) {
+    if (result == 0 || result == -ENOENT || log_is_error(result)) return result;
+    return log_dir_error(s->home->dir, -result, "open");
+}
+
 static int log_lookup_pin(struct segment *s) {
-    int result = segment_pin(s, false);
-    return result == 0 || result == -ENOENT ? result : LOG_E_IO;
+    return log_lookup_error(s, segment_pin(s, false));
 }
 
 /* From the first batch of a pinned segment that may reach the target. */
@@ -107,7 +112,7 @@ static int log_lookup_in(const struct log_lookup *l, struct segment *s, struct i
                          struct log_lookup_question *q) {
     int64_t from;
     int result = segment_index_floor_time(s, q->target_ms, &from);
-    if (result != 0) return result;
+    if (result != 0) return log_lookup_error(s, result);
     return log_lookup_scan(s, from > l->start ? from : l->start, l->end, in, q);
 }
 
@@ -226,24 +231,30 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
 
 /* ---- epochs ---- */
 
-/* The cache, read from its file when the log was at rest, with the leader's own epoch in it.
- * Returns with append_lock held. */
-static void log_lookup_epochs(struct log *log) {
+/* The cache, read from its file when the log was at rest, with the leader's own epoch in it. False:
+ * it cannot be read just now, and nothing may begin in an empty one, which would be written in the
+ * file's place. Returns with append_lock held. */
+static bool log_lookup_epochs(struct log *log) {
     pthread_mutex_lock(&log->append_lock);
-    log_load_epochs(log);
-    if (atomic_load(&log->leader))
-        log_begin_epoch(log, atomic_load(&log->leader_epoch), atomic_load(&log->end_offset));
+    if (log_load_epochs(log) != 0) return false;
+    if (!atomic_load(&log->leader)) return true;
+    int32_t epoch = atomic_load(&log->leader_epoch);
+    return log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) == 0;
 }
 
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
-    log_lookup_epochs(log);
-    epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+    if (log_lookup_epochs(log)) {
+        epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+    } else {
+        /* Nobody is told to cut what may be the same on both sides. */
+        *found_epoch = epoch;
+        *end_offset = atomic_load(&log->end_offset);
+    }
     pthread_mutex_unlock(&log->append_lock);
 }
 
 int32_t log_epoch_of(struct log *log, int64_t offset) {
-    log_lookup_epochs(log);
-    int32_t epoch = epochs_at(&log->epochs, offset);
+    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->epochs, offset) : -1;
     pthread_mutex_unlock(&log->append_lock);
     return epoch;
 }

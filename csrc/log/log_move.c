@@ -10,20 +10,32 @@
 
 enum { LOG_MOVE_BYTES = 4 << 20 };
 
-int log_rename(struct log *log, const char *name) {
+/* Renames the log's folder and exchanges its name for `*name`, which may be the old one then. */
+static int log_rename_folder(struct log *log, char **name) {
     struct log_dir *dir = log->home->dir;
-    char *renamed = strdup(name);
-    if (renamed == NULL) return LOG_E_MEMORY;
     pthread_mutex_lock(&dir->files_lock);
-    int result = log_dir_rename(dir, log->home->name, name);
+    char *before = log->home->name;
+    int result = log_dir_rename(dir, before, *name);
     if (result == 0) {
-        free(log->home->name);
-        log->home->name = renamed;
-    } else {
-        free(renamed);
+        log->home->name = *name;
+        *name = before;
     }
     pthread_mutex_unlock(&dir->files_lock);
-    if (result == 0) result = log_dir_sync(dir, NULL);
+    return result;
+}
+
+int log_rename(struct log *log, const char *name) {
+    struct log_dir *dir = log->home->dir;
+    char *other = strdup(name);
+    if (other == NULL) return LOG_E_MEMORY;
+    int result = log_rename_folder(log, &other);
+    if (result == 0 && (result = log_dir_sync(dir, NULL)) != 0 && !log_dir_offline(dir)) {
+        /* Who is refused goes on under the old name: the new one may be of those that a start
+         * sweeps away. */
+        int back = log_rename_folder(log, &other);
+        if (back != 0) log_dir_fail(dir, -back, "rename");
+    }
+    free(other);
     return result == 0 ? 0 : log_storage_error(log, result, "rename");
 }
 

@@ -122,6 +122,7 @@ int log_load_epochs(struct log *log) {
         log_mark(&log->epochs_marks);
     }
     pthread_mutex_lock(&log->view_lock);
+    assert(log->epochs.entries == NULL);
     log->epochs = epochs;
     log->epochs_loaded = true;
     pthread_mutex_unlock(&log->view_lock);

@@ -56,7 +56,9 @@ static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t bas
 /* ---- positions ---- */
 
 static int log_read_error(int result) {
-    return result == -EAGAIN ? LOG_E_WOULD_BLOCK : result > LOG_E_IO ? LOG_E_IO : result;
+    if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
+    if (log_is_error(result)) return result;
+    return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
 }
 
 /* The first batch from the index's `from` on, for `offset`: whether that entry was none. Where the

@@ -82,7 +82,7 @@ static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_
 
 int log_dir_flush(struct log_dir *dir) {
     uint32_t count;
-    int result = 0;
+    int result = 0, refused = 0;
     if (log_dir_offline(dir)) return LOG_E_OFFLINE;
     struct log_settle *list = log_settle_list(dir, false, &count);
     if (list == NULL) return LOG_E_MEMORY;
@@ -91,9 +91,13 @@ int log_dir_flush(struct log_dir *dir) {
     for (uint32_t i = 0; i < count && result == 0; i++) {
         if (!list[i].noted) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;
+        /* What one log has no room for says nothing of the others. */
+        if (!log_is_short(result)) continue;
+        refused = result;
+        result = 0;
     }
     log_settle_free(list, count);
-    return result;
+    return result != 0 ? result : refused;
 }
 
 int log_dir_settle(struct log_dir *dir) {

@@ -307,7 +307,11 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
 int segment_cut(struct segment *s, int64_t bytes) {
     const struct disk *disk = log_dir_disk(s->home->dir);
     if (segment_is_shared(s)) return segment_unshare(s, bytes);
-    return disk->ftruncate(s->fd, bytes) != 0 || disk->fdatasync(s->fd) != 0 ? -errno : 0;
+    if (disk->ftruncate(s->fd, bytes) != 0) return -errno;
+    if (disk->fdatasync(s->fd) == 0) return 0;
+    /* Whatever the reason: what was cut may be there again after a start. */
+    log_dir_fail(s->home->dir, errno, "fdatasync");
+    return LOG_E_IO;
 }
 
 /* ---- scan ---- */

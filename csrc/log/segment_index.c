@@ -29,14 +29,16 @@ static size_t segment_index_entry(bool times) {
 
 /* For all of its contents: whoever writes them cuts what is left behind. A file that a branch has
  * too, mapped perhaps, only loses its name here. Others are used again: names and inodes by the
- * thousand are the dearest part of a recovery. */
+ * thousand are the dearest part of a recovery. files_lock held. */
 static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags) {
     struct stat st;
-    int fd = log_dir_open(dir, path, flags & ~(O_TRUNC | O_CREAT));
+    int fd = log_dir_open_locked(dir, path, flags & ~(O_TRUNC | O_CREAT));
     if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 1) return fd;
+    /* What is there stays until another can be made in its place. */
+    if (fd < 0 && disk_is_short(errno)) return fd;
     if (fd >= 0) close(fd);
     log_dir_disk(dir)->unlinkat(dir->fd, path, 0);
-    return log_dir_open(dir, path, flags);
+    return log_dir_open_locked(dir, path, flags);
 }
 
 static int segment_index_open(struct segment *s, bool times, int flags) {
@@ -47,7 +49,7 @@ static int segment_index_open(struct segment *s, bool times, int flags) {
     segment_path_locked(s, segment_index_extension(times), path);
     int fd = s->removed        ? -1
              : flags & O_TRUNC ? segment_index_open_anew(dir, path, flags)
-                               : log_dir_open(dir, path, flags);
+                               : log_dir_open_locked(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
     pthread_mutex_unlock(&dir->files_lock);
     return result;
@@ -567,5 +569,7 @@ int segment_index_finish(struct segment *s) {
     int result = lost ? segment_index_remake(s) : 0;
     pthread_mutex_unlock(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
+    /* Retention took the segment meanwhile, and its files with it. */
+    if (result == -ENOENT && s->removed) return 0;
     return log_is_short(result) || result == -ENODATA ? 0 : result;
 }

@@ -314,6 +314,8 @@ int requests_start(struct reactor *r, struct connection *c) {
         c->earned =
             c->frame_bytes < RECEIVE_EARNED_BYTES_MAX ? c->frame_bytes : RECEIVE_EARNED_BYTES_MAX;
         c->frame_bytes = 0;
+        /* It was for this frame: the next one waits as others do. */
+        if (r->privileged == c) r->privileged = NULL;
         c->waiting_ms = 0;
         c->frame_ms = r->now_ms;
     }

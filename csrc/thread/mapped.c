@@ -72,9 +72,10 @@ void mapped_handle(void) {
     sigemptyset(&ours.sa_mask);
     pthread_mutex_lock(&mapped_lock);
     if (!atomic_load(&mapped_handles)) {
-        /* Read first: a fault in between finds it. */
+        /* Read first: a fault in between finds it. Read again: another module may have put its own
+         * there meanwhile. */
         sigaction(SIGBUS, NULL, &mapped_before);
-        if (sigaction(SIGBUS, &ours, NULL) != 0) abort();
+        if (sigaction(SIGBUS, &ours, &mapped_before) != 0) abort();
         atomic_store_explicit(&mapped_handles, true, memory_order_release);
     }
     pthread_mutex_unlock(&mapped_lock);

@@ -23,8 +23,8 @@ from pylog._native.decode cimport (
     skip_tags, skip_value,
 )
 from pylog._native.message cimport (
-    E_ELEMENTS, E_MEMORY, E_SHORT, OK, STRING, STRUCT, Op, Plan, Py_DECREF, codec_alloc,
-    codec_list, codec_put, codec_width, fresh, owned, step,
+    E_ELEMENTS, E_LENGTH, E_MEMORY, E_SHORT, OK, STRING, STRING_MAX, STRUCT, Op, Plan, Py_DECREF,
+    codec_alloc, codec_list, codec_put, codec_width, fresh, owned, step,
 )
 
 KEEP, ONCE, TWICE = range(3)
@@ -134,13 +134,18 @@ cdef class Pieces:
     def next(self, Py_ssize_t count):
         """A request with the next `count` elements, repeats counted once; None at the end."""
         cdef object part
-        cdef list elements
+        cdef list elements = []
+        assert count > 0, count
         if self.begun and not self.levels[0].left:
             return None
+        # Of repeats alone nothing is left, and an empty array may mean all there is.
+        while not elements and self.levels[0].left:
+            self.limit()
+            self.room = count
+            elements = self.filled(0)
+        if self.begun and not elements:
+            return None
         self.begun = True
-        self.limit()
-        self.room = count
-        elements = self.filled(0)
         part = copied(self.template)
         put(part, self.levels[0].array.slot, elements)
         return part
@@ -191,6 +196,9 @@ cdef class Pieces:
         else:
             size = read_length(&self.r, op, 2)
             if size < -1:
+                return False
+            if op.kind == STRING and size > STRING_MAX:
+                self.r.failure.code = E_LENGTH
                 return False
             if size > self.r.end - self.r.position:
                 self.r.failure.code = E_SHORT

@@ -144,3 +144,35 @@ def test_repeats_are_found_among_many():
     while (piece := pieces.next(256)) is not None:
         found += piece.groups
     assert found == names
+
+
+def test_a_key_that_is_too_long_is_refused_before_a_piece_is_made():
+    request = messages.DeleteTopicsRequest(timeout_ms=1, topics=[
+        messages.DeleteTopicsRequest.DeleteTopicState(name=name)
+        for name in ("first", "x" * 32_767)])
+    program = codec.program("DeleteTopicsRequest", 6)
+    body = program.encode(request)
+    longest = b"\x80\x80\x02" + b"x" * 32_767
+    assert body.count(longest) == 1
+    path = elements.path_of(elements.of(20).asked, "request", 20, 6)
+    assert Pieces(program, body, path, ONCE, 10, PLENTY, PLENTY).survey()
+    longer = body.replace(longest, b"\x81\x80\x02" + b"x" * 32_768)
+    with pytest.raises(ProtocolError, match="an impossible length"):
+        Pieces(program, longer, path, ONCE, 10, PLENTY, PLENTY).survey()
+
+
+def test_repeats_alone_are_no_piece():
+    request = messages.MetadataRequest(topics=[
+        messages.MetadataRequest.MetadataRequestTopic(name=name) for name in ["a"] * 600 + ["b"]])
+    _, pieces = _pieces(3, 0, request, ONCE)
+    assert pieces.survey()
+    told = []
+    while (piece := pieces.next(100)) is not None:
+        told.append([topic.name for topic in piece.topics])
+    assert [name for names in told for name in names] == ["a", "b"] and all(told)
+
+
+def test_an_empty_array_is_one_piece():
+    _, pieces = _pieces(3, 0, messages.MetadataRequest(topics=[]), ONCE)
+    assert pieces.survey()
+    assert pieces.next(100).topics == [] and pieces.next(100) is None

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from pylog._native import log
-from tests.native.test_log import NOW, make, offsets, opened
+from pylog._native import log, moves
+from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
 CALLS = ("openat", "pread", "pwrite", "ftruncate", "fallocate", "fsync", "fdatasync", "syncfs",
@@ -143,6 +143,141 @@ def test_files_at_rest_make_room_for_every_file_that_is_opened(short):
     disk.wanted = lambda path: path.startswith("u-0/") and disk.refused < 2
     opened(directory, "u")
     assert disk.refused and directory.stats()["open_files"] < before == 3
+
+
+def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, tmp_path):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
+    one.append(make(1, size=1_500), NOW)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    for _ in range(11):
+        one.append(make(1, size=1_500), NOW)
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    one.flush()
+    sealed = sorted(path.name for path in tmp_path.glob("t-0/*.log"))[:-1]
+    assert len(sealed) >= 2
+    for name in sealed:
+        assert (tmp_path / "t-0" / name).with_suffix(".index").stat().st_size
+    assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
+
+
+def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):
+    directory, disk = short
+    logs = [opened(directory, "t", partition, config={
+        "flush.messages": 1, "internal.segment.bytes": 2_000}) for partition in range(3)]
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
+    # Each append is a group commit's, and each roll the other lane's.
+    for _ in range(20):
+        for one in logs:
+            one.append(make(1, size=1_500), NOW)
+    before = disk.refused
+    _until(lambda: disk.refused > before + 20)
+    disk.error = 0
+    _until(lambda: all(one.flushed_offset == 20 for one in logs))
+
+
+def test_a_segment_that_retention_takes_during_its_flush_fails_nothing(short):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 2_000, "index.interval.bytes": 0})
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    for _ in range(4):
+        one.append(make(1, size=1_500), NOW)
+    taken = []
+
+    def wanted(path):
+        if path.endswith(".snapshot") and not taken:
+            taken.append(path)
+            one.move_start(3, NOW)
+        return path.endswith("index") and not taken
+
+    disk.wanted = wanted
+    _until(lambda: _flushed(one))
+    assert taken and not directory.offline
+
+
+def _flushed(one):
+    try:
+        one.flush()
+    except log.Shortage:
+        return False
+    return True
+
+
+def test_a_rename_that_is_refused_leaves_the_log_its_name(short, tmp_path):
+    directory, disk = short
+    one = opened(directory)
+    one.append(make(1), NOW)
+    one.flush()
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path == "."
+    with pytest.raises(log.Shortage):
+        moves.rename(one, "u-0")
+    assert not directory.offline
+    assert (tmp_path / "t-0").exists() and not (tmp_path / "u-0").exists()
+    disk.error = 0
+    one.append(make(1), NOW)
+    one.flush()
+    moves.rename(one, "u-0")
+    assert (tmp_path / "u-0").exists() and offsets(one.read(1)) == [1]
+
+
+def test_epochs_that_cannot_be_read_now_are_neither_told_nor_lost(short):
+    directory, disk = short
+    one = opened(directory)
+    for epoch in (1, 3):
+        one.become_leader(epoch)
+        one.append(make(1), NOW)
+    one.settle(NOW)
+    known = checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, leader=False, **known)
+    again.become_leader(5)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("leader-epoch-checkpoint")
+    assert again.end_for_epoch(1) == (1, 2) and again.epoch_of(0) == -1
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    assert [again.end_for_epoch(epoch) for epoch in (1, 3, 5)] == [(1, 1), (3, 2), (5, 2)]
+    assert again.epoch_of(0) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT], ids=["ENOSPC", "EDQUOT"])
+def test_a_truncation_that_cannot_be_synced_takes_the_directory_offline(short, code):
+    directory, disk = short
+    one = opened(directory)
+    for _ in range(2):
+        one.append(make(1), NOW)
+    disk.error, disk.wanted, disk.syncs = code, lambda path: False, True
+    with pytest.raises(log.StorageError):
+        one.truncate(1)
+    assert directory.offline and directory.failure[0] == code
+
+
+@pytest.mark.parametrize("what", ["time", "read"])
+def test_a_look_into_an_index_that_cannot_be_opened_now_is_refused(short, what):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
+    for number in range(8):
+        one.append(make(1, size=1_500, now=NOW + number), NOW)
+    one.flush()
+    calls = {"time": lambda: one.offset_for_time(NOW + 1)[0],
+             "read": lambda: offsets(one.read(1))[0]}
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    with pytest.raises(log.Shortage):
+        calls[what]()
+    assert disk.refused and not directory.offline
+    disk.error = 0
+    assert calls[what]() == 1
+
+
+def test_a_log_that_is_refused_its_flush_leaves_the_others_theirs(short):
+    directory, disk = short
+    logs = [opened(directory, "t", partition) for partition in range(3)]
+    for one in logs:
+        one.append(make(1), NOW)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.startswith("t-1")
+    with pytest.raises(log.Shortage):
+        directory.flush()
+    assert [one.flushed_offset for one in logs] == [1, 0, 1]
 
 
 def _until(done, wait_s=30):
