@@ -1,7 +1,11 @@
 """Client quotas through the handlers: changed, shown, in force for what changes topics."""
 
+import asyncio
+import threading
+
 import pytest
 
+from pylog.api import quotas as quotas_api
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
@@ -84,6 +88,30 @@ def test_host_names_of_addresses_are_resolved():
             done = await _set(broker, {"ip": name}, connection_creation_rate=7.0)
             assert done.error_code == error, name
     with_broker(scenario)
+
+
+def test_a_resolver_that_does_not_answer_holds_up_neither_addresses_nor_the_loops_threads(
+        monkeypatch):
+    answered, asked = threading.Event(), threading.Event()
+
+    def resolve(name, flags=0):
+        if flags:
+            return "10.0.0.1" if name == "10.0.0.1" else None
+        asked.set()
+        answered.wait(30)
+
+    monkeypatch.setattr(quotas_api, "_address", resolve)
+    monkeypatch.setattr(quotas_api, "_resolver", quotas_api._Resolver())
+    entries = [ALTER.EntryData(entity=[ALTER.EntityData(entity_type="ip", entity_name=name)])
+               for name in ("10.0.0.1", "slow.example", "slower.example")]
+
+    async def ask():
+        return await quotas_api._hosts(entries, seconds=0.05)
+
+    # asyncio.run() waits for the loop's own threads: it returns while the resolver still thinks.
+    assert asyncio.run(ask()) == {"10.0.0.1": "10.0.0.1"}
+    assert asked.is_set() and not answered.is_set()
+    answered.set()
 
 
 NEW = messages.CreateTopicsRequest
