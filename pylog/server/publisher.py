@@ -3,8 +3,9 @@
 Owns: the task that registers this broker again when its listeners changed.
 Called by: broker (run, stop); api (registered), which waits for what a request brought about.
 Invariants: (1) every delta of the tail passes through _apply(), in order, whoever wrote its
-  records; (2) an effect that fails is logged, and the others follow; (3) a topic's grants are void
-  before its logs close, and again after its logs changed, so that nobody is sent to old ones.
+  records; (2) an effect that fails is logged, and the others follow, those on other topics too; (3)
+  a topic's grants are void before its logs close, and again after its logs came or changed, so that
+  nobody is sent to old ones.
 Source: Kafka's BrokerMetadataPublisher.
 """
 
@@ -86,28 +87,26 @@ class Publisher:
         for topic in gone:
             self._grants.remove(topic.name)      # Keeps (3).
         await _in_thread(self._apply_logs, delta.after, gone, made, changed)
-        for topic in (*gone, *changed):
+        for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
-        for topic in gone:
-            self._groups.topic_deleted(topic.name)
+        _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
 
     def _apply_logs(self, image, gone, made, changed) -> None:
         """Closes, opens and changes the parts of partition logs. Blocks."""
         logs, node_id = self._logs, self._node_id
-        for topic in gone:
-            logs.delete(topic.name)
-        for topic in made:
-            logs.create(topic.name, topic.id, local_roles(topic, node_id),
-                        image.topic_config(topic.name))
-        for topic in changed:
-            logs.assume(topic.name, local_roles(topic, node_id))
+        _each(gone, lambda topic: logs.delete(topic.name))
+        _each(made, lambda topic: logs.create(
+            topic.name, topic.id, local_roles(topic, node_id), image.topic_config(topic.name)))
+        _each(changed, lambda topic: logs.assume(topic.name, local_roles(topic, node_id)))
 
     async def _apply_topic_configs(self, delta: Delta) -> None:
-        names = [name for kind, name in delta.configs if kind == RESOURCE_TOPIC
-                 and name in delta.before.topics and name in delta.after.topics
-                 and delta.before.topics[name].id == delta.after.topics[name].id]
-        for name in names:
-            await _in_thread(self._logs.configure, name, delta.after.topic_config(name))
+        after = delta.after
+        topics = [after.topics[name] for kind, name in delta.configs if kind == RESOURCE_TOPIC
+                  and name in delta.before.topics and name in after.topics
+                  and delta.before.topics[name].id == after.topics[name].id]
+        if topics:
+            await _in_thread(_each, topics, lambda topic: self._logs.configure(
+                topic.name, after.topic_config(topic.name)))
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:
@@ -126,6 +125,15 @@ def topic_changes(delta: Delta) -> tuple:
     made = [after[id_] for id_ in delta.topic_ids if id_ in after and id_ not in before]
     changed = [after[id_] for id_ in delta.topic_ids if id_ in after and id_ in before]
     return gone, made, changed
+
+
+def _each(topics, effect) -> None:
+    """One effect on each of the topics. Keeps (2)."""
+    for topic in topics:
+        try:
+            effect(topic)
+        except Exception:
+            log.exception("an effect of metadata failed", extra={"topic": topic.name})
 
 
 async def _in_thread(work, *args):

@@ -115,6 +115,34 @@ def test_an_effect_that_fails_is_told_and_the_others_follow(caplog):
     assert "an effect of metadata failed" in caplog.text
 
 
+def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():
+    broker = Broker()
+    asyncio.run(broker.follow(*topic_records("gone"), *topic_records("stays")))
+    create, delete, assume = broker.logs.create, broker.logs.delete, broker.logs.assume
+
+    def unless(bad, effect):
+        def run(name, *args):
+            if name == bad:
+                raise ValueError("no")
+            effect(name, *args)
+        return run
+
+    broker.logs.create, broker.logs.delete = unless("bad", create), unless("gone", delete)
+    asyncio.run(broker.follow(
+        messages.RemoveTopicRecord(topic_id=b"gone".ljust(16, b"-")),
+        *topic_records("bad"), *topic_records("good"), messages.PartitionChangeRecord(
+            partition_id=0, topic_id=b"stays".ljust(16, b"-"), isr=[1, 2])))
+    assert broker.logs.topics["good"][1] == [Role(True, 3, 1)]
+    assert broker.logs.topics["stays"][1] == [Role(True, 3, 2)]
+    # Whoever asked for a new topic before its logs were there is told anew.
+    assert {"gone", "good", "stays"} <= set(broker.followers.void)
+    broker.logs.assume = unless("good", assume)
+    asyncio.run(broker.follow(*(messages.PartitionChangeRecord(
+        partition_id=0, topic_id=name.encode().ljust(16, b"-"), isr=[1])
+        for name in ("good", "stays"))))
+    assert broker.logs.topics["stays"][1] == [Role(True, 3, 1)]
+
+
 def test_settings_of_another_broker_change_nothing_here():
     broker = Broker()
     asyncio.run(broker.follow(messages.ConfigRecord(
