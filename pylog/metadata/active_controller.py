@@ -4,7 +4,9 @@ Owns: the right to append, the order of decisions, this broker's block of produc
 Called by: metadata.service (take_office, register), api (everything else), on the event loop.
 Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) a
   record counts only after it is on disk; (3) a request is answered after its records have had their
-  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once.
+  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once;
+  (5) what is decided from the state of this broker too, its settings or its disks, is decided
+  after that state is the newest image's.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
@@ -13,7 +15,7 @@ import logging
 
 from pylog._native.log import LogError
 from pylog.metadata import branching, configs, controller, features, partitions, quotas, snapshots
-from pylog.metadata.image import Delta, Image, apply
+from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import StoreError
@@ -107,7 +109,7 @@ class ActiveController:
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
-                await self._tail.wait(self._image.offset)
+                await self._caught_up()
                 results = await _in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
@@ -121,6 +123,10 @@ class ActiveController:
             offset = self._image.offset
         await self._tail.wait(offset)
         return results + refused
+
+    async def _caught_up(self) -> None:
+        """Keeps (5). Under the lock: effects wait for no decision."""
+        await self._tail.wait(self._image.offset)
 
     async def _tried(self, records: list) -> LogError | None:
         """Commits; what it returns kept some of the records, or all, from the log."""
@@ -165,6 +171,8 @@ class ActiveController:
         Returns configs.Altered by resource, None for a logger.
         """
         async with self._deciding:
+            if any(one.resource_type == RESOURCE_BROKER for one in request.resources):
+                await self._caught_up()
             records, results = configs.alter(
                 self._image, request.resources, self._settings, self._node_id, incremental)
             if request.validate_only or not records:
@@ -195,6 +203,7 @@ class ActiveController:
     async def elect_leaders(self, election: int, topics) -> list:
         """Elects leaders; arguments and results as partitions.elect_leaders."""
         async with self._deciding:
+            await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
             records, results = partitions.elect_leaders(self._image, election, topics, lost)
             return await self._changed(records, results)
@@ -210,6 +219,7 @@ class ActiveController:
         """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
         async with self._deciding:
             # A topic that was made again meanwhile has nothing there.
+            await self._caught_up()
             records = partitions.leave_offline(self._image, self._node_id, [
                 partition for partition in offline if self._logs.is_offline(*partition)])
             try:
