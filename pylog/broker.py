@@ -24,6 +24,7 @@ from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
+from pylog.metadata.threads import in_thread
 from pylog.server.network import Network
 from pylog.server.publisher import Publisher
 from pylog.config.client_quotas import ClientQuotas
@@ -143,7 +144,8 @@ class Broker:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
-        for task in filter(None, (self._upkeep, self._recovery)):
+        tending = [task for task in (self._upkeep, self._recovery) if task is not None]
+        for task in tending:
             task.cancel()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
@@ -151,6 +153,8 @@ class Broker:
         await self.groups.stop()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
+        # What they are at on a thread, they finish.
+        await asyncio.gather(*tending, return_exceptions=True)
         await self.publisher.stop(self._publishing)
         self.stop()
 
@@ -184,14 +188,13 @@ class Broker:
                     log.exception("upkeep failed")
 
     async def _tend_logs(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.logs.upkeep, self.now_ms())
+        await in_thread(self.logs.upkeep, self.now_ms())
 
     async def _tell(self) -> None:
         self.network.tell(self.now_ms())
 
     async def _finish_moves(self) -> None:
-        for name in await asyncio.get_running_loop().run_in_executor(
-                None, self.logs.finish_moves):
+        for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
                 self.install(self.image.topics[name])
         self.logs.leave_moved()

@@ -19,6 +19,7 @@ from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import StoreError
+from pylog.metadata.threads import in_thread, whole
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -110,7 +111,7 @@ class ActiveController:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
                 await self._caught_up()
-                results = await _in_thread(self._prepare_branches, results, branches)
+                results = await in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
             failure = await self._tried(records)
@@ -119,7 +120,7 @@ class ActiveController:
                     result.topic_id in self._image.topics_by_id))
                 for result in results:
                     if result.error != ErrorCode.NONE:
-                        await _in_thread(self._logs.discard_branch, result.topic_id)
+                        await in_thread(self._logs.discard_branch, result.topic_id)
             offset = self._image.offset
         await self._tail.wait(offset)
         return results + refused
@@ -281,11 +282,15 @@ class ActiveController:
     async def _commit(self, records: list) -> int:
         """Makes records part of the log (2). Returns the offset to wait for."""
         for part in _parts(records):
-            self._tail.push(await _in_thread(self._appended, part))
+            # Whole: records that are in the log are in the tail, also when nobody waits any more.
+            await whole(self._append(part))
         if self._image.offset - max(
                 self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
-            await _in_thread(self._take_snapshot)
+            await in_thread(self._take_snapshot)
         return self._image.offset
+
+    async def _append(self, records: list) -> None:
+        self._tail.push(await in_thread(self._appended, records))
 
     def _appended(self, records: list) -> Delta:
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
@@ -301,11 +306,6 @@ class ActiveController:
             # The records that it is about are in the log: whoever decided them is answered.
             self._tried_offset = image.offset
             log.error("a snapshot could not be written", extra={"reason": str(error)})
-
-
-async def _in_thread(work, *args):
-    # Files are written there; the loop goes on answering.
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:

@@ -14,6 +14,7 @@ import logging
 
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 from pylog.metadata.service import local_roles
+from pylog.metadata.threads import in_thread
 
 log = logging.getLogger("pylog.publisher")
 
@@ -45,9 +46,10 @@ class Publisher:
 
     async def stop(self, task: asyncio.Task) -> None:
         """Ends run(), which is `task`: what is not in force yet the next start reads."""
-        for one in filter(None, (task, self._registering)):
+        tasks = [one for one in (task, self._registering) if one is not None]
+        for one in tasks:
             one.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def registered(self) -> None:
         """Returns once this broker's listeners, as they are now, are in force in the image."""
@@ -73,8 +75,8 @@ class Publisher:
                    for kind, name in delta.configs):
             return
         self._metadata.take_broker_configs(delta.after)
-        await _in_thread(self._logs.reconfigure)
-        addresses = await _in_thread(self._apply_settings)
+        await in_thread(self._logs.reconfigure)
+        addresses = await in_thread(self._apply_settings)
         if addresses is not None:
             # Not awaited: it is a decision, and those may wait for what is applied here.
             self._registering = asyncio.get_running_loop().create_task(
@@ -86,7 +88,7 @@ class Publisher:
         gone, made, changed = topic_changes(delta)
         for topic in gone:
             self._grants.remove(topic.name)      # Keeps (3).
-        await _in_thread(self._apply_logs, delta.after, gone, made, changed)
+        await in_thread(self._apply_logs, delta.after, gone, made, changed)
         for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
         _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
@@ -105,17 +107,17 @@ class Publisher:
                   and name in delta.before.topics and name in after.topics
                   and delta.before.topics[name].id == after.topics[name].id]
         if topics:
-            await _in_thread(_each, topics, lambda topic: self._logs.configure(
+            await in_thread(_each, topics, lambda topic: self._logs.configure(
                 topic.name, after.topic_config(topic.name)))
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:
-            hosts = await _in_thread(self._quotas.resolved, delta.after.client_quotas)
+            hosts = await in_thread(self._quotas.resolved, delta.after.client_quotas)
             self._quotas.take(delta.after.client_quotas, hosts)
 
     async def _keep_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:
-            await _in_thread(self._metadata.keep_image)
+            await in_thread(self._metadata.keep_image)
 
 
 def topic_changes(delta: Delta) -> tuple:
@@ -134,8 +136,3 @@ def _each(topics, effect) -> None:
             effect(topic)
         except Exception:
             log.exception("an effect of metadata failed", extra={"topic": topic.name})
-
-
-async def _in_thread(work, *args):
-    # Files are written there; the loop goes on answering.
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)

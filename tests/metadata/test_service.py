@@ -1,5 +1,6 @@
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -284,4 +285,30 @@ def test_a_brokers_setting_is_judged_by_the_settings_that_are_in_force_when_it_i
             active_controller.configs.alter = alter
         (newest, seen), = judged
         assert newest == seen
+    asyncio.run(run())
+
+
+def test_records_of_a_decision_that_is_called_off_are_followed_all_the_same():
+    async def run():
+        log = MemoryLog()
+        controller = await started(log)
+        begun, goes_on = threading.Event(), threading.Event()
+        append = log.append
+
+        def slow(*args):
+            begun.set()
+            assert goes_on.wait(30)
+            return append(*args)
+
+        log.append = slow
+        asking = asyncio.ensure_future(controller.create_topics(request("a")))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        goes_on.set()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert "a" in controller.tail.newest.topics
+        log.append = append
+        assert (await controller.create_topics(request("b")))[0].error == 0
+        assert folded(log) == controller.image
     asyncio.run(run())

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -141,6 +142,34 @@ def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():
         partition_id=0, topic_id=name.encode().ljust(16, b"-"), isr=[1])
         for name in ("good", "stays"))))
     assert broker.logs.topics["stays"][1] == [Role(True, 3, 1)]
+
+
+def test_a_stop_waits_for_the_effect_that_a_thread_is_at():
+    broker, begun, goes_on, done = Broker(), threading.Event(), threading.Event(), []
+
+    def slow(*args):
+        begun.set()
+        assert goes_on.wait(30)
+        done.append(args[0])
+
+    broker.logs.create = slow
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        publishing = loop.create_task(broker.publisher.run())
+        records = topic_records()
+        broker.tail.push(broker.tail.fold(MetadataBatch(len(records) - 1, 7, records)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        stopping = loop.create_task(broker.publisher.stop(publishing))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        goes_on.set()
+        await stopping
+        return list(done)
+
+    assert asyncio.run(run()) == ["t"]
 
 
 def test_settings_of_another_broker_change_nothing_here():
