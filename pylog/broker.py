@@ -71,6 +71,7 @@ class Broker:
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
+        self._left: list = []             # partitions of failed disks that still have a leader
         self.monitor = None
         self.broken = asyncio.Event()     # no disk is left to go on with
 
@@ -201,13 +202,14 @@ class Broker:
 
     async def _leave_failed_disks(self) -> None:
         """Partitions of a directory that failed have no leader; see `broken` for the last one."""
-        failed = self.logs.take_failed()
+        self._left += self.logs.take_failed()
         fatal = self.logs.disks.fatal()
         if fatal is not None and not self.broken.is_set():
             log.critical("brokerd stops: %s", fatal)
             self.broken.set()
-        elif failed:
-            await self.controller.leave_offline(failed)
+        elif self._left and await self.controller.leave_offline(self._left):
+            # Else it is tried again: nothing else would tell of them once more.
+            self._left = []
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""

@@ -216,8 +216,11 @@ class ActiveController:
                 self._image, request.topics, request.allow_replication_factor_change)
             return await self._changed(records, results)
 
-    async def leave_offline(self, offline) -> None:
-        """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
+    async def leave_offline(self, offline) -> bool:
+        """Lets go of partitions whose log directory failed: [(topic name, partition index)].
+
+        False when the log could not be written: to be asked again.
+        """
         async with self._deciding:
             # A topic that was made again meanwhile has nothing there.
             await self._caught_up()
@@ -227,8 +230,9 @@ class ActiveController:
                 offset = await self._commit(records)
             except LogError as error:
                 log.error("partitions stay without a disk", extra={"reason": str(error)})
-                return
+                return False
         await self._tail.wait(offset)
+        return True
 
     async def alter_client_quotas(self, request, hosts) -> list:
         """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""

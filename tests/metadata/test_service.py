@@ -312,3 +312,16 @@ def test_records_of_a_decision_that_is_called_off_are_followed_all_the_same():
         assert (await controller.create_topics(request("b")))[0].error == 0
         assert folded(log) == controller.image
     asyncio.run(run())
+
+
+def test_a_failed_disk_that_cannot_be_told_of_is_to_be_told_of_again():
+    async def run():
+        log = FullLog()
+        controller = await started(log)
+        assert (await controller.create_topics(request("a")))[0].error == 0
+        log.left = 0
+        assert not await controller.leave_offline([("a", 0)])
+        log.left = 1
+        assert await controller.leave_offline([("a", 0)])
+        assert controller.image.partition("a", 0).leader == -1
+    asyncio.run(run())
