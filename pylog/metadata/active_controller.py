@@ -97,6 +97,9 @@ class ActiveController:
                 await self._commit(self._registration(endpoints, directories))
             except LogError as error:
                 log.error("listeners cannot be registered", extra={"reason": str(error)})
+            except Exception:
+                # Nobody awaits the result.
+                log.exception("listeners cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest. Returns TopicResults.

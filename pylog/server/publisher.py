@@ -54,7 +54,8 @@ class Publisher:
     async def registered(self) -> None:
         """Returns once this broker's listeners, as they are now, are in force in the image."""
         if self._registering is not None:
-            await asyncio.shield(self._registering)
+            # Not its result: one registration that failed is no later request's affair.
+            await asyncio.wait([self._registering])
         tail = self._metadata.tail
         await tail.wait(tail.newest.offset)
 

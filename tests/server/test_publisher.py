@@ -172,6 +172,28 @@ def test_a_stop_waits_for_the_effect_that_a_thread_is_at():
     assert asyncio.run(run()) == ["t"]
 
 
+def test_a_registration_that_failed_is_no_later_requests_failure(caplog):
+    broker = Broker()
+
+    async def run():
+        controller = ActiveController(
+            MemoryLog(), broker.tail, broker.logs, broker.settings, random.Random(1), 1)
+        # An epoch that is nobody's: the append is a Conflict.
+        broker.publisher._registering = asyncio.ensure_future(
+            controller.register_again(ENDPOINTS, DIRECTORIES))
+        await broker.publisher.registered()
+
+        async def breaks():
+            raise ValueError("no")
+
+        broker.publisher._registering = asyncio.ensure_future(breaks())
+        for _ in range(2):
+            await broker.publisher.registered()
+
+    asyncio.run(run())
+    assert "listeners cannot be registered" in caplog.text
+
+
 def test_settings_of_another_broker_change_nothing_here():
     broker = Broker()
     asyncio.run(broker.follow(messages.ConfigRecord(
