@@ -291,7 +291,8 @@ class ActiveController:
         for part in _parts(records):
             # Whole: records that are in the log are in the tail, also when nobody waits any more.
             await whole(self._append(part))
-        if self._image.offset - max(
+        # Amid a transaction the image lacks records that the snapshot would stand for.
+        if not self._tail.in_transaction and self._image.offset - max(
                 self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
             await in_thread(self._take_snapshot)
         return self._image.offset

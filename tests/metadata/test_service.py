@@ -325,3 +325,20 @@ def test_a_failed_disk_that_cannot_be_told_of_is_to_be_told_of_again():
         assert await controller.leave_offline([("a", 0)])
         assert controller.image.partition("a", 0).leader == -1
     asyncio.run(run())
+
+
+def test_no_snapshot_is_taken_amid_a_transaction(monkeypatch):
+    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 1)
+
+    async def run():
+        log = MemoryLog()
+        controller = await started(log)
+        taken = []
+        log.snapshot = lambda records, offset, epoch: taken.append(offset)
+        tail = controller.tail
+        for records, count in (([messages.BeginTransactionRecord(name="many")], 0),
+                               ([messages.NoOpRecord()], 0),
+                               ([messages.EndTransactionRecord()], 1)):
+            await controller.controller._commit(records)
+            assert len(taken) == count, tail.newest.offset
+    asyncio.run(run())
