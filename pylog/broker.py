@@ -24,6 +24,7 @@ from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
+from pylog.metadata.threads import in_thread
 from pylog.server.network import Network
 from pylog.server.publisher import Publisher
 from pylog.config.client_quotas import ClientQuotas
@@ -70,6 +71,7 @@ class Broker:
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
+        self._left: list = []             # partitions of failed disks that still have a leader
         self.monitor = None
         self.broken = asyncio.Event()     # no disk is left to go on with
 
@@ -143,7 +145,8 @@ class Broker:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
-        for task in filter(None, (self._upkeep, self._recovery)):
+        tending = [task for task in (self._upkeep, self._recovery) if task is not None]
+        for task in tending:
             task.cancel()
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
@@ -151,6 +154,8 @@ class Broker:
         await self.groups.stop()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
+        # What they are at on a thread, they finish.
+        await asyncio.gather(*tending, return_exceptions=True)
         await self.publisher.stop(self._publishing)
         self.stop()
 
@@ -184,27 +189,27 @@ class Broker:
                     log.exception("upkeep failed")
 
     async def _tend_logs(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.logs.upkeep, self.now_ms())
+        await in_thread(self.logs.upkeep, self.now_ms())
 
     async def _tell(self) -> None:
         self.network.tell(self.now_ms())
 
     async def _finish_moves(self) -> None:
-        for name in await asyncio.get_running_loop().run_in_executor(
-                None, self.logs.finish_moves):
+        for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
                 self.install(self.image.topics[name])
         self.logs.leave_moved()
 
     async def _leave_failed_disks(self) -> None:
         """Partitions of a directory that failed have no leader; see `broken` for the last one."""
-        failed = self.logs.take_failed()
+        self._left += self.logs.take_failed()
         fatal = self.logs.disks.fatal()
         if fatal is not None and not self.broken.is_set():
             log.critical("brokerd stops: %s", fatal)
             self.broken.set()
-        elif failed:
-            await self.controller.leave_offline(failed)
+        elif self._left and await self.controller.leave_offline(self._left):
+            # Else it is tried again: nothing else would tell of them once more.
+            self._left = []
 
     def stop(self) -> None:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""

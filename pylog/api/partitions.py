@@ -25,7 +25,7 @@ async def create_partitions(broker, context, request):
         context.principal, context.client_id, context.api_version >= STRICT_QUOTA_VERSION)
     results = await broker.controller.create_partitions(request, mutations)
     if mutations is not None:
-        context.throttle_ms = mutations.throttle_ms()
+        context.throttle_ms = max(context.throttle_ms, mutations.throttle_ms())
     return messages.CreatePartitionsResponse(results=[
         new(name=name, error_code=outcome.error, error_message=outcome.message)
         for name, outcome in results])

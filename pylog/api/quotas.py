@@ -1,15 +1,19 @@
 """Client quotas over the wire: DescribeClientQuotas (48), AlterClientQuotas (49).
 
-Owns: nothing.
+Owns: the thread that asks the resolver.
 Called by: dispatch through api.HANDLERS.
 Invariants: (1) one result per entity of the request; (2) when a result says that a quota was
-  changed, its record is on disk and the next request of a client is counted by it.
+  changed, its record is on disk and the next request of a client is counted by it; (3) a resolver
+  that does not answer holds up one request for RESOLVE_SECONDS, no other thread's work, no stop.
 Source: KIP-546; answers as Kafka 4.3's.
 """
 
 import asyncio
 import itertools
 import socket
+import threading
+from concurrent.futures import Future
+from queue import SimpleQueue
 
 from pylog.config import client_quotas as quotas
 from pylog.metadata.refusal import Refusal
@@ -20,6 +24,7 @@ EXACT, DEFAULT, SPECIFIED = range(3)
 KINDS = (quotas.USER, quotas.CLIENT_ID, quotas.IP)
 HOST_CHARACTERS_MAX = 253
 PART_ENTITIES = 500
+RESOLVE_SECONDS = 5.0    # For all names of a request.
 
 
 def describe_client_quotas(broker, context, request):
@@ -87,20 +92,62 @@ async def alter_client_quotas(broker, context, request):
         for result in results])
 
 
-async def _hosts(entries) -> dict:
+async def _hosts(entries, seconds: float = RESOLVE_SECONDS) -> dict:
     """Name -> address, of ip entities that have one; a resolver may take its time."""
     names = {part.entity_name for entry in entries for part in entry.entity
-             if part.entity_type == quotas.IP and part.entity_name}
+             if part.entity_type == quotas.IP and part.entity_name
+             and len(part.entity_name) <= HOST_CHARACTERS_MAX}
     found = {}
-    for name in names:
-        if len(name) > HOST_CHARACTERS_MAX:
-            continue
-        try:
-            rows = await asyncio.get_running_loop().getaddrinfo(name, None)
-        except (socket.gaierror, UnicodeError, ValueError):
-            continue
-        found[name] = rows[0][4][0]
+    try:
+        async with asyncio.timeout(seconds):
+            for name in sorted(names):
+                address = _literal(name) or await asyncio.wrap_future(_resolver.ask(name))
+                if address is not None:
+                    found[name] = address
+    except TimeoutError:
+        # Keeps (3): the names that are left are refused as others without an address.
+        pass
     return found
+
+
+def _literal(name: str) -> str | None:
+    """The address that a name is by itself: nobody is asked, nobody is waited for."""
+    return _address(name, socket.AI_NUMERICHOST)
+
+
+def _address(name: str, flags: int = 0) -> str | None:
+    try:
+        return socket.getaddrinfo(name, None, flags=flags)[0][4][0]
+    except (OSError, UnicodeError, ValueError):
+        return None
+
+
+class _Resolver:
+    """Asks on a thread of its own, which is a daemon: a process ends without its answer. Keeps (3).
+    """
+
+    def __init__(self):
+        self._asked = SimpleQueue()
+        self._thread = None
+
+    def ask(self, name: str) -> Future:
+        """The future of a name's address, None when it has none. On the event loop."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._answer, name="resolver", daemon=True)
+            self._thread.start()
+        answer = Future()
+        self._asked.put((name, answer))
+        return answer
+
+    def _answer(self) -> None:
+        while True:
+            name, answer = self._asked.get()
+            # Whoever asked may have given up.
+            if answer.set_running_or_notify_cancel():
+                answer.set_result(_address(name))
+
+
+_resolver = _Resolver()
 
 
 def _bad(message: str) -> Refusal:

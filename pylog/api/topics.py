@@ -33,7 +33,7 @@ async def create_topics(broker, context, request):
         context.principal, context.client_id, context.api_version >= CREATE_STRICT_QUOTA_VERSION)
     results = await broker.controller.create_topics(request, mutations=mutations)
     if mutations is not None:
-        context.throttle_ms = mutations.throttle_ms()
+        context.throttle_ms = max(context.throttle_ms, mutations.throttle_ms())
     entries = []
     for result in results:
         if result.error != ErrorCode.NONE:
@@ -101,7 +101,7 @@ async def delete_topics(broker, context, request):
         context.principal, context.client_id, context.api_version >= DELETE_STRICT_QUOTA_VERSION)
     results = await broker.controller.delete_topics(wanted, mutations)
     if mutations is not None:
-        context.throttle_ms = mutations.throttle_ms()
+        context.throttle_ms = max(context.throttle_ms, mutations.throttle_ms())
     entries = []
     for result in results:
         entries.append(new(

@@ -139,7 +139,7 @@ class ClientQuotas:
                                    * settings["controller.quota.window.size.seconds"])
         self.clock_ns = clock_ns
         self._resolve = resolve
-        self._hosts: dict[str, str] = {}
+        self._hosts: dict[str, str | None] = {}
         self._quotas: dict = {}
         self._tokens: dict[tuple, Tokens] = {}
         self.timed = False       # some client's time on the threads is limited
@@ -149,8 +149,8 @@ class ClientQuotas:
         return self.clock_ns() // NS_PER_MS
 
     def take(self, quotas: dict, hosts=()) -> None:
-        """Puts an image's quotas in force (3). hosts: {name: the text of its address}, of those
-        that need not be resolved."""
+        """Puts an image's quotas in force (3). hosts: {name: the text of its address or None}, of
+        those that need not be resolved."""
         self._quotas = quotas
         self._hosts.update(hosts)
         kinds = {kind for parts, values in quotas.items() if parts[0][0] != IP for kind in values}
@@ -160,11 +160,11 @@ class ClientQuotas:
         self.native.set_addresses(*self._addresses())
 
     def resolved(self, quotas: dict) -> dict:
-        """{host: the text of its address} of an image's quotas, for take(). Waits for the
-        resolver."""
+        """{host: the text of its address, None without one} of all that an image's quotas name:
+        take() asks for none of them. Waits for the resolver."""
         names = [parts[0][1] for parts in quotas if parts[0][0] == IP and parts[0][1] is not None]
-        found = {name: self._hosts.get(name) or self._resolve(name) for name in names}
-        return {name: address for name, address in found.items() if address is not None}
+        # A name without an address may have got one since.
+        return {name: self._hosts.get(name) or self._resolve(name) for name in names}
 
     def _addresses(self) -> tuple[dict, float]:
         """(connections per second by address, those of every other address)."""
@@ -177,7 +177,7 @@ class ClientQuotas:
                 others = rate
                 continue
             host = parts[0][1]
-            hosts[host] = self._hosts.get(host) or self._resolve(host)
+            hosts[host] = self._hosts[host] if host in self._hosts else self._resolve(host)
             if hosts[host] is not None:
                 limits[packed(hosts[host])] = rate
         self._hosts = hosts

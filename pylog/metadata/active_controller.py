@@ -4,7 +4,9 @@ Owns: the right to append, the order of decisions, this broker's block of produc
 Called by: metadata.service (take_office, register), api (everything else), on the event loop.
 Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) a
   record counts only after it is on disk; (3) a request is answered after its records have had their
-  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once.
+  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once;
+  (5) what is decided from the state of this broker too, its settings or its disks, is decided
+  after that state is the newest image's.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
@@ -13,10 +15,11 @@ import logging
 
 from pylog._native.log import LogError
 from pylog.metadata import branching, configs, controller, features, partitions, quotas, snapshots
-from pylog.metadata.image import Delta, Image, apply
+from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import StoreError
+from pylog.metadata.threads import in_thread, whole
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -94,6 +97,9 @@ class ActiveController:
                 await self._commit(self._registration(endpoints, directories))
             except LogError as error:
                 log.error("listeners cannot be registered", extra={"reason": str(error)})
+            except Exception:
+                # Nobody awaits the result.
+                log.exception("listeners cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest. Returns TopicResults.
@@ -107,8 +113,8 @@ class ActiveController:
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
-                await self._tail.wait(self._image.offset)
-                results = await _in_thread(self._prepare_branches, results, branches)
+                await self._caught_up()
+                results = await in_thread(self._prepare_branches, results, branches)
                 records = branching.without(
                     records, [result for result in results if result.error != ErrorCode.NONE])
             failure = await self._tried(records)
@@ -117,10 +123,14 @@ class ActiveController:
                     result.topic_id in self._image.topics_by_id))
                 for result in results:
                     if result.error != ErrorCode.NONE:
-                        await _in_thread(self._logs.discard_branch, result.topic_id)
+                        await in_thread(self._logs.discard_branch, result.topic_id)
             offset = self._image.offset
         await self._tail.wait(offset)
         return results + refused
+
+    async def _caught_up(self) -> None:
+        """Keeps (5). Under the lock: effects wait for no decision."""
+        await self._tail.wait(self._image.offset)
 
     async def _tried(self, records: list) -> LogError | None:
         """Commits; what it returns kept some of the records, or all, from the log."""
@@ -165,6 +175,8 @@ class ActiveController:
         Returns configs.Altered by resource, None for a logger.
         """
         async with self._deciding:
+            if any(one.resource_type == RESOURCE_BROKER for one in request.resources):
+                await self._caught_up()
             records, results = configs.alter(
                 self._image, request.resources, self._settings, self._node_id, incremental)
             if request.validate_only or not records:
@@ -195,6 +207,7 @@ class ActiveController:
     async def elect_leaders(self, election: int, topics) -> list:
         """Elects leaders; arguments and results as partitions.elect_leaders."""
         async with self._deciding:
+            await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
             records, results = partitions.elect_leaders(self._image, election, topics, lost)
             return await self._changed(records, results)
@@ -206,18 +219,23 @@ class ActiveController:
                 self._image, request.topics, request.allow_replication_factor_change)
             return await self._changed(records, results)
 
-    async def leave_offline(self, offline) -> None:
-        """Lets go of partitions whose log directory failed: [(topic name, partition index)]."""
+    async def leave_offline(self, offline) -> bool:
+        """Lets go of partitions whose log directory failed: [(topic name, partition index)].
+
+        False when the log could not be written: to be asked again.
+        """
         async with self._deciding:
             # A topic that was made again meanwhile has nothing there.
+            await self._caught_up()
             records = partitions.leave_offline(self._image, self._node_id, [
                 partition for partition in offline if self._logs.is_offline(*partition)])
             try:
                 offset = await self._commit(records)
             except LogError as error:
                 log.error("partitions stay without a disk", extra={"reason": str(error)})
-                return
+                return False
         await self._tail.wait(offset)
+        return True
 
     async def alter_client_quotas(self, request, hosts) -> list:
         """Decides an AlterClientQuotasRequest; hosts and results as quotas.alter."""
@@ -271,11 +289,16 @@ class ActiveController:
     async def _commit(self, records: list) -> int:
         """Makes records part of the log (2). Returns the offset to wait for."""
         for part in _parts(records):
-            self._tail.push(await _in_thread(self._appended, part))
-        if self._image.offset - max(
+            # Whole: records that are in the log are in the tail, also when nobody waits any more.
+            await whole(self._append(part))
+        # Amid a transaction the image lacks records that the snapshot would stand for.
+        if not self._tail.in_transaction and self._image.offset - max(
                 self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
-            await _in_thread(self._take_snapshot)
+            await in_thread(self._take_snapshot)
         return self._image.offset
+
+    async def _append(self, records: list) -> None:
+        self._tail.push(await in_thread(self._appended, records))
 
     def _appended(self, records: list) -> Delta:
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
@@ -291,11 +314,6 @@ class ActiveController:
             # The records that it is about are in the log: whoever decided them is answered.
             self._tried_offset = image.offset
             log.error("a snapshot could not be written", extra={"reason": str(error)})
-
-
-async def _in_thread(work, *args):
-    # Files are written there; the loop goes on answering.
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:

@@ -165,7 +165,8 @@ class MetadataService:
     @property
     def is_image_due(self) -> bool:
         """Whether a start after a crash would read more records than it should."""
-        return self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES
+        # An image amid a transaction lacks records that a start behind it would not read.
+        return not self.tail.published_in_transaction and self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES
 
     def keep_image(self) -> None:
         """Stores the published image. Blocks."""

@@ -6,7 +6,7 @@ Called by: metadata.service and metadata.active_controller (push), server.publis
 Invariants: (1) deltas leave in the order of the log, each once; (2) `published` is an image that
   was `newest` before, and never goes back; (3) wait(offset) returns after every effect of the
   records up to `offset`, whoever wrote them; (4) records between a begin and an end count at the
-  end, also when they come in different reads (KIP-868).
+  end, also when they come in different reads (KIP-868); (5) what cannot be followed changes nothing.
 Source: KIP-500 (brokers follow a metadata log), Kafka's MetadataLoader and MetadataPublisher.
 """
 
@@ -19,12 +19,15 @@ from pylog.metadata.image import Delta, Image, advance
 
 
 class Tail:
-    """newest: the image of all records that are committed. published: the one in force here."""
+    """newest: the image of all records that are committed. published: the one in force here.
+    published_in_transaction: that one lacks the records of a transaction that has begun."""
 
     def __init__(self, image: Image):
         self.newest = image
         self.published = image
         self._held = None          # Records of an open transaction (4).
+        self._amid = set()         # Offsets of images amid one that are not published yet.
+        self.published_in_transaction = False
         self._deltas: deque = deque()
         self._applied = image.offset
         self._waiters: list = []   # A heap of (offset, number, future).
@@ -42,13 +45,18 @@ class Tail:
         On any thread, one at a time. Raises MetadataError.
         """
         assert batch.last_offset > self.newest.offset, (batch.last_offset, self.newest.offset)
-        return advance(self.newest, self._ended(batch.records), batch.last_offset, batch.epoch)
+        records, held = self._ended(batch.records)
+        delta = advance(self.newest, records, batch.last_offset, batch.epoch)
+        self._held = held          # Keeps (5).
+        return delta
 
     def push(self, delta: Delta) -> None:
         """The delta's records are committed; its effects follow (1)."""
         assert delta.before is self.newest, (delta.before.offset, self.newest.offset)
         self.newest = delta.after
         self._deltas.append(delta)
+        if self.in_transaction:
+            self._amid.add(delta.after.offset)
         if self._grown is not None and not self._grown.done():
             self._grown.set_result(None)
 
@@ -62,26 +70,28 @@ class Tail:
     def begin(self) -> None:
         """A start has put everything into force that the records say up to now."""
         self._deltas.clear()
+        self._amid.clear()
         self.published = self.newest
+        self.published_in_transaction = self.in_transaction
         self.applied(self.newest.offset)
 
-    def _ended(self, records) -> list:
-        """The records that count now. Keeps (4)."""
+    def _ended(self, records) -> tuple:
+        """(the records that count now, those of a transaction that is open then). Keeps (4)."""
         if self._held is None and not any(type(one).__name__ in _FRAMES for one in records):
-            return records
-        ended = []
+            return records, None
+        ended, held = [], None if self._held is None else list(self._held)
         for record in records:
             kind = type(record).__name__
             if kind == "BeginTransactionRecord":
-                self._held = []
+                held = []
             elif kind == "EndTransactionRecord":
-                ended += self._held or ()
-                self._held = None
+                ended += held or ()
+                held = None
             elif kind == "AbortTransactionRecord":
-                self._held = None
+                held = None
             else:
-                (ended if self._held is None else self._held).append(record)
-        return ended
+                (ended if held is None else held).append(record)
+        return ended, held
 
     # ---- the publisher's side -------------------------------------------------------------------
 
@@ -99,6 +109,8 @@ class Tail:
         # Keeps (2).
         assert delta.before is self.published, (delta.before.offset, self.published.offset)
         self.published = delta.after
+        self.published_in_transaction = delta.after.offset in self._amid
+        self._amid.discard(delta.after.offset)
         return delta
 
     def applied(self, offset: int) -> None:

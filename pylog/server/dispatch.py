@@ -8,7 +8,8 @@ Invariants: (1) every request event is answered, once, or its connection is clos
   a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
   to do besides; (5) a lasting answer is given only while the image is the one it was made from;
   (6) what a request names twice is answered once, a long request or answer is worked on in slices,
-  and no answer grows beyond control.response.bytes.max.
+  and no answer grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or
+  another decision, holds up no long ones of another kind: groups', Metadata, the rest.
 Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
   KIP-219 (quotas).
 """
@@ -40,8 +41,9 @@ ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
 LASTING = frozenset((api.METADATA,))
 LASTING_BODY_BYTES_MAX = 4096
 LASTING_BYTES_MAX = 8 << 20
-LONG_MAX = 2                     # Long requests in hand; two, since one may wait for a disk.
-LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn.
+LONG_MAX = 2                     # Long requests in hand, of each kind (7).
+LONG_SLICE_NS = SLICE_NS // 3    # Each kind may have one in a turn of the loop (4).
+LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn, of each kind.
 DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
 UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
 
@@ -113,7 +115,9 @@ class Dispatcher:
         self._quotas = broker.quotas
         self._elements_max = broker.settings["control.request.elements.max"]
         self._answer_bytes_max = broker.settings["control.response.bytes.max"]
-        self._turns = Turns(broker.quotas.clock_ns, SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
+        self._groups_turns, self._metadata_turns, self._other_turns = (
+            Turns(broker.quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
+            for _ in range(3))
         self._tasks: set[asyncio.Task] = set()
         self._lasting = Lasting()
         self._making: dict = {}          # Lasting answers that take long: (image, who waits too).
@@ -293,27 +297,34 @@ class Dispatcher:
     def _answer(self, context: Context) -> Answer:
         return Answer(context.api_key, context.api_version, self._answer_bytes_max)
 
+    def _turns_of(self, api_key: int) -> Turns:
+        # Keeps (7): a place is held for as long as its handler waits.
+        if api_key in PROMPT:
+            return self._groups_turns
+        return self._metadata_turns if api_key == api.METADATA else self._other_turns
+
     async def _long(self, context: Context, body: bytes):
         """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
+        turns = self._turns_of(context.api_key)
         handle = self._handlers[context.api_key]
         row = ELEMENTS[context.api_key]
-        async with self._turns.room(len(body)):
-            await self._turns.next()
+        async with turns.room(len(body)):
+            await turns.next()
             pieces = self._pieces(context, body)
-            if pieces is None or not await self._surveyed(pieces, body):
+            if pieces is None or not await self._surveyed(turns, pieces, body):
                 return await self._answered(
                     context, handle(self._broker, context, self._decode(context, body, row)))
             answer = self._answer(context)
             while (request := pieces.next(row.piece)) is not None:
-                await self._add(answer, handle(self._broker, context, request))
-                await self._turns.slice()
+                await self._add(turns, answer, handle(self._broker, context, request))
+                await turns.slice()
             return answer.finished()
 
-    async def _surveyed(self, pieces, body: bytes) -> bool:
+    async def _surveyed(self, turns: Turns, pieces, body: bytes) -> bool:
         if len(body) <= UNSURVEYED_BYTES_MAX:
             return pieces.survey()
         found = await asyncio.get_running_loop().run_in_executor(None, pieces.survey)
-        await self._turns.next()
+        await turns.next()
         return found
 
     async def _answered(self, context: Context, found):
@@ -322,21 +333,21 @@ class Dispatcher:
             return await found if asyncio.iscoroutine(found) or isinstance(found, Pending) \
                 else found
         answer = self._answer(context)
-        await self._add(answer, found)
+        await self._add(self._turns_of(context.api_key), answer, found)
         return answer.finished()
 
-    async def _add(self, answer: Answer, found) -> None:
+    async def _add(self, turns: Turns, answer: Answer, found) -> None:
         """Adds what a handler gave, all of its parts; they may pause with None."""
         if isinstance(found, types.GeneratorType):
             for part in found:
                 if part is not None:
                     answer.add(part)
-                await self._turns.slice()
+                await turns.slice()
         elif isinstance(found, types.AsyncGeneratorType):
             async for part in found:
                 if part is not None:
                     answer.add(part)
-                await self._turns.slice()
+                await turns.slice()
         else:
             answer.add(await found if asyncio.iscoroutine(found) or isinstance(found, Pending)
                        else found)
@@ -353,13 +364,14 @@ class Dispatcher:
         return self._rest(context, [first, second], parts)
 
     async def _rest(self, context: Context, begun: list, parts):
-        async with self._turns.room(0):
+        turns = self._turns_of(context.api_key)
+        async with turns.room(0):
             answer = self._answer(context)
             for part in begun:
                 if part is not None:
                     answer.add(part)
-            await self._turns.next()
-            await self._add(answer, parts)
+            await turns.next()
+            await self._add(turns, answer, parts)
             return answer.finished()
 
     async def _finish(self, token, context, correlation_id, coroutine) -> bytes | None:

@@ -3,7 +3,8 @@
 Owns: the reactors.
 Called by: broker, on the event loop before the start and on one worker thread at a time after it.
 Invariants: (1) a listener's number is given once, so that a connection that outlives its listener
-  keeps its name; (2) a listener that stays the same is not touched by a change of others.
+  keeps its name; (2) a listener that stays the same is not touched by a change of others; (3) the
+  resolver is asked only for limits of hosts that changed.
 Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 """
 
@@ -34,6 +35,7 @@ class Network:
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
         self._running = False
+        self._limits_by_host, self._limits_by_address = {}, {}
         self._crowded, self._told_ms = (0, 0), -TOLD_MS
 
     @property
@@ -124,12 +126,15 @@ class Network:
                               extra={"listener": repr(listener), "reason": error.strerror})
 
     def _set_limits(self) -> None:
-        addresses = {}
-        for host, count in self._settings.connection_limits.items():
-            for address in _addresses(host):
-                addresses[address] = count
+        if self._settings.connection_limits != self._limits_by_host:
+            # Keeps (3): any other setting is in force at once, whatever the resolver does.
+            self._limits_by_host = dict(self._settings.connection_limits)
+            self._limits_by_address = {
+                address: count for host, count in self._limits_by_host.items()
+                for address in _addresses(host)}
         self.reactors.set_limits(
-            self._settings["max.connections"], self._settings["max.connections.per.ip"], addresses,
+            self._settings["max.connections"], self._settings["max.connections.per.ip"],
+            self._limits_by_address,
             *limits.connections(len(self._settings.log_dirs)))
 
     def tell(self, now_ms: int) -> None:

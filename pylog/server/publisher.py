@@ -3,8 +3,9 @@
 Owns: the task that registers this broker again when its listeners changed.
 Called by: broker (run, stop); api (registered), which waits for what a request brought about.
 Invariants: (1) every delta of the tail passes through _apply(), in order, whoever wrote its
-  records; (2) an effect that fails is logged, and the others follow; (3) a topic's grants are void
-  before its logs close, and again after its logs changed, so that nobody is sent to old ones.
+  records; (2) an effect that fails is logged, and the others follow, those on other topics too; (3)
+  a topic's grants are void before its logs close, and again after its logs came or changed, so that
+  nobody is sent to old ones.
 Source: Kafka's BrokerMetadataPublisher.
 """
 
@@ -13,6 +14,7 @@ import logging
 
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Delta
 from pylog.metadata.service import local_roles
+from pylog.metadata.threads import in_thread
 
 log = logging.getLogger("pylog.publisher")
 
@@ -44,14 +46,16 @@ class Publisher:
 
     async def stop(self, task: asyncio.Task) -> None:
         """Ends run(), which is `task`: what is not in force yet the next start reads."""
-        for one in filter(None, (task, self._registering)):
+        tasks = [one for one in (task, self._registering) if one is not None]
+        for one in tasks:
             one.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def registered(self) -> None:
         """Returns once this broker's listeners, as they are now, are in force in the image."""
         if self._registering is not None:
-            await asyncio.shield(self._registering)
+            # Not its result: one registration that failed is no later request's affair.
+            await asyncio.wait([self._registering])
         tail = self._metadata.tail
         await tail.wait(tail.newest.offset)
 
@@ -72,8 +76,8 @@ class Publisher:
                    for kind, name in delta.configs):
             return
         self._metadata.take_broker_configs(delta.after)
-        await _in_thread(self._logs.reconfigure)
-        addresses = await _in_thread(self._apply_settings)
+        await in_thread(self._logs.reconfigure)
+        addresses = await in_thread(self._apply_settings)
         if addresses is not None:
             # Not awaited: it is a decision, and those may wait for what is applied here.
             self._registering = asyncio.get_running_loop().create_task(
@@ -85,38 +89,36 @@ class Publisher:
         gone, made, changed = topic_changes(delta)
         for topic in gone:
             self._grants.remove(topic.name)      # Keeps (3).
-        await _in_thread(self._apply_logs, delta.after, gone, made, changed)
-        for topic in (*gone, *changed):
+        await in_thread(self._apply_logs, delta.after, gone, made, changed)
+        for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
-        for topic in gone:
-            self._groups.topic_deleted(topic.name)
+        _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
 
     def _apply_logs(self, image, gone, made, changed) -> None:
         """Closes, opens and changes the parts of partition logs. Blocks."""
         logs, node_id = self._logs, self._node_id
-        for topic in gone:
-            logs.delete(topic.name)
-        for topic in made:
-            logs.create(topic.name, topic.id, local_roles(topic, node_id),
-                        image.topic_config(topic.name))
-        for topic in changed:
-            logs.assume(topic.name, local_roles(topic, node_id))
+        _each(gone, lambda topic: logs.delete(topic.name))
+        _each(made, lambda topic: logs.create(
+            topic.name, topic.id, local_roles(topic, node_id), image.topic_config(topic.name)))
+        _each(changed, lambda topic: logs.assume(topic.name, local_roles(topic, node_id)))
 
     async def _apply_topic_configs(self, delta: Delta) -> None:
-        names = [name for kind, name in delta.configs if kind == RESOURCE_TOPIC
-                 and name in delta.before.topics and name in delta.after.topics
-                 and delta.before.topics[name].id == delta.after.topics[name].id]
-        for name in names:
-            await _in_thread(self._logs.configure, name, delta.after.topic_config(name))
+        after = delta.after
+        topics = [after.topics[name] for kind, name in delta.configs if kind == RESOURCE_TOPIC
+                  and name in delta.before.topics and name in after.topics
+                  and delta.before.topics[name].id == after.topics[name].id]
+        if topics:
+            await in_thread(_each, topics, lambda topic: self._logs.configure(
+                topic.name, after.topic_config(topic.name)))
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:
-            hosts = await _in_thread(self._quotas.resolved, delta.after.client_quotas)
+            hosts = await in_thread(self._quotas.resolved, delta.after.client_quotas)
             self._quotas.take(delta.after.client_quotas, hosts)
 
     async def _keep_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:
-            await _in_thread(self._metadata.keep_image)
+            await in_thread(self._metadata.keep_image)
 
 
 def topic_changes(delta: Delta) -> tuple:
@@ -128,6 +130,10 @@ def topic_changes(delta: Delta) -> tuple:
     return gone, made, changed
 
 
-async def _in_thread(work, *args):
-    # Files are written there; the loop goes on answering.
-    return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+def _each(topics, effect) -> None:
+    """One effect on each of the topics. Keeps (2)."""
+    for topic in topics:
+        try:
+            effect(topic)
+        except Exception:
+            log.exception("an effect of metadata failed", extra={"topic": topic.name})

@@ -63,7 +63,7 @@ class Broker:
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
         context = SimpleNamespace(
             api_version=version, client_id="c", listener=0, local_host="dialled.example",
-            local_port=1234, peer_host="p", principal=0, created=0, **fields)
+            local_port=1234, peer_host="p", principal=0, created=0, throttle_ms=0, **fields)
         answer = api.HANDLERS[key](self, context, request)
         answer = await answered(key, version, answer)
         return codec.decode_response(key, version, codec.encode_response(key, version, answer))

@@ -1,7 +1,12 @@
 """Client quotas through the handlers: changed, shown, in force for what changes topics."""
 
+import asyncio
+import threading
+from types import SimpleNamespace
+
 import pytest
 
+from pylog.api import HANDLERS, quotas as quotas_api
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
@@ -86,6 +91,30 @@ def test_host_names_of_addresses_are_resolved():
     with_broker(scenario)
 
 
+def test_a_resolver_that_does_not_answer_holds_up_neither_addresses_nor_the_loops_threads(
+        monkeypatch):
+    answered, asked = threading.Event(), threading.Event()
+
+    def resolve(name, flags=0):
+        if flags:
+            return "10.0.0.1" if name == "10.0.0.1" else None
+        asked.set()
+        answered.wait(30)
+
+    monkeypatch.setattr(quotas_api, "_address", resolve)
+    monkeypatch.setattr(quotas_api, "_resolver", quotas_api._Resolver())
+    entries = [ALTER.EntryData(entity=[ALTER.EntityData(entity_type="ip", entity_name=name)])
+               for name in ("10.0.0.1", "slow.example", "slower.example")]
+
+    async def ask():
+        return await quotas_api._hosts(entries, seconds=0.05)
+
+    # asyncio.run() waits for the loop's own threads: it returns while the resolver still thinks.
+    assert asyncio.run(ask()) == {"10.0.0.1": "10.0.0.1"}
+    assert asked.is_set() and not answered.is_set()
+    answered.set()
+
+
 NEW = messages.CreateTopicsRequest
 
 
@@ -139,4 +168,17 @@ def test_a_topic_that_the_quota_does_not_allow_yet_is_unknown_to_metadata():
                 allow_auto_topic_creation=True, topics=[ask.MetadataRequestTopic(name=name)]))
             codes.append(answer.topics[0].error_code)
         assert codes == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    with_broker(scenario)
+
+
+def test_of_a_request_in_pieces_the_longest_wait_is_told():
+    async def scenario(broker):
+        await _set(broker, {"client-id": "c"}, controller_mutation_rate=1.0)
+        context = SimpleNamespace(api_version=5, client_id="c", principal=0, throttle_ms=0)
+        handle = HANDLERS[api.CREATE_TOPICS]
+        await handle(broker, context, creation(("a", 30)))
+        longest = context.throttle_ms
+        broker.clock_ns += 5_000_000_000
+        await handle(broker, context, creation(("a", 30)))     # It exists: nothing is charged.
+        assert longest > 0 and context.throttle_ms == longest
     with_broker(scenario)

@@ -87,6 +87,7 @@ def test_a_topic_is_deleted_by_id():
 def test_forbidden_deletion_has_its_own_error_since_version_3(version, error):
     async def scenario(broker):
         await broker.ask(api.CREATE_TOPICS, 7, creation("t"))
+        broker.followers.void.clear()
         answer = await broker.ask(api.DELETE_TOPICS, version,
                                   DELETE(timeout_ms=1000, topic_names=["t"]))
         assert answer.responses[0].error_code == error

@@ -338,3 +338,15 @@ def test_names_are_resolved_once():
         quotas.take(kept, {"there": "2001:db8::1"})
     assert asked.count("here") == 1 and "there" not in asked
     assert quotas.native.connection(HERE, 0) > 0 and quotas.native.connection(THERE, 0) > 0
+
+
+def test_names_without_an_address_are_asked_for_where_waiting_is_allowed_only():
+    asked = []
+    quotas = ClientQuotas(Settings({}), Clock(), asked.append)
+    kept = {entity({IP: "nowhere"}.items()): {CONNECTION_CREATION_RATE: 1.0}}
+    hosts = quotas.resolved(kept)
+    assert hosts == {"nowhere": None} and asked == ["nowhere"]
+    quotas.take(kept, hosts)
+    assert asked == ["nowhere"]
+    quotas.resolved(kept)             # It may have an address by now.
+    assert asked == ["nowhere"] * 2

@@ -338,7 +338,7 @@ def test_a_failure_of_the_old_topics_disk_is_none_of_the_new_ones(tmp_path):
     """It was told of before the topic was deleted and made again."""
     node = Node(tmp_path)
     node.create("a")
-    node.decide(node.service.controller.leave_offline([("a", 0)]))
+    assert node.decide(node.service.controller.leave_offline([("a", 0)]))
     assert node.image.partition("a", 0).leader == node.node_id
     node.stop()
 

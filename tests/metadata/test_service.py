@@ -1,5 +1,6 @@
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -225,4 +226,119 @@ def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeyp
         for name in "abcdef":
             assert (await controller.create_topics(request(name)))[0].error == 0
         assert set(controller.logs.topics) == set("abcdef")
+    asyncio.run(run())
+
+
+def test_what_depends_on_the_brokers_own_state_is_decided_once_that_follows():
+    """The topic whose disk failed is deleted and made again while the publisher is behind."""
+    async def run():
+        controller = await started(MemoryLog())
+        assert (await controller.create_topics(request("a")))[0].error == 0
+        deciding, tail = controller.controller, controller.tail
+        failed = {("a", 0)}
+        controller.logs.is_offline = lambda *partition: partition in failed
+        create = controller.logs.create
+
+        def create_anew(*args):
+            failed.clear()
+            create(*args)
+
+        controller.logs.create = create_anew
+        # Committed by somebody who does not wait; the publisher has not had a turn yet.
+        await deciding._commit([messages.RemoveTopicRecord(topic_id=tail.newest.topics["a"].id)])
+        again = [messages.TopicRecord(name="a", topic_id=b"n" * 16), messages.PartitionRecord(
+            partition_id=0, topic_id=b"n" * 16, replicas=[1], isr=[1], leader=1, leader_epoch=0,
+            partition_epoch=0, removing_replicas=[], adding_replicas=[], directories=[bytes(16)])]
+        tail.push(deciding._appended(again))
+        await controller.leave_offline([("a", 0)])
+        assert controller.image.partition("a", 0).leader == 1
+    asyncio.run(run())
+
+
+def test_a_brokers_setting_is_judged_by_the_settings_that_are_in_force_when_it_is_decided():
+    async def run():
+        controller = await started(MemoryLog())
+        in_force = []
+        tail, publishing = controller.tail, controller.tail.applied
+
+        def applied(offset):
+            in_force.append(offset)
+            publishing(offset)
+
+        tail.applied = applied
+        judged = []
+        alter = active_controller.configs.alter
+
+        def watched(image, *args):
+            judged.append((image.offset, in_force[-1] if in_force else None))
+            return alter(image, *args)
+
+        active_controller.configs.alter = watched
+        try:
+            tail.push(controller.controller._appended([messages.ConfigRecord(
+                resource_type=4, resource_name="", name="num.partitions", value="5")]))
+            new = messages.IncrementalAlterConfigsRequest
+            await controller.alter_configs(new(resources=[new.AlterConfigsResource(
+                resource_type=4, resource_name="", configs=[new.AlterableConfig(
+                    name="num.partitions", config_operation=0, value="6")])]), True)
+        finally:
+            active_controller.configs.alter = alter
+        (newest, seen), = judged
+        assert newest == seen
+    asyncio.run(run())
+
+
+def test_records_of_a_decision_that_is_called_off_are_followed_all_the_same():
+    async def run():
+        log = MemoryLog()
+        controller = await started(log)
+        begun, goes_on = threading.Event(), threading.Event()
+        append = log.append
+
+        def slow(*args):
+            begun.set()
+            assert goes_on.wait(30)
+            return append(*args)
+
+        log.append = slow
+        asking = asyncio.ensure_future(controller.create_topics(request("a")))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        goes_on.set()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert "a" in controller.tail.newest.topics
+        log.append = append
+        assert (await controller.create_topics(request("b")))[0].error == 0
+        assert folded(log) == controller.image
+    asyncio.run(run())
+
+
+def test_a_failed_disk_that_cannot_be_told_of_is_to_be_told_of_again():
+    async def run():
+        log = FullLog()
+        controller = await started(log)
+        assert (await controller.create_topics(request("a")))[0].error == 0
+        log.left = 0
+        assert not await controller.leave_offline([("a", 0)])
+        log.left = 1
+        assert await controller.leave_offline([("a", 0)])
+        assert controller.image.partition("a", 0).leader == -1
+    asyncio.run(run())
+
+
+def test_no_snapshot_is_taken_amid_a_transaction(monkeypatch):
+    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 1)
+
+    async def run():
+        log = MemoryLog()
+        controller = await started(log)
+        taken = []
+        log.snapshot = lambda records, offset, epoch: taken.append(offset)
+        tail = controller.tail
+        for records, count in (([messages.BeginTransactionRecord(name="many")], 0),
+                               ([messages.NoOpRecord()], 0),
+                               ([messages.EndTransactionRecord()], 1)):
+            await controller.controller._commit(records)
+            assert len(taken) == count, tail.newest.offset
     asyncio.run(run())

@@ -119,3 +119,25 @@ def test_a_batch_that_the_image_holds_already_is_a_bug():
     follow(tail, topic("a"))
     with pytest.raises(AssertionError):
         tail.fold(MetadataBatch(0, 1, [topic("b")]))
+
+
+def test_a_record_that_contradicts_the_image_leaves_a_transaction_as_it_was():
+    tail = Tail(Image())
+    follow(tail, topic("a"))
+    follow(tail, BEGIN, topic("b"))
+    for bad in ([topic("a"), END], [ABORT, topic("a")]):
+        with pytest.raises(MetadataError):
+            tail.fold(MetadataBatch(tail.newest.offset + 2, 1, [*bad]))
+        assert tail.in_transaction
+    follow(tail, END)
+    assert list(tail.newest.topics) == ["a", "b"]
+
+
+def test_an_image_that_is_in_force_amid_a_transaction_says_so():
+    tail = Tail(Image())
+    for records in ([topic("a")], [BEGIN, topic("b")], [topic("c")], [END]):
+        follow(tail, *records)
+    amid = []
+    while tail.take() is not None:
+        amid.append(tail.published_in_transaction)
+    assert amid == [False, True, True, False] and not tail.in_transaction

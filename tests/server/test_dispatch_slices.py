@@ -172,3 +172,46 @@ def test_whoever_asks_the_same_while_a_lasting_answer_is_made_gets_that_one():
         frame = reactors.replies[token][0]
         assert codec.decode_response_header(3, 4, frame[4:])[0] == token
         assert len(codec.decode_response(3, 4, frame, 8).topics) == 50
+
+
+def test_long_requests_that_wait_hold_up_no_long_ones_of_groups_and_no_metadata():
+    """Two changes of quotas whose names nobody resolves fill all the places of their kind."""
+    ends = asyncio.Event()
+
+    async def waits(broker, context, request):
+        await ends.wait()
+        return messages.AlterClientQuotasResponse()
+
+    async def commits(broker, context, request):
+        return messages.OffsetCommitResponse()
+
+    alter = messages.AlterClientQuotasRequest
+    many = codec.encode_request(49, 1, alter(entries=[
+        alter.EntryData(entity=[alter.EntityData(entity_type="ip", entity_name=f"h{number}")],
+                        ops=[alter.OpData(key="k", value=1.0)])
+        for number in range(5000)]))
+    commit = messages.OffsetCommitRequest
+    offsets = codec.encode_request(8, 2, commit(group_id="g", topics=[
+        commit.OffsetCommitRequestTopic(name=f"topic-{number}", partitions=[
+            commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)])
+        for number in range(5000)]))
+    metadata = messages.MetadataRequest
+    names = codec.encode_request(3, 4, metadata(topics=[
+        metadata.MetadataRequestTopic(name=f"topic-{number}") for number in range(5000)]))
+    reactors = Reactors(_request(1, 49, 1, many), _request(2, 49, 1, many),
+                        _request(3, 8, 2, offsets), _request(4, 3, 4, names))
+
+    async def scenario():
+        dispatcher = _dispatcher(
+            reactors, _49=waits, _8=commits,
+            _3=lambda broker, context, request: messages.MetadataResponse())
+        dispatcher.drain()
+        async with asyncio.timeout(30):
+            while len(reactors.replies) < 2:
+                await asyncio.sleep(0.001)
+            assert sorted(reactors.replies) == [3, 4]
+            ends.set()
+            while len(reactors.replies) < 4:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())

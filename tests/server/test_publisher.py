@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -113,6 +114,84 @@ def test_an_effect_that_fails_is_told_and_the_others_follow(caplog):
         resource_type=RESOURCE_BROKER, resource_name="", name="num.partitions", value="5")))
     assert broker.settings["num.partitions"] == 5
     assert "an effect of metadata failed" in caplog.text
+
+
+def test_a_topic_whose_effect_fails_takes_no_other_topics_with_it():
+    broker = Broker()
+    asyncio.run(broker.follow(*topic_records("gone"), *topic_records("stays")))
+    create, delete, assume = broker.logs.create, broker.logs.delete, broker.logs.assume
+
+    def unless(bad, effect):
+        def run(name, *args):
+            if name == bad:
+                raise ValueError("no")
+            effect(name, *args)
+        return run
+
+    broker.logs.create, broker.logs.delete = unless("bad", create), unless("gone", delete)
+    asyncio.run(broker.follow(
+        messages.RemoveTopicRecord(topic_id=b"gone".ljust(16, b"-")),
+        *topic_records("bad"), *topic_records("good"), messages.PartitionChangeRecord(
+            partition_id=0, topic_id=b"stays".ljust(16, b"-"), isr=[1, 2])))
+    assert broker.logs.topics["good"][1] == [Role(True, 3, 1)]
+    assert broker.logs.topics["stays"][1] == [Role(True, 3, 2)]
+    # Whoever asked for a new topic before its logs were there is told anew.
+    assert {"gone", "good", "stays"} <= set(broker.followers.void)
+    broker.logs.assume = unless("good", assume)
+    asyncio.run(broker.follow(*(messages.PartitionChangeRecord(
+        partition_id=0, topic_id=name.encode().ljust(16, b"-"), isr=[1])
+        for name in ("good", "stays"))))
+    assert broker.logs.topics["stays"][1] == [Role(True, 3, 1)]
+
+
+def test_a_stop_waits_for_the_effect_that_a_thread_is_at():
+    broker, begun, goes_on, done = Broker(), threading.Event(), threading.Event(), []
+
+    def slow(*args):
+        begun.set()
+        assert goes_on.wait(30)
+        done.append(args[0])
+
+    broker.logs.create = slow
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        publishing = loop.create_task(broker.publisher.run())
+        records = topic_records()
+        broker.tail.push(broker.tail.fold(MetadataBatch(len(records) - 1, 7, records)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        stopping = loop.create_task(broker.publisher.stop(publishing))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        goes_on.set()
+        await stopping
+        return list(done)
+
+    assert asyncio.run(run()) == ["t"]
+
+
+def test_a_registration_that_failed_is_no_later_requests_failure(caplog):
+    broker = Broker()
+
+    async def run():
+        controller = ActiveController(
+            MemoryLog(), broker.tail, broker.logs, broker.settings, random.Random(1), 1)
+        # An epoch that is nobody's: the append is a Conflict.
+        broker.publisher._registering = asyncio.ensure_future(
+            controller.register_again(ENDPOINTS, DIRECTORIES))
+        await broker.publisher.registered()
+
+        async def breaks():
+            raise ValueError("no")
+
+        broker.publisher._registering = asyncio.ensure_future(breaks())
+        for _ in range(2):
+            await broker.publisher.registered()
+
+    asyncio.run(run())
+    assert "listeners cannot be registered" in caplog.text
 
 
 def test_settings_of_another_broker_change_nothing_here():

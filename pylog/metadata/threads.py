@@ -1,0 +1,25 @@
+"""Work that blocks, beside the event loop: begun there, and over before whoever awaits it goes on.
+
+Owns: nothing.
+Called by: metadata.active_controller, server.publisher, broker.
+Invariants: (1) work that was begun is over when its caller goes on, also when that is cancelled:
+  nobody closes what a thread still writes to.
+Source: none.
+"""
+
+import asyncio
+
+
+async def in_thread(work, *args):
+    """What `work` returns. Files are written there; the loop goes on answering."""
+    return await whole(asyncio.get_running_loop().run_in_executor(None, work, *args))
+
+
+async def whole(awaitable):
+    """The result; a cancellation comes after the end, not amid it. Keeps (1)."""
+    going = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(going)
+    except asyncio.CancelledError:
+        await asyncio.wait([going])
+        raise

@@ -1,0 +1,32 @@
+"""What listens, as the settings in force want it: here, whom the resolver is asked for."""
+
+from types import SimpleNamespace
+
+from pylog.config import Settings
+from pylog.server import network as network_of
+from pylog.server.network import Network
+
+
+class _Reactors:
+    threads = 1
+
+    def set_limits(self, most, most_of_one, addresses, *_):
+        self.limits = most, addresses
+
+
+def test_a_change_of_another_setting_asks_no_resolver(monkeypatch):
+    asked, reactors = [], _Reactors()
+    monkeypatch.setattr(network_of, "_reactors", lambda *_: reactors)
+    monkeypatch.setattr(network_of, "_addresses", lambda host: asked.append(host) or [host])
+    settings = Settings({"listeners": "PLAINTEXT://:0",
+                         "max.connections.per.ip.overrides": "slow.example:3"})
+    network = Network(settings, *[SimpleNamespace()] * 3)
+    network._open[0] = settings.listeners[0], settings.listeners[0].port
+    network.apply()
+    settings.set_dynamic({"max.connections": "7"}, {})
+    network.apply()
+    assert asked == ["slow.example"] and reactors.limits == (7, {"slow.example": 3})
+    settings.set_dynamic({"max.connections.per.ip.overrides": "other.example:4"}, {})
+    network.apply()
+    assert asked == ["slow.example", "other.example"]
+    assert reactors.limits[1] == {"other.example": 4}
