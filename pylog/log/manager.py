@@ -364,10 +364,11 @@ class LogManager:
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         self._wait_ready(name)
-        for index in range(len(self._topics[name][1])):
-            # One that is about to be finished is, before the name goes.
-            self.moves.cancel(name, index)
-        topic_id, logs, _ = self._topics.pop(name)
+        # What is about to be moved or opened is, before the name goes.
+        with self.moves.lock:
+            for index in range(len(self._topics[name][1])):
+                self.moves.cancel(name, index)
+            topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
             self._offline.discard((name, index))
@@ -377,7 +378,7 @@ class LogManager:
             if one is not None:
                 self.checkpointer.forget((topic_id, index))
                 self._timed.discard(one)
-                place = self._place_of.pop(one, 0)
+                place = self._place_of.get(one, 0)
                 self.disks.loads[place] -= 1
                 held.append((place, index))
                 try:
@@ -387,6 +388,9 @@ class LogManager:
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
         self._hints.forget_topic(name, held)
+        for one in logs:
+            # Not before: a checkpoint that is being written would take it for the first's.
+            self._place_of.pop(one, None)
 
     def _wait_ready(self, name: str) -> None:
         if self._recovery is not None:
@@ -434,12 +438,19 @@ class LogManager:
         return self._place_of.get(self.get(name, index), 0)
 
     def move_start(self, name: str, index: int, offset: int) -> int:
-        """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
-        one = self._topics[name][1][index]
-        start = one.move_start(offset, self._now_ms())
-        # After a crash the records must not come back.
-        self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
-        return start
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError, and
+        KeyError when the topic goes meanwhile."""
+        # A move that were finished now would undo it.
+        with self.moves.lock:
+            one = self._topics[name][1][index]
+            start = one.move_start(offset, self._now_ms())
+            with self._hints.lock:
+                # A row that came after the deletion would be taken for the next topic's.
+                if self.get(name, index) is not one:
+                    raise KeyError(name)
+                # After a crash the records must not come back.
+                self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
+            return start
 
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""

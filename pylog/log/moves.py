@@ -55,7 +55,7 @@ class Moves:
     def __init__(self, now_ms):
         self._now_ms = now_ms
         self._moves: dict[tuple, Move] = {}
-        self._lock = threading.Lock()     # Keeps (2).
+        self.lock = threading.RLock()     # Keeps (2); who holds it sees no move finished.
         self._stopping = threading.Event()
         self._thread = None
 
@@ -66,7 +66,7 @@ class Moves:
         return self._moves.get((topic, partition))
 
     def begin(self, move: Move) -> None:
-        with self._lock:
+        with self.lock:
             self._moves[move.topic, move.partition] = move
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
@@ -74,13 +74,13 @@ class Moves:
 
     def cancel(self, topic: str, partition: int) -> None:
         """Keeps (1)."""
-        with self._lock:
+        with self.lock:
             self._give_up(self._moves.get((topic, partition)))
 
     def finish_ready(self, finish_one) -> list[Move]:
         """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
         on. Nobody cancels one meanwhile. Returns those for which it said True."""
-        with self._lock:
+        with self.lock:
             ready = [move for move in self._moves.values() if move.ready]
             for move in ready:
                 del self._moves[move.topic, move.partition]
@@ -94,7 +94,7 @@ class Moves:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
+        with self.lock:
             for move in self.all():
                 self._give_up(move)
 
@@ -102,7 +102,7 @@ class Moves:
         while not self._stopping.is_set() and self._moves:
             moved = 0
             for move in self.all():
-                with self._lock:
+                with self.lock:
                     if move in self._moves.values():
                         moved += self._step(move)
             if moved < STEP_BYTES:

@@ -374,3 +374,34 @@ def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
     assert [row[0] for row in batch.records(data)][-1] == 9
     assert node.logs.get("a", 0).start_offset == 4
     node.stop()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path, place):
+    """The next topic of the name would begin there after a crash."""
+    paths = [tmp_path / "one", tmp_path / "two"]
+    node = Node(f"{paths[0]},{paths[1]}")
+    node.create("a")
+    if node.logs.place("a", 0) != place:
+        node.logs.move("a", 0, place)
+        moved(node, "a", place)
+    append(node, "a", records=20)
+    one, is_asked = node.logs.get("a", 0), []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(one, name)
+
+        def move_start(self, offset, now_ms):
+            start = one.move_start(offset, now_ms)
+            is_asked.append(True)
+            node.logs._topics["a"][1][0] = one
+            node.logs.delete("a")
+            return start
+
+    node.logs._topics["a"][1][0] = Slow()
+    with pytest.raises(KeyError):
+        node.logs.move_start("a", 0, 10)
+    node.logs.upkeep(node.now_ms())
+    assert is_asked and all(("a", 0) not in rows(path) for path in paths)
+    node.crash()

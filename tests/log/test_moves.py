@@ -5,6 +5,7 @@ import re
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -333,3 +334,26 @@ def test_a_deletion_waits_for_a_move_that_is_being_finished(node, paths, monkeyp
     assert node.logs.get("t", 0) is None
     for path in paths:
         assert not (path / "t-0").exists()
+
+
+def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch):
+    for number in range(20):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    wait_until_ready(node)
+    deleting = []
+
+    hand_over = moves.moves.hand_over
+
+    def handed_over(source, target, now_ms):
+        # The start that the copy gets is known by now.
+        deleting.append(threading.Thread(target=node.logs.move_start, args=("t", 0, 7)))
+        deleting[0].start()
+        deleting[0].join(0.3)
+        return hand_over(source, target, now_ms)
+
+    monkeypatch.setattr(moves, "moves", SimpleNamespace(
+        hand_over=handed_over, rename=moves.moves.rename, copy=moves.moves.copy))
+    assert node.logs.finish_moves() == ["t"]
+    deleting[0].join(10)
+    assert node.logs.get("t", 0).start_offset == 7
