@@ -148,15 +148,10 @@ class LogManager:
             # Its topic was deleted; another may have the name.
             self.moves.give_up(move)
             return False
-        try:
-            if move.damaged_bytes:
-                self._keep_damage()
-            self._hints.keep_start(move.place, (name, index), move.source, one)
-            finish(move, self._now_ms())
-        except LogError as error:
-            log.error("a replica could not be moved", extra={
-                "topic": name, "partition": index, "reason": str(error)})
-            return False
+        if move.damaged_bytes:
+            self._keep_damage()
+        self._hints.keep_start(move.place, (name, index), move.source, one)
+        finish(move, self._now_ms())
         topic_id, _, overrides = self._topics[name]
         before = self._place_of.pop(move.source, 0)
         self._hints.forget([(before, (name, index))])

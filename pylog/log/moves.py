@@ -79,12 +79,22 @@ class Moves:
 
     def finish_ready(self, finish_one) -> list[Move]:
         """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
-        on. Nobody cancels one meanwhile. Returns those for which it said True."""
+        on, but for one with which it fails, which is tried again while its source leads. Nobody
+        cancels one meanwhile. Returns those for which it said True."""
+        done = []
         with self.lock:
-            ready = [move for move in self._moves.values() if move.ready]
-            for move in ready:
+            for move in [move for move in self._moves.values() if move.ready]:
                 del self._moves[move.topic, move.partition]
-            return [move for move in ready if finish_one(move)]
+                try:
+                    if finish_one(move):
+                        done.append(move)
+                except Exception as error:
+                    log.error("a replica could not be moved", extra={
+                        "topic": move.topic, "partition": move.partition, "reason": str(error)},
+                        exc_info=None if isinstance(error, LogError) else error)
+                    if move.source.is_leader and not move.target.log_dir.offline:
+                        self.begin(move)
+        return done
 
     def give_up(self, move: Move) -> None:
         """Removes the copy of a move that finish_one has, and that is not begun."""
@@ -141,6 +151,15 @@ def directory_name(topic: str, partition: int | str, kind: str) -> str:
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 
 
+def _take_back(move: Move) -> None:
+    """The source has its name again: the rename may have failed after it took place, and a start
+    would remove what leads on under the other name."""
+    try:
+        moves.rename(move.source, f"{move.topic}-{move.partition}")
+    except LogError as error:
+        log.error("a directory could not be renamed", extra={"reason": str(error)})
+
+
 def finish(move: Move, now_ms: int) -> None:
     """Makes the copy the partition. Raises LogError: the old one leads on.
 
@@ -158,6 +177,7 @@ def finish(move: Move, now_ms: int) -> None:
     try:
         moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
+        _take_back(move)
         move.source.become_leader(*leadership)
         raise
     moves.rename(move.target, f"{move.topic}-{move.partition}")
