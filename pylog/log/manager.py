@@ -39,7 +39,7 @@ class LogManager:
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
-        self._topics = {}        # name -> (topic id, [Log or None], overrides); lists are filled in place
+        self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None

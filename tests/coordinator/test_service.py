@@ -349,3 +349,17 @@ def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node)
             await node.until(lambda: node.shard(0)[1] == 0)
             assert node.committed(0) == 7
     on_node(scenario)
+
+
+def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
+    async def scenario(node):
+        found, waiting = node.shard(0)[0], Pending(lambda code: code)
+
+        def step():
+            found.groups.replies.append((waiting, 0))
+            raise RuntimeError("planted")
+
+        node.groups._step(found, step)
+        async with asyncio.timeout(20):
+            assert await waiting == 16
+    on_node(scenario)
