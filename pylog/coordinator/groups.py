@@ -72,6 +72,7 @@ class Groups:
         self.changed = set()
         self.gone = set()            # Dropped here, perhaps still kept elsewhere.
         self.events = dict.fromkeys(EVENTS, 0)   # Counted, for whoever watches.
+        self.is_loading = True       # Until loaded().
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
@@ -143,6 +144,7 @@ class Groups:
 
     def loaded(self) -> None:
         """After the last record of a start: members have a session's time to show up again."""
+        self.is_loading = False
         for group in list(self.groups.values()):
             for member in group.members.values():
                 self._expect(group, member)

@@ -252,9 +252,14 @@ class GroupCoordinator:
         kept, settings = Kept(self._state, self._topic_id, index), self._broker.settings
 
         def machine():
+            def find(group_id: str):
+                group = kept.find(group_id)
+                # What a load takes out gets its records at its end: amid the replay they would
+                # come behind commits that are in the log already.
+                return group if made.is_loading else self._cold(made, group)
+
             made = groups.Groups(
-                self._limits, self._clock, lambda: str(uuid.uuid4()),
-                lambda group_id: self._cold(made, kept.find(group_id)), kept.names)
+                self._limits, self._clock, lambda: str(uuid.uuid4()), find, kept.names)
             return made
 
         journal = store.Journal(

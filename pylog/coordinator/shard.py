@@ -64,7 +64,8 @@ class Shard:
     def unload(self) -> None:
         """Answers who waits for others, and forgets what the log does not hold. Keeps (2)."""
         self.ready = False
-        for token in self.groups.open_tokens():
+        # A step that failed leaves answers that nobody sends.
+        for token in [*self.groups.open_tokens(), *(token for token, _ in self.groups.replies)]:
             token.refuse(ErrorCode.NOT_COORDINATOR)
         self.groups = self.empty_machine()
 

@@ -113,9 +113,10 @@ class Journal:
 
     def _refuse_held(self) -> None:
         """The disk takes too long: a client that asks again is told when it is done."""
-        self._late = None
+        # What comes from now on does not wait as long as the disk hangs, either.
+        self._late = self._loop.call_later(self._late_s, self._refuse_held)
         held, self._held = self._held, []
-        _refuse(held, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        _refuse(held + self._take(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
         """The slot was told of: the flush is done, or the log is lost."""

@@ -85,8 +85,9 @@ class Cleaner:
             gone = [key for key in self._clean_until if key[0] == topic]
             for key in gone:
                 del self._clean_until[key]
-            for number, _ in self._disks.usable() if gone else ():
-                self._store(number)
+            for number, path in self._disks.usable() if gone else ():
+                if not self._store(number):
+                    _unlink(path)
             for key in [key for key in self._short_until if key[0] == topic]:
                 del self._short_until[key]
             self._failed = {key for key in self._failed if key[0] != topic}
@@ -266,16 +267,28 @@ class Cleaner:
                 found[key] = max(offset, found.get(key, 0))
         return found
 
-    def _store(self, place: int) -> None:
+    def _store(self, place: int) -> bool:
         here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
             files.write_offsets(os.path.join(self._disks.paths[place], CHECKPOINT), rows)
+            return True
         except OSError as error:
             self._disks.fail(place, error)
             # The next start takes more for dirty than there is.
             log.error("the cleaner's checkpoint could not be written",
                       extra={"reason": error.strerror})
+            return False
+
+
+def _unlink(path: str) -> None:
+    """Without the file all is dirty at the next start: that takes no room, and is never wrong."""
+    try:
+        os.unlink(os.path.join(path, CHECKPOINT))
+        files.sync_directory(path)
+    except OSError as error:
+        log.error("the cleaner's checkpoint could not be removed",
+                  extra={"reason": error.strerror})
 
 
 def _clean_below(path: str) -> dict:

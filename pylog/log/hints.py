@@ -66,6 +66,11 @@ class Hints:
         with self.lock:
             self._unread[number, key] = checkpoint
 
+    def set_read(self, number: int, key: tuple) -> None:
+        """It has a Log now, which tells of it."""
+        with self.lock:
+            self._unread.pop((number, key), None)
+
     def unread(self, number: int) -> list:
         """[(topic, partition, Checkpoint)] of a directory's logs that could not be opened."""
         with self.lock:

@@ -39,7 +39,7 @@ class LogManager:
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
-        self._topics = {}        # name -> (topic id, [Log or None], overrides)
+        self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
         self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
@@ -52,7 +52,7 @@ class LogManager:
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
         self._recovery = None    # recovery.Recovery, after an unclean stop
-        self._lists_lock = threading.Lock()   # A list of Logs is replaced while threads fill it in.
+        self._lists_lock = threading.Lock()   # An entry of _topics is changed with it held.
         self._moved = []         # Logs of before, which some may still read
         self._branches = {}      # topic id -> what prepare_branch() made, until create()
         self.cleaner = Cleaner(settings, now_ms, self.disks, self._compacted)
@@ -148,29 +148,19 @@ class LogManager:
             # Its topic was deleted; another may have the name.
             self.moves.give_up(move)
             return False
-        try:
-            if move.damaged_bytes:
-                self._keep_damage()
-            self._hints.keep_start(move.place, (name, index), move.source, one)
-            finish(move, self._now_ms())
-        except LogError as error:
-            log.error("a replica could not be moved", extra={
-                "topic": name, "partition": index, "reason": str(error)})
-            return False
-        topic_id, _, overrides = self._topics[name]
-        before = self._place_of.pop(move.source, 0)
-        self._hints.forget([(before, (name, index))])
+        if move.damaged_bytes:
+            self._keep_damage()
+        self._hints.keep_start(move.place, (name, index), move.source, one)
+        finish(move, self._now_ms())
+        before = self._place_of.get(move.source, 0)
         self.disks.loads[before] -= 1
         self.disks.loads[move.place] += 1
         self._place_of[one] = move.place
         self._timed.discard(move.source)
-        # Settings may have changed since the move began.
-        config = self._config(overrides)
-        one.set_config(config)
-        self._watch(one, config)
-        with self._lists_lock:
-            logs = self._topics[name][1]
-            self._topics[name] = (topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
+        self._list(name, index, one, None)
+        # After that, so that no checkpoint being written tells of it there again.
+        self._hints.forget([(before, (name, index))])
+        self._place_of.pop(move.source, None)
         self._moved.append(move.source)
         return True
 
@@ -201,10 +191,8 @@ class LogManager:
                     checkpoint, told.get(place, {}).get((name, index)))
             if place is None:
                 place = self.disks.least_loaded()
-            one = self._opened(place, name, topic_id, index, role, config, checkpoint, trusted)
-            if one is not None:
-                self._list(name, index, one, config)
-            elif checkpoint is not partitions.NOTHING_KNOWN:
+            if not self._open(place, name, topic_id, index, role, config, checkpoint, trusted) \
+                    and checkpoint is not partitions.NOTHING_KNOWN:
                 self._hints.set_unread(place, (name, index), checkpoint)
 
         unclean = []
@@ -226,11 +214,11 @@ class LogManager:
         """Puts an opened Log where the others find it; its topic's settings may have changed."""
         with self._lists_lock:
             _, logs, overrides = self._topics[name]
-            logs[index] = one
-        newest = self._config(overrides)
-        if newest is not config:
-            one.set_config(newest)
+            newest = self._config(overrides)
+            if newest is not config:
+                one.set_config(newest)
             self._watch(one, newest)
+            logs[index] = one
 
     @property
     def recovering(self) -> int:
@@ -348,26 +336,31 @@ class LogManager:
         that cannot be opened is offline until the next start.
         """
         config = self._config(overrides)
-        logs = [None] * len(roles)
         branch = self._branches.pop(topic_id, None)
+        # First, so that it can be deleted whatever becomes of the rest.
+        self._topics[name] = topic_id, [None] * len(roles), overrides
         if branch is not None:
             self._hints.keep_branch(name, branch)
-            branches.publish(name, branch)
+            try:
+                branches.publish(name, branch)
+            except OSError as error:
+                log.error("a branch could not be published: the next start does", extra={
+                    "topic": name, "reason": error.strerror or str(error)})
+                return
         for index, role in enumerate(roles):
             if role is not None:
                 place = self.disks.least_loaded() if branch is None else branch[index].place
                 known = partitions.NOTHING_KNOWN if branch is None else branch[index].checkpoint
-                logs[index] = self._opened(
-                    place, name, topic_id, index, role, config, known, False)
-        self._topics[name] = (topic_id, logs, overrides)
+                self._open(place, name, topic_id, index, role, config, known, False)
 
     def delete(self, name: str) -> None:
         """Renames a topic's partitions away; their files go after file.delete.delay.ms."""
         self._wait_ready(name)
-        for index in range(len(self._topics[name][1])):
-            # One that is about to be finished is, before the name goes.
-            self.moves.cancel(name, index)
-        topic_id, logs, _ = self._topics.pop(name)
+        # What is about to be moved or opened is, before the name goes.
+        with self.moves.lock:
+            for index in range(len(self._topics[name][1])):
+                self.moves.cancel(name, index)
+            topic_id, logs, _ = self._topics.pop(name)
         self.cleaner.forget(name)
         for index in range(len(logs)):
             self._offline.discard((name, index))
@@ -377,7 +370,7 @@ class LogManager:
             if one is not None:
                 self.checkpointer.forget((topic_id, index))
                 self._timed.discard(one)
-                place = self._place_of.pop(one, 0)
+                place = self._place_of.get(one, 0)
                 self.disks.loads[place] -= 1
                 held.append((place, index))
                 try:
@@ -387,6 +380,9 @@ class LogManager:
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
         self._hints.forget_topic(name, held)
+        for one in logs:
+            # Not before: a checkpoint that is being written would take it for the first's.
+            self._place_of.pop(one, None)
 
     def _wait_ready(self, name: str) -> None:
         if self._recovery is not None:
@@ -394,13 +390,14 @@ class LogManager:
 
     def configure(self, name: str, overrides: dict) -> None:
         """Puts changed topic settings into force."""
-        topic_id, logs, _ = self._topics[name]
-        self._topics[name] = (topic_id, logs, overrides)
-        config = self._config(overrides)
-        for one in logs:
-            if one is not None:
-                one.set_config(config)
-                self._watch(one, config)
+        with self._lists_lock:
+            topic_id, logs, _ = self._topics[name]
+            self._topics[name] = (topic_id, logs, overrides)
+            config = self._config(overrides)
+            for one in logs:
+                if one is not None:
+                    one.set_config(config)
+                    self._watch(one, config)
 
     def reconfigure(self) -> None:
         """Puts changed settings of the broker into force for every topic."""
@@ -412,18 +409,16 @@ class LogManager:
         """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
-        config = self._config(overrides)
-        grown = logs + [None] * (len(roles) - len(logs))
+        config, known = self._config(overrides), len(logs)
+        with self._lists_lock:
+            logs += [None] * (len(roles) - known)
         for index, role in enumerate(roles):
             # One of the older ones that is not open could not be opened: it stays as it is.
-            if role is not None and (index >= len(logs) or grown[index] is not None):
-                if grown[index] is None:
-                    grown[index] = self._opened(
-                        self.disks.least_loaded(), name, topic_id, index, role, config,
-                        partitions.NOTHING_KNOWN, False)
-                else:
-                    partitions.assume(grown[index], role)
-        self._topics[name] = (topic_id, grown, overrides)
+            if role is not None and logs[index] is not None:
+                partitions.assume(logs[index], role)
+            elif role is not None and index >= known:
+                self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
+                           partitions.NOTHING_KNOWN, False)
 
     def by_topic(self) -> list:
         """[(topic, its Logs, None where there is none)], in no order; on any thread."""
@@ -434,12 +429,19 @@ class LogManager:
         return self._place_of.get(self.get(name, index), 0)
 
     def move_start(self, name: str, index: int, offset: int) -> int:
-        """Deletes a partition's records below `offset`. Returns the start. Raises LogError."""
-        one = self._topics[name][1][index]
-        start = one.move_start(offset, self._now_ms())
-        # After a crash the records must not come back.
-        self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
-        return start
+        """Deletes a partition's records below `offset`. Returns the start. Raises LogError, and
+        KeyError when the topic goes meanwhile."""
+        # A move that were finished now would undo it.
+        with self.moves.lock:
+            one = self._topics[name][1][index]
+            start = one.move_start(offset, self._now_ms())
+            with self._hints.lock:
+                # A row that came after the deletion would be taken for the next topic's.
+                if self.get(name, index) is not one:
+                    raise KeyError(name)
+                # After a crash the records must not come back.
+                self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
+            return start
 
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""
@@ -449,16 +451,15 @@ class LogManager:
             rows[self._place_of.get(one, 0)][2].append((name, index, one))
         return rows
 
-    def _opened(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
-                trusted: bool):
-        """The partition's Log in its role, or None when it cannot be opened."""
+    def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
+              trusted: bool) -> bool:
+        """Opens a partition's Log in its role, and lists it. False: it cannot be opened."""
         self.disks.loads[place] += 1
         where = (self.directories[place], name, index, topic_id, config)
         try:
             if not trusted:
                 places.make_way(self.disks, place, f"{name}-{index}", topic_id)
-            if checkpoint is partitions.NOTHING_KNOWN and not self._hints.is_free(
-                    place, (name, index)):
+            if not self._hints.is_free(place, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
             one = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
@@ -466,16 +467,16 @@ class LogManager:
                 "topic": name, "partition": index, "reason": str(error)})
             if not self.disks.online(place):
                 self._lose(name, index)
-            elif isinstance(error, Shortage) or (
+            elif isinstance(error, (Shortage, OSError)) or (
                     checkpoint is partitions.NOTHING_KNOWN and not trusted):
                 # There may be room, memory, descriptors or the name for it later.
                 self._unopened[name, index] = place, role, checkpoint, trusted
-            return None
+            return False
         if place:
             self._place_of[one] = place
-        self._watch(one, config)
         partitions.assume(one, role)
-        return one
+        self._list(name, index, one, config)
+        return True
 
     def _open_late(self) -> list:
         """Opens what found no room when it was made. Returns the topics."""
@@ -484,17 +485,17 @@ class LogManager:
             place, role, checkpoint, trusted = how
             if self.directories[place].short_of_space:
                 continue
-            topic_id, logs, overrides = self._topics[name]
-            del self._unopened[name, index]
-            self.disks.loads[place] -= 1
-            one = self._opened(place, name, topic_id, index, role, self._config(overrides),
-                               checkpoint, trusted)
-            if one is not None:
-                with self._lists_lock:
-                    topic_id, logs, overrides = self._topics[name]
-                    self._topics[name] = (
-                        topic_id, [*logs[:index], one, *logs[index + 1:]], overrides)
-                changed.append(name)
+            # Its topic stays, or is gone already.
+            with self.moves.lock:
+                if name not in self._topics or self._unopened.get((name, index)) is not how:
+                    continue
+                topic_id, _, overrides = self._topics[name]
+                del self._unopened[name, index]
+                self.disks.loads[place] -= 1
+                if self._open(place, name, topic_id, index, role, self._config(overrides),
+                              checkpoint, trusted):
+                    self._hints.set_read(place, (name, index))
+                    changed.append(name)
         return changed
 
     def _watch(self, one, config) -> None:

@@ -55,7 +55,7 @@ class Moves:
     def __init__(self, now_ms):
         self._now_ms = now_ms
         self._moves: dict[tuple, Move] = {}
-        self._lock = threading.Lock()     # Keeps (2).
+        self.lock = threading.RLock()     # Keeps (2); who holds it sees no move finished.
         self._stopping = threading.Event()
         self._thread = None
 
@@ -66,7 +66,7 @@ class Moves:
         return self._moves.get((topic, partition))
 
     def begin(self, move: Move) -> None:
-        with self._lock:
+        with self.lock:
             self._moves[move.topic, move.partition] = move
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="log-mover", daemon=True)
@@ -74,17 +74,27 @@ class Moves:
 
     def cancel(self, topic: str, partition: int) -> None:
         """Keeps (1)."""
-        with self._lock:
+        with self.lock:
             self._give_up(self._moves.get((topic, partition)))
 
     def finish_ready(self, finish_one) -> list[Move]:
         """Calls finish_one for the moves whose copy has caught up: they are the caller's from then
-        on. Nobody cancels one meanwhile. Returns those for which it said True."""
-        with self._lock:
-            ready = [move for move in self._moves.values() if move.ready]
-            for move in ready:
+        on, but for one with which it fails, which is tried again while its source leads. Nobody
+        cancels one meanwhile. Returns those for which it said True."""
+        done = []
+        with self.lock:
+            for move in [move for move in self._moves.values() if move.ready]:
                 del self._moves[move.topic, move.partition]
-            return [move for move in ready if finish_one(move)]
+                try:
+                    if finish_one(move):
+                        done.append(move)
+                except Exception as error:
+                    log.error("a replica could not be moved", extra={
+                        "topic": move.topic, "partition": move.partition, "reason": str(error)},
+                        exc_info=None if isinstance(error, LogError) else error)
+                    if move.source.is_leader and not move.target.log_dir.offline:
+                        self.begin(move)
+        return done
 
     def give_up(self, move: Move) -> None:
         """Removes the copy of a move that finish_one has, and that is not begun."""
@@ -94,7 +104,7 @@ class Moves:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
+        with self.lock:
             for move in self.all():
                 self._give_up(move)
 
@@ -102,7 +112,7 @@ class Moves:
         while not self._stopping.is_set() and self._moves:
             moved = 0
             for move in self.all():
-                with self._lock:
+                with self.lock:
                     if move in self._moves.values():
                         moved += self._step(move)
             if moved < STEP_BYTES:
@@ -141,6 +151,15 @@ def directory_name(topic: str, partition: int | str, kind: str) -> str:
     return topic[:NAME_BYTES_MAX - len(tail)] + tail
 
 
+def _take_back(move: Move) -> None:
+    """The source has its name again: the rename may have failed after it took place, and a start
+    would remove what leads on under the other name."""
+    try:
+        moves.rename(move.source, f"{move.topic}-{move.partition}")
+    except LogError as error:
+        log.error("a directory could not be renamed", extra={"reason": str(error)})
+
+
 def finish(move: Move, now_ms: int) -> None:
     """Makes the copy the partition. Raises LogError: the old one leads on.
 
@@ -158,6 +177,7 @@ def finish(move: Move, now_ms: int) -> None:
     try:
         moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
+        _take_back(move)
         move.source.become_leader(*leadership)
         raise
     moves.rename(move.target, f"{move.topic}-{move.partition}")

@@ -73,12 +73,14 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
 def _complete_moves(disks, places: dict, ids: dict) -> list:
     """What a stop in the middle of a move left: the only copy becomes the partition."""
     left_over, copies = [], {}
+    all_here = len(disks.usable()) == len(disks.paths)
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
             if found[1] in places or not is_partition(found[1]) or _is_of_another(
                     disks, number, found[0], ids, found[1]):
                 left_over.append(_give_up(disks, number, found[0]))
-            else:
+            elif all_here:
+                # Else the partition may be in a directory that is offline, and this unfinished.
                 copies.setdefault(found[1], {})[found[0]] = number
     for name, found in copies.items():
         paths = {os.path.join(disks.paths[number], copy): copy for copy, number in found.items()}

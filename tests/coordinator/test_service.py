@@ -332,3 +332,34 @@ def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
         assert node.shard(0)[1] == 16
         assert (await held, await later) == (16, 16)
     on_node(scenario)
+
+
+def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node):
+    async def scenario(node):
+        assert await node.commit(0, 1) == 0
+        # Without members the group is in state.lmdb alone then.
+        await node.again()
+        node.image.topics["t"] = SimpleNamespace(id=bytes(15) + b"\x06")
+        found, _ = node.shard(0)
+        entry = "t", node.image.topics["t"].id, 0, 7, 0, ""
+        assert offsets.commit(found.groups, commit_request(node.group(0)), [entry]) == 0
+        assert await node.groups.settled(found, Pending(lambda code: code), 0) == 0
+        for _ in range(2):
+            found.journal.fail("planted")
+            await node.until(lambda: node.shard(0)[1] == 0)
+            assert node.committed(0) == 7
+    on_node(scenario)
+
+
+def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
+    async def scenario(node):
+        found, waiting = node.shard(0)[0], Pending(lambda code: code)
+
+        def step():
+            found.groups.replies.append((waiting, 0))
+            raise RuntimeError("planted")
+
+        node.groups._step(found, step)
+        async with asyncio.timeout(20):
+            assert await waiting == 16
+    on_node(scenario)

@@ -72,14 +72,33 @@ def test_a_flush_that_takes_too_long_leaves_its_replies_refused_and_later_ones_a
         late, later = Token(got=None), Token(got=None)
         journal.write([(b"key", b"value")])
         journal.after(late, "done")
-        await asyncio.sleep(0.2)
+        while late.got is None:
+            await asyncio.sleep(0.01)
         assert late.got == ErrorCode.COORDINATOR_NOT_AVAILABLE
         journal.write([(b"key", b"value")])
         journal.after(later, "done")
-        await asyncio.sleep(0.01)
+        journal.append_now()
         log.flushed_offset = 2
         journal.woken()
         assert later.got == "done" and late.got == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with_journal(scenario, late_s=0.05)
+
+
+def test_what_comes_while_a_flush_hangs_is_refused_too():
+    async def scenario(log, journal):
+        journal.write([(b"key", b"value")])
+        await asyncio.sleep(0)
+        for _ in range(3):
+            later = Token(got=None)
+            journal.write([(b"key", b"value")])
+            journal.after(later, "done")
+            async with asyncio.timeout(20):
+                while later.got is None:
+                    await asyncio.sleep(0.01)
+            assert later.got == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        log.flushed_offset = 4
+        journal.woken()
+        assert not journal.failed
     with_journal(scenario, late_s=0.05)
 
 

@@ -1,5 +1,6 @@
 """Which log is compacted when, at what pace, and what is remembered of it."""
 
+import errno
 import os
 import random
 import time
@@ -224,3 +225,18 @@ def test_compact_and_delete_together_also_delete(node):
     node.logs.upkeep(node.now_ms() + 400_000)
     assert min(keys_of(node, "both")) > 0
     assert node.logs.get("both", 0).size_bytes < 4 * MIB
+
+
+def test_without_room_a_deleted_topic_leaves_nothing_that_the_next_of_its_name_is_clean_by(
+        node, tmp_path, monkeypatch):
+    node.create("a", configs=COMPACT)
+    append(node, "a", [1, 2] * 30)
+    assert node.logs.cleaner.clean_one()
+    assert ("a", 0) in checkpoints.read_offsets(tmp_path / CHECKPOINT)
+    with monkeypatch.context() as patched:
+        def refused(path, offsets):
+            raise OSError(errno.ENOSPC, "no space", path)
+
+        patched.setattr(checkpoints, "write_offsets", refused)
+        node.delete("a")
+    assert checkpoints.read_offsets(tmp_path / CHECKPOINT) == {}

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from pylog._native import batch
-from pylog._native.log import CorruptLog, StorageError
-from pylog.log import checkpoints, partitions
+from pylog._native.log import BatchRefused, CorruptLog, Shortage, StorageError
+from pylog.log import branches, checkpoints, partitions
 from pylog.log.branches import Cut
 from pylog.log.cleaner import CHECKPOINT as CLEANER
 from tests.log.test_manager import append
@@ -373,4 +373,121 @@ def test_records_of_a_batch_that_begins_below_the_start_stay_below_it(tmp_path):
     data = memoryview(node.logs.get("a", 0).read(4))
     assert [row[0] for row in batch.records(data)][-1] == 9
     assert node.logs.get("a", 0).start_offset == 4
+    node.stop()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_deletion_of_records_beside_that_of_their_topic_leaves_no_row(tmp_path, place):
+    """The next topic of the name would begin there after a crash."""
+    paths = [tmp_path / "one", tmp_path / "two"]
+    node = Node(f"{paths[0]},{paths[1]}")
+    node.create("a")
+    if node.logs.place("a", 0) != place:
+        node.logs.move("a", 0, place)
+        moved(node, "a", place)
+    append(node, "a", records=20)
+    one, is_asked = node.logs.get("a", 0), []
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(one, name)
+
+        def move_start(self, offset, now_ms):
+            start = one.move_start(offset, now_ms)
+            is_asked.append(True)
+            node.logs._topics["a"][1][0] = one
+            node.logs.delete("a")
+            return start
+
+    node.logs._topics["a"][1][0] = Slow()
+    with pytest.raises(KeyError):
+        node.logs.move_start("a", 0, 10)
+    node.logs.upkeep(node.now_ms())
+    assert is_asked and all(("a", 0) not in rows(path) for path in paths)
+    node.crash()
+
+
+def test_a_log_that_is_opened_late_is_told_of_as_it_is_then(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("a")
+    append(node, "a", records=20)
+    node.logs.move_start("a", 0, 5)
+    node.crash()
+    opened = partitions.open_log
+
+    def refused(directory, topic, *rest):
+        if topic == "a":
+            raise Shortage(-110, 56, "descriptors are short")
+        return opened(directory, topic, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(partitions, "open_log", refused)
+        node = Node(tmp_path)
+        assert node.logs.get("a", 0) is None
+    assert node.logs.finish_moves() == ["a"]
+    append(node, "a", records=20)
+    assert node.logs.move_start("a", 0, 25) == 25
+    checkpointed(node)
+    assert rows(tmp_path)["a", 0] == 25
+    assert rows(tmp_path, checkpoints.RECOVERY_POINT)["a", 0] == 40
+    node.stop()
+
+
+def test_a_branch_waits_until_the_rows_of_a_deleted_topic_of_its_name_are_gone(
+        tmp_path, monkeypatch):
+    node = with_a_late_start(tmp_path)
+    node.create("b")
+    append(node, "b", records=20)
+    with monkeypatch.context() as patched:
+        def refused(path, offsets):
+            raise OSError(errno.EMFILE, "too many open files", path)
+
+        patched.setattr(checkpoints, "write_offsets", refused)
+        node.delete("a")
+        topic_id = bytes(range(16))
+        node.logs.prepare_branch("a", topic_id, "b", Cut(), {})
+        node.logs.create("a", topic_id, [partitions.Role(True, 0, 1)], {})
+        assert node.logs.get("a", 0) is None
+    assert node.logs.finish_moves() == ["a"]
+    assert node.logs.get("a", 0).end_offset == 20 and ("a", 0) not in rows(tmp_path)
+    node.crash()
+
+
+def test_a_branch_that_cannot_be_published_can_be_deleted(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    node.create("b")
+    append(node, "b", records=20)
+    topic_id, roles = bytes(range(16)), [partitions.Role(True, 0, 1)]
+    with monkeypatch.context() as patched:
+        def refused(name, parts):
+            raise OSError(errno.EIO, "planted", name)
+
+        patched.setattr(branches, "publish", refused)
+        node.logs.prepare_branch("a", topic_id, "b", Cut(), {})
+        node.logs.create("a", topic_id, roles, {})
+    assert node.logs.get("a", 0) is None and node.logs.finish_moves() == []
+    node.logs.configure("a", {"flush.ms": "10"})
+    node.logs.delete("a")
+    node.logs.create("a", bytes(15) + b"\x09", roles, {})
+    assert append(node, "a") == (0, 2)
+    node.crash()
+
+
+def test_settings_that_change_while_a_log_is_opened_late_are_kept(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+    opened, how = partitions.open_log, ["refuse", "configure"]
+
+    def open_log(*given):
+        step = how.pop(0) if how else None
+        if step == "refuse":
+            raise Shortage(-110, 56, "descriptors are short")
+        if step == "configure":
+            node.logs.configure("a", {"max.message.bytes": "100"})
+        return opened(*given)
+
+    monkeypatch.setattr(partitions, "open_log", open_log)
+    node.create("a")
+    assert node.logs.finish_moves() == ["a"]
+    with pytest.raises(BatchRefused):
+        append(node, "a", records=100)
     node.stop()

@@ -5,11 +5,12 @@ import re
 import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from pylog._native import batch
-from pylog._native.log import BatchRefused
+from pylog._native.log import BatchRefused, StorageError
 from pylog.log import manager, moves
 from tests.metadata.node import Node
 from tests.native.test_cleaner import transaction
@@ -333,3 +334,97 @@ def test_a_deletion_waits_for_a_move_that_is_being_finished(node, paths, monkeyp
     assert node.logs.get("t", 0) is None
     for path in paths:
         assert not (path / "t-0").exists()
+
+
+def test_records_deleted_while_a_move_is_finished_stay_deleted(node, monkeypatch):
+    for number in range(20):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    wait_until_ready(node)
+    deleting = []
+
+    hand_over = moves.moves.hand_over
+
+    def handed_over(source, target, now_ms):
+        # The start that the copy gets is known by now.
+        deleting.append(threading.Thread(target=node.logs.move_start, args=("t", 0, 7)))
+        deleting[0].start()
+        deleting[0].join(0.3)
+        return hand_over(source, target, now_ms)
+
+    monkeypatch.setattr(moves, "moves", SimpleNamespace(
+        hand_over=handed_over, rename=moves.moves.rename, copy=moves.moves.copy))
+    assert node.logs.finish_moves() == ["t"]
+    deleting[0].join(10)
+    assert node.logs.get("t", 0).start_offset == 7
+
+
+def fails_once(call):
+    """`call`, that raises when it is done, the first time."""
+    left = [True]
+
+    def failing(*given):
+        call(*given)
+        if left:
+            left.clear()
+            raise StorageError(24, 56, "planted")
+    return failing
+
+
+def test_a_rename_that_fails_after_it_took_place_is_taken_back(node, paths, monkeypatch):
+    for number in range(20):
+        append(node, "t", number)
+    node.logs.move("t", 0, 1)
+    wait_until_ready(node)
+    rename, hand_over = moves.moves.rename, moves.moves.hand_over
+    monkeypatch.setattr(moves, "moves", SimpleNamespace(
+        hand_over=hand_over, rename=fails_once(rename), copy=moves.moves.copy))
+    assert node.logs.finish_moves() == []
+    assert (paths[0] / "t-0").exists()
+    assert append(node, "t", 20) == (20, 20)
+    moved(node)
+    assert node.logs.place("t", 0) == 1 and node.logs.get("t", 0).end_offset == 21
+
+
+@pytest.mark.parametrize("error", [StorageError(28, 56, "planted"), RuntimeError("planted")])
+def test_a_move_that_cannot_be_finished_is_tried_again_and_keeps_no_other_back(
+        node, monkeypatch, error):
+    node.create("u")
+    for topic in "tu":
+        append(node, topic, 1)
+        node.logs.move(topic, 0, 1 - node.logs.place(topic, 0))
+        wait_until_ready(node, topic)
+    with monkeypatch.context() as patched:
+        def refused(move, now_ms):
+            if move.topic == "t":
+                raise error
+            moves.finish(move, now_ms)
+
+        patched.setattr(manager, "finish", refused)
+        assert node.logs.finish_moves() == ["u"]
+    assert append(node, "t", 2) == (1, 1)
+    moved(node)
+    assert node.logs.get("t", 0).end_offset == 2
+
+
+def test_an_unfinished_copy_waits_while_a_directory_is_offline(paths, tmp_path):
+    """The partition itself may be in there."""
+    text = ",".join(map(str, paths))
+    node = Node(text)
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.move("t", 0, 1)
+    moved(node)
+    append(node, "t", 2)
+    node.crash()
+    shutil.copytree(paths[1] / "t-0", paths[0] / f"t-0.{'0' * 32}-future")
+    os.rename(paths[1], tmp_path / "away")
+    paths[1].write_text("no directory")
+    without = Node(text)
+    assert without.logs.get("t", 0) is None and without.logs.is_offline("t", 0)
+    without.stop()
+    paths[1].unlink()
+    os.rename(tmp_path / "away", paths[1])
+    whole = Node(text)
+    assert whole.logs.place("t", 0) == 1 and whole.logs.get("t", 0).end_offset == 2
+    whole.stop()
