@@ -166,7 +166,8 @@ class MetadataService:
     def is_image_due(self) -> bool:
         """Whether a start after a crash would read more records than it should."""
         # An image amid a transaction lacks records that a start behind it would not read.
-        return not self.tail.published_in_transaction and self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES
+        return (not self.tail.published_in_transaction
+                and self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES)
 
     def keep_image(self) -> None:
         """Stores the published image. Blocks."""

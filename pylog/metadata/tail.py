@@ -6,7 +6,8 @@ Called by: metadata.service and metadata.active_controller (push), server.publis
 Invariants: (1) deltas leave in the order of the log, each once; (2) `published` is an image that
   was `newest` before, and never goes back; (3) wait(offset) returns after every effect of the
   records up to `offset`, whoever wrote them; (4) records between a begin and an end count at the
-  end, also when they come in different reads (KIP-868); (5) what cannot be followed changes nothing.
+  end, also when they come in different reads (KIP-868); (5) what cannot be followed changes
+  nothing.
 Source: KIP-500 (brokers follow a metadata log), Kafka's MetadataLoader and MetadataPublisher.
 """
 
