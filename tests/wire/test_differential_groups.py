@@ -133,6 +133,8 @@ class Walk:
         if "groups" in answer:
             # Those of several coordinators come in any order.
             answer["groups"].sort(key=lambda row: row["group_id"])
+        if answer.get("results") and "group_id" in answer["results"][0]:
+            answer["results"].sort(key=lambda row: row["group_id"])
         for row in [answer, *(answer.get("groups") or [])]:
             if "leader" in row:
                 row["leader"] = self.told(row["leader"])
