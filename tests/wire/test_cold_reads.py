@@ -134,8 +134,11 @@ def test_a_worker_that_reads_what_is_cold_gives_way_and_a_reactor_that_waits_goe
 def test_a_reactor_is_as_nice_as_the_process_that_it_is_of(tmp_path):
     niceness = os.nice(0) + 1
     with Brokerd(tmp_path, preexec=lambda: os.nice(1)) as started:
-        tasks = list(Path(f"/proc/{started.process.pid}/task").iterdir())
-        reactors = [task for task in tasks if (task / "comm").read_text().startswith("reactor")]
+        reactors = []
+        while not reactors:
+            # A thread names itself when it first runs, which may be after the broker is ready.
+            tasks = list(Path(f"/proc/{started.process.pid}/task").iterdir())
+            reactors = [task for task in tasks if (task / "comm").read_text().startswith("reactor")]
         found = {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in reactors}
     assert found == {niceness}
 
