@@ -88,10 +88,11 @@ def _transactions(kafka, topic):
 
 def _stored_transactions(brokerd, topic):
     """The same in a stopped broker's files: pylog serves no transactions yet, but reads them."""
-    folder = brokerd.data_dir / f"{topic}-0"
-    [segment] = folder.glob("*.log")
+    # Which partition the producer chose is its own affair.
+    segment = next(brokerd.data_dir.glob(f"{topic}-*/*.log"))
+    folder = segment.parent
     brokerd.kill()
-    data, end = segment.read_bytes(), 50
+    data, end = _whole(segment.read_bytes())
     for marker in (ABORT, COMMIT):
         data += batch(base_offset=end, attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0,
                       base_sequence=marker, leader_epoch=0)
@@ -104,6 +105,16 @@ def _stored_transactions(brokerd, topic):
             path.unlink()
     segment.write_bytes(data)
     brokerd.start()
+
+
+def _whole(data: bytes) -> tuple[bytes, int]:
+    """(the batches of a segment, without what is preallocated behind them; the offset after)."""
+    at = end = 0
+    while at + 61 <= len(data) and data[at + 8:at + 12] != bytes(4):
+        base, size = struct.unpack_from(">qi", data, at)
+        end = base + struct.unpack_from(">i", data, at + 23)[0] + 1
+        at += 12 + size
+    return data[:at], end
 
 
 @pytest.mark.parametrize("kind", FORMATS)
