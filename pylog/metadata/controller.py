@@ -156,7 +156,7 @@ class _CollidingNames:
 
 def _create_topic(image, topic, settings, random, taken):
     if topic.name == METADATA_TOPIC:
-        raise Refusal(ErrorCode.INVALID_REQUEST, 
+        raise Refusal(ErrorCode.INVALID_REQUEST,
                       f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     fault = topic_name_fault(topic.name)
     if fault is not None:

@@ -1,7 +1,7 @@
 """Work that blocks, beside the event loop: begun there, and over before whoever awaits it goes on.
 
 Owns: nothing.
-Called by: metadata.active_controller, server.publisher, broker.
+Called by: metadata.active_controller, server.publisher, broker, testing.disturbances.
 Invariants: (1) work that was begun is over when its caller goes on, also when that is cancelled:
   nobody closes what a thread still writes to.
 Source: none.

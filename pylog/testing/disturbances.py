@@ -7,12 +7,12 @@ Invariants: (1) clients are told the same address all the time: while the relay 
 Source: KIP-226 (listeners change while the broker runs).
 """
 
-import asyncio
 import os
 import socket
 
 from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM
 from pylog.metadata.image import RESOURCE_BROKER
+from pylog.metadata.threads import in_thread
 from pylog.protocol import api, messages
 from pylog.testing.errors import BrokerFailed
 from pylog.testing.relay import Relay, Rule
@@ -57,13 +57,13 @@ class Disturbances:
                                "default: leave the setting `listeners` out")
         self._own_port = free_port()
         await self._listen_on(self._own_port)
-        self._relay = await _in_thread(Relay, self._port, self._own_port)
+        self._relay = await in_thread(Relay, self._port, self._own_port)
 
     async def take_relay_away(self) -> None:
         """The broker has its port again."""
         if self._relay is not None:
             gone, self._relay = self._relay, None
-            await _in_thread(gone.close)
+            await in_thread(gone.close)
             await self._listen_on(self._port)
             self._own_port = self._port
 
@@ -82,7 +82,7 @@ class Disturbances:
 
     async def drop_connections(self) -> int:
         """Ends every connection of the broker and of the relay; how many clients' there were."""
-        return await _in_thread(_shut_down, self._port, self._own_port)
+        return await in_thread(_shut_down, self._port, self._own_port)
 
     def set_disk(self, kind: str) -> None:
         for directory in filter(None, self._broker.logs.directories):
@@ -96,10 +96,6 @@ def api_key(name: str) -> int:
         if isinstance(key, int) and known.isupper() and known.replace("_", "").lower() == wanted:
             return key
     raise BrokerFailed(f"{name!r} is no API that the broker serves")
-
-
-async def _in_thread(work, *arguments):
-    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
 def _shut_down(known_port: int, own_port: int) -> int:

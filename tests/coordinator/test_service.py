@@ -50,7 +50,7 @@ class Node:
         self.groups = GroupCoordinator(self)
         self.groups.start(self.store)
         for index in range(PARTITIONS):
-            await self.until(lambda: self.shard(index)[1] == 0)
+            await self.until(lambda index=index: self.shard(index)[1] == 0)
 
     def group(self, index: int) -> str:
         """The name of a group that partition `index` keeps."""

@@ -134,17 +134,21 @@ def test_what_a_shortage_kept_from_the_disk_is_taken_back(tmp_path):
     log = opened(tmp_path)
     epoch = log.elect(1)
     log.append(topic(1), epoch, 0)
+    whole = log._log
 
     class Short:
         """The log, whose next flush lacks descriptors."""
 
+        def __init__(self, whole):
+            self.whole = whole
+
         def __getattr__(self, name):
-            return getattr(whole, name)
+            return getattr(self.whole, name)
 
         def flush(self):
             raise StorageError(-1, 56, "descriptors are short")
 
-    whole, log._log = log._log, Short()
+    log._log = Short(whole)
     with pytest.raises(StorageError):
         log.append(topic(2), epoch, 3)
     log._log = whole

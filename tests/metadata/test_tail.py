@@ -71,7 +71,8 @@ def test_a_waiter_that_went_away_holds_up_no_other():
         gone.cancel()
         tail.take()
         tail.applied(0)
-        await stays
+        await asyncio.sleep(0)
+        assert stays.done() and gone.cancelled()
     asyncio.run(run())
 
 
