@@ -167,7 +167,8 @@ class Groups:
             self._refuse_join(token, request.member_id, error)
             return
         new = not request.member_id
-        group = self.find_or_make(request.group_id) if new else self.find(request.group_id)
+        known = self.find(request.group_id)
+        group = self.find_or_make(request.group_id) if new else known
         if group is None:
             self._refuse_join(token, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         elif not self._has_room(group, request.member_id):
@@ -179,9 +180,9 @@ class Groups:
             self._join_new(group, request, version, client_id, host, token)
         else:
             self._join_known(group, request, client_id, host, token)
-        if group is not None and group.is_spent and group.id in self.groups \
-                and not group.generation:
-            del self.groups[group.id]   # Nothing came of it, and nobody knows of it.
+        if known is None and group is not None:
+            # Even a refused join leaves an empty group, as in Kafka: others may describe it.
+            self.record_group(group)
 
     def _join_fault(self, request) -> int:
         limits = self.limits
@@ -501,8 +502,6 @@ class Groups:
         group.pending.discard(member_id)
         self.timers.cancel(("member", group.id, member_id))
         self._complete_if_all_joined(group)
-        if group.is_spent and not group.generation:
-            self.groups.pop(group.id, None)
 
     # ---- time -----------------------------------------------------------------------------------
 

@@ -117,7 +117,8 @@ def test_followers_get_their_assignment_when_the_leader_has_sent_it(machine):
     machine.sync("a syncs", "client-0", 1, {"client-0": b"x", "client-1": b"y"})
     assert machine.answers["a syncs"].assignment == b"x"
     assert machine.answers["b syncs"].assignment == b"y"
-    assert machine.group.state == STABLE and len(machine.log) == 1
+    # The first record is that of the group that the first join made.
+    assert machine.group.state == STABLE and len(machine.log) == 2
 
 
 def test_a_member_that_is_silent_for_its_session_is_removed(machine):
@@ -162,8 +163,14 @@ def test_a_member_id_that_was_given_out_expires(machine):
     answer = machine.join("a", version=4)
     assert answer.error_code == 79 and answer.member_id == "client-0"
     machine.run(1000)
-    assert "g" not in machine.groups.groups
+    assert machine.group.state == EMPTY and not machine.group.pending
     assert machine.join("late", "client-0").error_code == 25
+
+
+def test_a_join_that_is_refused_leaves_an_empty_group_on_the_log(machine):
+    refused = machine.join("a", protocols=())
+    assert refused.error_code == 23
+    assert machine.group.state == EMPTY and len(machine.log) == 1
 
 
 def test_a_group_takes_no_more_members_than_its_limit(machine):

@@ -1,7 +1,7 @@
 """Random walks over groups with several members, static and dynamic: the same requests to Apache
 Kafka and to brokerd, every answer compared.
 
-The seed is printed; give it back with --seed. Members join, sync, beat, commit, leave and come
+They follow --seed; --seed random looks further. Members join, sync, beat, commit, leave and come
 back; generations, member ids and instances are wrong now and then, fields null, empty or repeated.
 What Kafka leaves to chance is left out: the leader after one that left several members behind, and
 protocols with as many votes.

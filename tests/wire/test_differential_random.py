@@ -1,6 +1,6 @@
 """Random valid requests, the same sequence to Apache Kafka and to brokerd, every answer compared.
 
-The seed is printed; give it back with --seed. Producers repeat, skip, reorder and bump epochs;
+They follow --seed; --seed random looks further. Producers repeat, skip, reorder and bump epochs;
 fetches use sessions, limits and every version; look-ups ask for any timestamp.
 """
 

@@ -1,6 +1,6 @@
 """Settings of brokers and topics at their limits and in random walks, to Apache Kafka and brokerd.
 
-The seed is printed; give it back with --seed. What may differ stands in docs/differences.md.
+They follow --seed; --seed random looks further. What may differ stands in docs/differences.md.
 """
 
 import random

@@ -389,8 +389,11 @@ def test_166_an_unknown_member_is_error_25(port):
 
 def test_167_no_protocols_or_no_protocol_type_is_error_23(port):
     for fields in ({"protocols": []}, {"protocol_type": ""}):
-        answer = _ask(port, JOIN, 5, **_join_fields(_group(port), **fields))
+        group = _group(port)
+        answer = _ask(port, JOIN, 5, **_join_fields(group, **fields))
         assert answer["error_code"] == INCONSISTENT
+        described, = _ask(port, DESCRIBE, 5, groups=[group])["groups"]
+        assert described["group_state"] == "Empty"
 
 
 def test_167_a_member_without_a_shared_protocol_is_error_23(port):
