@@ -16,7 +16,7 @@
 #include "serve/grants.h"
 #include "log/log.h"
 #include "serve/serve.h"
-#include "format/scratch.h"
+#include "scratch.h"
 
 enum {
     FUZZ_NOW = 1000000,

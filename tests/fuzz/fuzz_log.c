@@ -16,7 +16,7 @@
 #include "log/log.h"
 #include "log/log_clean.h"
 #include "log/producers.h"
-#include "format/scratch.h"
+#include "scratch.h"
 
 enum {
     FUZZ_INFLATED_MAX = 1 << 20,

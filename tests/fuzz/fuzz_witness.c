@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "log/witness.h"
-#include "format/scratch.h"
+#include "scratch.h"
 
 enum { FUZZ_SLOTS = 100 };
 
