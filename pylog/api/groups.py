@@ -11,7 +11,7 @@ import itertools
 
 from pylog.api import cluster
 from pylog.coordinator import inventory
-from pylog.coordinator.service import Pending
+from pylog.coordinator.pending import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

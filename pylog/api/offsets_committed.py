@@ -9,7 +9,7 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
 """
 
 from pylog.coordinator import offsets
-from pylog.coordinator.service import Pending
+from pylog.coordinator.pending import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 

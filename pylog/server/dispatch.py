@@ -21,7 +21,7 @@ from collections import deque
 
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog.coordinator.service import Pending
+from pylog.coordinator.pending import Pending
 from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX

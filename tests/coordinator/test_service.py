@@ -12,7 +12,8 @@ from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator import groups, offsets, shard
 from pylog.coordinator.kept import Kept
-from pylog.coordinator.service import TOPIC, GroupCoordinator, Pending, partition_of
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.service import TOPIC, GroupCoordinator, partition_of
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 
