@@ -290,8 +290,8 @@ cdef class Reactors:
         if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
-    def leave(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
-        """As reply(), but it goes out with ring() at the latest: one wake-up for many answers.
+    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
+        """As reply(), but it goes out with flush_replies() at the latest: one wake-up for many answers.
 
         correlation_id: put in place of the frame's own.
         """
@@ -299,8 +299,8 @@ cdef class Reactors:
                 self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
-    def ring(self):
-        """Sends what leave() has left; on the thread of poll()."""
+    def flush_replies(self):
+        """Sends what queue_reply() has queued; on the thread of poll()."""
         csrc.reactors_ring(self.ptr)
 
     def resume(self, uint64_t token, list errors):
