@@ -42,7 +42,7 @@ cdef class RequestContext:
     on it meanwhile.
 
     listener: its number. client_id: None where there is none. began_ns: when its last byte was
-    here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns and parked_ns,
+    here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns, parked_ns,
     when it was taken and began to wait for others; busy_ns, what its handler took where that
     counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
     that the request has created so far; cacheable, set by a handler whose answer is right for
@@ -290,8 +290,9 @@ cdef class Reactors:
         if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
-    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
-        """As reply(), but it goes out with flush_replies() at the latest: one wake-up for many answers.
+    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id,
+                    int throttle_ms=0):
+        """As reply(), but it goes out with flush_replies() at the latest: many in one wake-up.
 
         correlation_id: put in place of the frame's own.
         """
