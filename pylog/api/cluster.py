@@ -127,7 +127,8 @@ class ClusterApi:
             runs.append(run)
             yield None
         response = messages.DescribeTopicPartitionsResponse
-        entries, room, before = [], limit, None
+        entries: list[Message] = []
+        room, before = limit, None
         for name in heapq.merge(*runs):
             if name == before:
                 continue

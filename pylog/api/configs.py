@@ -152,9 +152,9 @@ class ConfigsApi:
         """
         response = messages.ListConfigResourcesResponse
         if context.api_version == 0:
-            asked = [configs.RESOURCE_SUBSCRIPTION]
+            asked: tuple[int, ...] = (configs.RESOURCE_SUBSCRIPTION,)
         else:
-            asked = request.resource_types or RESOURCES
+            asked = tuple(request.resource_types or RESOURCES)
         if any(kind not in RESOURCES for kind in asked):
             yield response(error_code=ErrorCode.UNSUPPORTED_VERSION)
             return

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.api.cluster import Addresses
     from pylog.coordinator.service import GroupCoordinator
+    from pylog.protocol.errors import Error
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
 BATCHED_SINCE = 4
@@ -67,7 +68,7 @@ class GroupsApi:
         clients end at once; INVALID_REQUEST: an unknown key type.
         """
         version = context.api_version
-        error = ErrorCode.NONE
+        error: Error = ErrorCode.NONE
         if request.key_type == KEY_GROUP:
             error = await self._groups.ensure_topic()
         elif request.key_type == KEY_TRANSACTION:

@@ -51,8 +51,9 @@ class LogDirsApi:
         KAFKA_STORAGE_ERROR for a directory that is offline. Moving replicas come as future ones.
         """
         response = messages.DescribeLogDirsResponse
-        wanted = None if request.topics is None else {}
+        wanted: dict[str, set[int]] | None = None if request.topics is None else {}
         for number, topic in enumerate(request.topics or ()):
+            assert wanted is not None
             wanted.setdefault(topic.topic, set()).update(topic.partitions)
             if number % PART_PARTITIONS == 0:
                 yield None
@@ -81,12 +82,12 @@ class LogDirsApi:
         response = messages.AlterReplicaLogDirsResponse
         paths = {path: (number, offline)
                  for number, (path, offline, _) in enumerate(self._logs.describe())}
-        results = {}
-        for wanted in request.dirs:
-            for topic in wanted.topics:
+        results: dict[str, dict[int, int]] = {}
+        for directory in request.dirs:
+            for topic in directory.topics:
                 for index in topic.partitions:
                     results.setdefault(topic.name, {})[index] = await self._moved(
-                        paths, wanted.path, topic.name, index)
+                        paths, directory.path, topic.name, index)
         return response(results=[
             response.AlterReplicaLogDirTopicResult(topic_name=name, partitions=[
                 response.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
@@ -118,13 +119,13 @@ class LogDirsApi:
 def _rows(logs, moves, wanted):
     """Yields (topic, a partition's row or None for one that is not wanted), by topic."""
     new = messages.DescribeLogDirsResponse.DescribeLogDirsPartition
-    moved = {}
+    moved: dict[str, list] = {}
     for move in moves:
         moved.setdefault(move.topic, []).append(move)
-    for name, of_topic in itertools.groupby(logs, lambda row: row[0]):
-        for _, index, log in of_topic:
+    for name, rows in itertools.groupby(logs, lambda row: row[0]):
+        for _, index, partition_log in rows:
             yield name, None if not _is_wanted(wanted, name, index) else new(
-                partition_index=index, partition_size=log.size_bytes, offset_lag=0,
+                partition_index=index, partition_size=partition_log.size_bytes, offset_lag=0,
                 is_future_key=False)
         yield from _moving(name, moved.pop(name, ()), wanted)
     for name, of_topic in moved.items():

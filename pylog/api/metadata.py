@@ -123,7 +123,7 @@ class MetadataApi:
 
     def _may_create(self, context, request) -> bool:
         # Before version 4 a request could not say no.
-        return self._settings["auto.create.topics.enable"] and (
+        return bool(self._settings["auto.create.topics.enable"]) and (
             context.api_version < 4 or request.allow_auto_topic_creation)
 
     async def _create(self, context, names) -> dict:

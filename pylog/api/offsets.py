@@ -88,7 +88,7 @@ class OffsetsApi:
         version: UNSUPPORTED_VERSION. Else as Leaders.log(). Offset, timestamp and epoch are -1
         where no record is that young. KIP-79, KIP-734.
         """
-        seen = {}
+        seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
             for partition in topic.partitions:
                 key = (topic.name, partition.partition_index)
@@ -116,7 +116,7 @@ class OffsetsApi:
         if asked < 0 and SPECIAL_SINCE.get(asked, 1 << 15) > context.api_version:
             return new(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
         partition_log, error = self._leaders.log(topic_name, index, partition.current_leader_epoch)
-        if error != ErrorCode.NONE:
+        if partition_log is None:
             return new(partition_index=index, error_code=error)
         bound = partition_log.last_stable_offset if request.isolation_level == READ_COMMITTED \
             else partition_log.high_watermark

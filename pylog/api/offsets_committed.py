@@ -139,11 +139,14 @@ class CommittedOffsetsApi:
         by_id = context.api_version >= IDS_SINCE
         topics = []
         for name, cells in _rows(found):
-            topic = self._metadata.image.topics.get(name)
-            if by_id and topic is None:
-                continue   # It was deleted, and an id can name it no more.
+            topic_id = NO_ID
+            if by_id:
+                topic = self._metadata.image.topics.get(name)
+                if topic is None:
+                    continue   # It was deleted, and an id can name it no more.
+                topic_id = topic.id
             topics.append(new.OffsetFetchResponseTopics(
-                name=name, topic_id=topic.id if by_id else NO_ID, partitions=[
+                name=name, topic_id=topic_id, partitions=[
                     _partition(new.OffsetFetchResponsePartitions, index, entry)
                     for index, entry in cells]))
         if by_id:
@@ -211,7 +214,7 @@ def _parts(found):
 def _of_one(context, request, found):
     """The answer in versions that ask for one group."""
     new = messages.OffsetFetchResponse
-    error = ErrorCode.NONE
+    error: int = ErrorCode.NONE
     if isinstance(found, int):
         error = found
         # Version 1 has no place for the error but the partitions.

@@ -150,7 +150,7 @@ def _literal(name: str) -> str | None:
 
 def _address(name: str, flags: int = 0) -> str | None:
     try:
-        return socket.getaddrinfo(name, None, flags=flags)[0][4][0]
+        return str(socket.getaddrinfo(name, None, flags=flags)[0][4][0])
     except (OSError, UnicodeError, ValueError):
         return None
 
@@ -160,7 +160,7 @@ class _Resolver:
     """
 
     def __init__(self):
-        self._asked = SimpleQueue()
+        self._asked: SimpleQueue[tuple[str, Future[str | None]]] = SimpleQueue()
         self._thread = None
 
     def ask(self, name: str) -> Future:
@@ -168,7 +168,7 @@ class _Resolver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._answer, name="resolver", daemon=True)
             self._thread.start()
-        answer = Future()
+        answer: Future[str | None] = Future()
         self._asked.put((name, answer))
         return answer
 

@@ -52,7 +52,7 @@ class RecordsApi:
         """
         response = messages.DeleteRecordsResponse
         # One that is named twice counts once, the last time.
-        wanted = {}
+        wanted: dict[str, dict[int, int]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
                 wanted.setdefault(topic.name, {})[partition.partition_index] = partition.offset
@@ -74,7 +74,7 @@ class RecordsApi:
         if is_internal(name):
             return NO_WATERMARK, ErrorCode.INVALID_TOPIC_EXCEPTION
         partition_log, error = self._leaders.log(name, index, ANY_EPOCH)
-        if error != ErrorCode.NONE:
+        if partition_log is None:
             return NO_WATERMARK, error
         policy = self._settings.topic_config(
             self._metadata.image.topic_config(name))["cleanup.policy"]

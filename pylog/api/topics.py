@@ -139,7 +139,7 @@ def _source(settings, synonyms) -> int:
     return DEFAULT
 
 
-_inherited_of = WeakKeyDictionary()
+_inherited_of: WeakKeyDictionary[Settings, tuple] = WeakKeyDictionary()
 
 
 def _known_error(context, error: int) -> int:

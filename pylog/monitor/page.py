@@ -40,7 +40,7 @@ class Page:
         self.content_type = OPEN_METRICS if open_metrics else TEXT
         self._open_metrics = open_metrics
         self._text = native.Exposition()
-        self._written = set()
+        self._written: set[str] = set()
 
     def family(self, name: str, samples) -> None:
         """samples: [(label values, number)]."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pylog._native.grants import Grants
     from pylog._native.reactor import Event, Reactors
-    from pylog.api import Handler, Result
+    from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.image import Topic
@@ -346,7 +346,7 @@ class Dispatcher:
         await turns.next()
         return found
 
-    async def _whole(self, context: RequestContext, result: Result) -> Any:
+    async def _whole(self, context: RequestContext, result: Any) -> Any:
         """The whole answer from what a handler returned."""
         if type(result) not in PARTS:
             return await result if type(result) in AWAITED else result
@@ -354,7 +354,7 @@ class Dispatcher:
         await self._add(self._turns_of(context.api_key), answer, result)
         return answer.finished()
 
-    async def _add(self, turns: Turns, answer: Answer, result: Result) -> None:
+    async def _add(self, turns: Turns, answer: Answer, result: Any) -> None:
         """Adds what a handler returned, all of its parts; they may pause with None."""
         if type(result) is types.GeneratorType:
             for part in result:

@@ -153,7 +153,7 @@ class Network:
 def _addresses(host: str) -> list[bytes]:
     """The host's addresses, IPv4 as v4-mapped; none when it has no address, which is logged."""
     try:
-        found = {entry[4][0].partition("%")[0]
+        found = {str(entry[4][0]).partition("%")[0]
                  for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError as error:
         log.error("max.connections.per.ip.overrides: no address",
