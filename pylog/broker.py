@@ -187,9 +187,9 @@ class Broker:
         self.stop()
 
     def _publisher_ended(self, task: asyncio.Task) -> None:
-        """Without it nothing that was decided would come into force, and whoever asked waits."""
+        """Without it nothing that was decided would come into force, and requests would wait."""
         if not task.cancelled():
-            log.critical("brokerd stops: the publisher ended", exc_info=task.exception())
+            log.critical("brokerd stops: the metadata publisher ended", exc_info=task.exception())
             self.broken.set()
 
     async def _follow_recovery(self) -> None:
@@ -207,19 +207,20 @@ class Broker:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
-            for step in (self._tend_logs, self._leave_failed_disks, self._tell, self._finish_moves):
+            for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
+                         self._finish_moves):
                 try:
                     await step()
                 except Exception:
-                    # What failed is due again in a second, and keeps nothing else from being done:
-                    # a broker without upkeep would fill its disk.
+                    # What failed is due again in a second, and the other steps go on: a broker
+                    # without upkeep would fill its disk.
                     log.exception("upkeep failed")
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())
 
-    async def _tell(self) -> None:
-        self.network.tell(self.now_ms())
+    async def _report_shortages(self) -> None:
+        self.network.report_shortages(self.now_ms())
 
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
@@ -235,7 +236,7 @@ class Broker:
             log.critical("brokerd stops: %s", fatal)
             self.broken.set()
         elif self._left and await self.controller.leave_offline(self._left):
-            # Else it is tried again: nothing else would tell of them once more.
+            # Else it is tried again: take_failed() names them once.
             self._left = []
 
     def stop(self) -> None:

@@ -91,7 +91,7 @@ class GroupsApi:
             for key in request.coordinator_keys])
 
     def _found(self, key: str, error, text: str, here) -> dict:
-        """What is told of one key; here: this broker's id and address."""
+        """The row of one key; here: this broker's id and address."""
         if error == ErrorCode.NONE and not self._groups.has_leader(key):
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
             text = error.message

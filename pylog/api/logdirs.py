@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Called by: dispatch, through api.handlers.
-Invariants: (1) a directory that failed is told of as offline and nothing else.
+Invariants: (1) a directory that failed is shown as offline, without its partitions.
 Source: KIP-113, KIP-827 (space); answers as Kafka 4.3's.
 """
 
@@ -91,8 +91,8 @@ class LogDirsApi:
         return response(results=[
             response.AlterReplicaLogDirTopicResult(topic_name=name, partitions=[
                 response.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
-                for index, error in told.items()])
-            for name, told in results.items()])
+                for index, error in errors.items()])
+            for name, errors in results.items()])
 
     async def _moved(self, paths: dict, path: str, name: str, index: int) -> int:
         if path not in paths:

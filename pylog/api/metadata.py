@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
 
-IDS_SINCE = 12   # Version 10 tells topic ids, version 12 takes them.
+IDS_SINCE = 12   # Version 10 answers topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
 # Entries kept, encoded, for the next request: a partition's costs about 30 bytes.
@@ -187,8 +187,7 @@ def _creatable(settings) -> int:
 def _known(image, topic, context, request):
     """A topic's entry with all of its partitions, encoded unless it is a large one's."""
     version = context.api_version
-    told = _asks_operations(context, request)
-    key = topic.id, version, told
+    key = topic.id, version, _asks_operations(context, request)
     known = _entries.get(key)
     # Topics and the dictionary of brokers are never changed in place: the same objects, the same
     # entry.

@@ -89,8 +89,8 @@ class PartitionsApi:
             response.ReplicaElectionResult(topic=name, partition_result=[
                 response.PartitionResult(partition_id=index, error_code=outcome.error,
                                          error_message=outcome.message)
-                for index, outcome in told])
-            for name, told in results])
+                for index, outcome in outcomes])
+            for name, outcomes in results])
 
     async def alter_partition_reassignments(
             self, context: RequestContext, request: Message) -> Message:
@@ -116,8 +116,8 @@ class PartitionsApi:
                     response.ReassignablePartitionResponse(
                         partition_index=index, error_code=outcome.error,
                         error_message=outcome.message)
-                    for index, outcome in told])
-                for name, told in results])
+                    for index, outcome in outcomes])
+                for name, outcomes in results])
 
     def list_partition_reassignments(self, context: RequestContext, request: Message) -> Message:
         """The partitions asked for, or all, whose replicas are being moved (KIP-455)."""

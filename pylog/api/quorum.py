@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 CONTROLLER = "CONTROLLER"
-RESULTS_UNTIL = 1       # Versions above it tell of the features all at once.
+RESULTS_UNTIL = 1       # Later versions have one error for all features.
 
 
 class QuorumApi:

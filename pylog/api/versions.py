@@ -63,7 +63,7 @@ class VersionsApi:
 
 
 def _unsupported_version():
-    """Tells the one range that would have worked."""
+    """The one range that would have worked."""
     low, high = api.SERVED[api.API_VERSIONS]
     response = messages.ApiVersionsResponse
     return response(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[

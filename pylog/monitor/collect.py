@@ -1,6 +1,6 @@
 """One scrape: reads what is counted, everywhere, and writes it down.
 
-Owns: the labels of partitions, kept from one scrape to the next.
+Owns: the labels of partitions, cached from one scrape to the next.
 Called by: monitor.server, one scrape at a time.
 Invariants: (1) the event loop and the reactors are not stopped; (2) what grows with the number of
   partitions is read and written by native code, without the GIL.
@@ -125,7 +125,7 @@ class Collector:
         for source in self.sources:
             for name, samples in source():
                 page.family(name, samples)
-        page.one("pylog_scrape_seconds", self._took_seconds)
+        page.single("pylog_scrape_seconds", self._took_seconds)
         text = page.value()
         self._took_seconds = self._seconds() - begin
         return page.content_type, text
@@ -147,8 +147,8 @@ class Collector:
         sums = figures.sums(ends)
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
         offline, = figures.columns("offline")
-        page.one("pylog_partitions", len(open_logs))
-        page.one("pylog_partitions_offline",
+        page.single("pylog_partitions", len(open_logs))
+        page.single("pylog_partitions_offline",
                  sum(offline) + max(0, missing - self._logs.recovering))
         page.columns(partition_rows, figures, PARTITION_COLUMNS)
         batches, = sums.columns("batches_in")
@@ -181,14 +181,14 @@ class Collector:
         reactors = self._reactors
         stats = reactors.stats()
         for family, name in REACTOR_STATS:
-            page.one(family, stats[name])
+            page.single(family, stats[name])
         page.family("pylog_connections_crowded", [
             ((answer,), stats[name]) for answer, name in CROWDED])
         causes = [(cause, stats[name]) for cause, name in CLOSED]
         other = max(0, stats["connections_closed"] - sum(count for _, count in causes))
         page.family("pylog_connections_closed", [
             ((cause,), count) for cause, count in [*causes, ("other", other)]])
-        page.one("pylog_reactor_threads", reactors.threads)
+        page.single("pylog_reactor_threads", reactors.threads)
         page.histograms("pylog_reactor_round_seconds", [((), native.rounds(reactors))])
         page.family("pylog_reactor_waits", [((cause,), stats[name]) for cause, name in WAITS])
 
@@ -217,26 +217,26 @@ class Collector:
                              ("pylog_log_recovery_checked_bytes", "recovered_bytes"),
                              ("pylog_log_recovery_trusted_bytes", "trusted_bytes")):
             page.family(family, [(values, row[name]) for values, row in damaged])
-        page.one("pylog_log_recovery_partitions_left", logs.recovering)
+        page.single("pylog_log_recovery_partitions_left", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [
             (values, native.flushes(directory)) for values, directory in found])
-        page.one("pylog_log_appends", appends)
+        page.single("pylog_log_appends", appends)
         jobs = self._io_pool.stats()
-        page.one("pylog_io_jobs", jobs["done"])
-        page.one("pylog_io_jobs_waiting", jobs["waiting"])
+        page.single("pylog_io_jobs", jobs["done"])
+        page.single("pylog_io_jobs_waiting", jobs["waiting"])
         cleaner = logs.cleaner.stats()
         for family, name in CLEANER_STATS:
-            page.one(family, cleaner[name])
+            page.single(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
         for name, number in self._store.figures().items():
-            page.one(f"pylog_lmdb_{name}", number)
+            page.single(f"pylog_lmdb_{name}", number)
 
     # ---- the process ----------------------------------------------------------------------------
 
     def _process(self, page) -> None:
         for name, number in process_metrics().items():
-            page.one(name, number)
+            page.single(name, number)
 
 
 def process_metrics() -> dict:
@@ -260,5 +260,5 @@ def process_metrics() -> dict:
 
 
 def _open_descriptors() -> int:
-    # Since Linux 6.2 the directory's size tells; before that it is 0, and each name is counted.
+    # Since Linux 6.2 the directory's size is the count; before that it is 0, and names are counted.
     return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")) - 1

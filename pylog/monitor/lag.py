@@ -2,9 +2,9 @@
 
 Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
 Called by: monitor.collect (write), monitor.server (sample, explain); one of them at a time.
-Invariants: (1) what is kept is about at most GROUPS_MAX groups and OFFSETS_MAX offsets; (2) a
-  scrape spends at most LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or
-  has none.
+Invariants: (1) at most GROUPS_MAX groups and OFFSETS_MAX offsets are remembered; (2) a
+  scrape spends at most LOOKUP_NS_MAX on times of records: one that is left over has its last time,
+  or none.
 Source: lag as kafka-consumer-groups has it; its age by the first record that is not committed.
 """
 
@@ -46,7 +46,7 @@ committed offset, the high watermark and the cold reads.
 
 
 class Part:
-    """One committed partition of a group, kept from one look to the next."""
+    """One committed partition of a group, from one look to the next."""
 
     __slots__ = ("commit_ms", "committed", "group", "key", "label", "timed", "timestamp")
 
@@ -174,7 +174,7 @@ class GroupLags:
             self._events = self._ask(figures.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
-        page.one("pylog_groups_left_out", sum(self._left_out))
+        page.single("pylog_groups_left_out", sum(self._left_out))
         page.family("pylog_group_members", [((row.id,), row.members) for row in rows])
         page.family("pylog_group_state", [((row.id, row.state), 1) for row in rows])
         page.family("pylog_group_generations", [((row.id,), row.generation) for row in rows])
@@ -188,7 +188,7 @@ class GroupLags:
     # ---- over time ------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Takes down where every group is; every SAMPLE_SECONDS."""
+        """Notes where every group is; every SAMPLE_SECONDS."""
         with self._lock:
             now = self._seconds()
             rows = self._rows()
@@ -224,7 +224,7 @@ class GroupLags:
         return sorted(found.values(), key=lambda group: -group["lag_records"])
 
     def explain(self, group_id: str) -> dict | None:
-        """All that tells why a group lags; None of a group that is not known here."""
+        """Everything that says why a group lags; None when no such group is known here."""
         members = self._ask(figures.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
@@ -233,7 +233,8 @@ class GroupLags:
             lags = self._aged(self._lags([row]))
             samples = list(self._samples.get(group_id, ()))
         now = self._seconds()
-        recent = next((one for one in samples if now - one.seconds <= RATE_SECONDS), None)
+        recent = next(
+            (sample for sample in samples if now - sample.seconds <= RATE_SECONDS), None)
         parts = self._described(lags, members, recent, now)
         view = {
             "group": row.id, "state": row.state, "generation": row.generation,

@@ -136,7 +136,7 @@ class Monitor:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                # Out of descriptors, or closed: the loop's condition tells.
+                # Out of descriptors, or closed: the loop's condition says which.
                 self._stopping.wait(0.05)
                 continue
             if not self._room.acquire(blocking=False):

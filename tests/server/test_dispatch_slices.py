@@ -146,7 +146,7 @@ def test_long_requests_of_many_connections_are_answered_in_the_order_they_came()
     assert order == [9, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_whoever_asks_the_same_while_a_lasting_answer_is_made_gets_that_one():
+def test_whoever_asks_the_same_while_a_cacheable_answer_is_made_gets_that_one():
     asked = []
     broker = Broker()
 
