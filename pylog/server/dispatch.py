@@ -93,9 +93,6 @@ class Dispatcher:
             for _ in range(3))
         self._tasks: set[asyncio.Task[object]] = set()
         self._cache = AnswerCache()
-        # By type, so that a handler's result finds its way at one look (5); the rest are answers.
-        self._ways: dict[type, Callable[[RequestContext, Any], object]] = {
-            Pending: self._reply_when_answered, types.CoroutineType: self._reply_when_finished}
         self._patient: deque[RequestContext] = deque()   # May wait, oldest first.
         self._queued = 0                 # Replies since the last flush.
         self._flush_is_due = False       # Somebody will flush at the end of this turn.
@@ -213,7 +210,7 @@ class Dispatcher:
 
     def _conclude(self, context: RequestContext, result: Any) -> None:
         """Brings a handler's result to _reply(), now or when it is there. Keeps (5)."""
-        self._ways.get(type(result), self._reply)(context, result)
+        _WAYS.get(type(result), Dispatcher._reply)(self, context, result)
 
     def _reply_when_answered(self, context: RequestContext, pending: Pending) -> None:
         if not pending.is_answered:
@@ -471,6 +468,12 @@ class Dispatcher:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._grants.allow(principal, topic.id, READ | WRITE)
         return ErrorCode.NONE
+
+
+# A handler's result finds its way by its type (5); any other is an answer. Not bound to a
+# dispatcher, which would then live, with what it holds, until the collector runs.
+_WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
+    Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
 
 
 def _log_slow(slow: Slow) -> None:
