@@ -19,9 +19,10 @@ from functools import lru_cache
 
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import LogError
-from pylog.coordinator import groups, offsets, store
-from pylog.coordinator.kept import NO_ID, NOTHING, Kept
+from pylog.coordinator import groups, offsets
+from pylog.coordinator.journal import Journal, replay
 from pylog.coordinator.shard import Shard
+from pylog.coordinator.snapshot import NO_ID, NOTHING, ShardSnapshot
 from pylog.metadata.image import NO_LEADER
 from pylog.metadata.store import StoreError
 from pylog.protocol import messages
@@ -249,7 +250,7 @@ class GroupCoordinator:
         partition_log = self._broker.logs.get(TOPIC, index)
         if partition_log is None or not partition_log.is_leader:
             return None
-        kept, settings = Kept(self._state, self._topic_id, index), self._broker.settings
+        kept, settings = ShardSnapshot(self._state, self._topic_id, index), self._broker.settings
 
         def machine():
             def find(group_id: str):
@@ -262,7 +263,7 @@ class GroupCoordinator:
                 self._limits, self._clock, lambda: str(uuid.uuid4()), find, kept.names)
             return made
 
-        journal = store.Journal(
+        journal = Journal(
             partition_log, self._broker.now_ms, self._waits, index,
             settings["offsets.topic.compression.codec"],
             settings["offsets.commit.timeout.ms"] / 1000)
@@ -325,7 +326,7 @@ class GroupCoordinator:
         if self._waits is not None and partition_log.flushed_offset < partition_log.end_offset:
             # What is told of from now on must outlive a loss of power.
             partition_log.flush()
-        for key, value in store.replay(partition_log, offset):
+        for key, value in replay(partition_log, offset):
             machine.replay(key, value)
         self._forget_deleted(machine)
 

@@ -15,7 +15,7 @@ from array import array
 from collections import Counter, deque, namedtuple
 
 from pylog._native import metrics as native
-from pylog.coordinator import figures
+from pylog.coordinator import group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
 
@@ -97,8 +97,8 @@ class GroupLags:
 
     def _rows(self) -> list:
         """All groups, as far as (1) allows; those in memory first."""
-        room = figures.Room(GROUPS_MAX, OFFSETS_MAX)
-        told = self._ask(figures.rows, room)
+        room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX)
+        told = self._ask(group_metrics.rows, room)
         if told is not None:
             self._told = told
         rows, ids, shards, gone = self._told
@@ -107,7 +107,7 @@ class GroupLags:
         now = self._seconds()
         if now >= self._kept_due:
             self._kept_due = now + KEPT_SECONDS
-            self._kept = figures.kept_rows(shards, self._kept, elsewhere, room)
+            self._kept = group_metrics.kept_rows(shards, self._kept, elsewhere, room)
             self._left_out[1] = room.left_out - self._left_out[0]
         for group_id in self._kept.keys() & elsewhere:
             del self._kept[group_id]
@@ -155,7 +155,7 @@ class GroupLags:
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
-            self._events = self._ask(figures.events) or self._events
+            self._events = self._ask(group_metrics.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
         page.one("pylog_groups_left_out", sum(self._left_out))
@@ -209,7 +209,7 @@ class GroupLags:
 
     def explain(self, group_id: str) -> dict | None:
         """All that tells why a group lags; None of a group that is not known here."""
-        members = self._ask(figures.members, group_id) or []
+        members = self._ask(group_metrics.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:

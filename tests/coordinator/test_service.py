@@ -11,7 +11,7 @@ import pytest
 from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator import groups, offsets, shard
-from pylog.coordinator.kept import Kept
+from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.service import TOPIC, GroupCoordinator, Pending, partition_of
 from pylog.metadata.store import Store
 from pylog.protocol import messages
@@ -238,7 +238,7 @@ def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_being_loaded(on
             assert await node.commit(index, index) == 0
         await node.groups.stop()
         for index in range(PARTITIONS):
-            Kept(node.store, bytes(15) + b"\x01", index).clear()
+            ShardSnapshot(node.store, bytes(15) + b"\x01", index).clear()
         replay, refused = groups.Groups.replay, set("0")
 
         def failing(machine, key, value):

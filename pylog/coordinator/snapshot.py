@@ -32,7 +32,7 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
-class Kept:
+class ShardSnapshot:
     """The entries of one partition of the internal topic. store: a metadata.store.Store."""
 
     def __init__(self, store, topic_id: bytes, partition: int):

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import LogError
-from pylog.coordinator.store import Journal
+from pylog.coordinator.journal import Journal
 from pylog.protocol.errors import ErrorCode
 
 
