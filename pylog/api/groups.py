@@ -11,7 +11,8 @@ import itertools
 
 from pylog.api import cluster
 from pylog.coordinator import inventory
-from pylog.coordinator.service import Pending
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.runtime import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -69,14 +70,10 @@ def join_group(broker, context, request):
             error_code=error, member_id=request.member_id,
             protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
 
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return refusal(error)
     pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
-    shard.groups.join(request, context.api_version, context.client_id or "",
-                      f"/{context.peer_host}", pending)
-    broker.groups.settle(shard)
-    return pending
+    return broker.groups.run(
+        request.group_id, pending, Groups.join, request, context.api_version,
+        context.client_id or "", f"/{context.peer_host}", pending)
 
 
 def _named(answer):
@@ -92,22 +89,15 @@ def sync_group(broker, context, request):
     if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
                                                           request.protocol_name):
         return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return refusal(error)
     pending = Pending(refusal)
-    shard.groups.sync(request, pending)
-    broker.groups.settle(shard)
-    return pending
+    return broker.groups.run(request.group_id, pending, Groups.sync, request, pending)
 
 
 def heartbeat(broker, context, request):
-    shard, error = broker.groups.shard_of(request.group_id)
+    found, error = broker.groups.look(request.group_id, Groups.heartbeat, request)
     if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
-    if shard is not None:
-        error = shard.groups.heartbeat(request)
-    return messages.HeartbeatResponse(error_code=error)
+    return messages.HeartbeatResponse(error_code=error if found is None else found)
 
 
 def leave_group(broker, context, request):
@@ -115,19 +105,19 @@ def leave_group(broker, context, request):
     old = context.api_version < MEMBERS_SINCE
     members = [(request.member_id, None)] if old else [
         (row.member_id, row.group_instance_id) for row in request.members]
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return new(error_code=error)
-    result = shard.groups.leave(request.group_id, members)
-    if isinstance(result, int):
-        message = new(error_code=result)
-    elif old:
-        message = new(error_code=result[0])
-    else:
-        message = new(members=[
+
+    def leave(machine):
+        result = machine.leave(request.group_id, members)
+        if isinstance(result, int):
+            return new(error_code=result)
+        if old:
+            return new(error_code=result[0])
+        return new(members=[
             new.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
             for (member_id, instance_id), code in zip(members, result, strict=True)])
-    return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
+
+    return broker.groups.run(
+        request.group_id, Pending(lambda code: new(error_code=code)), leave)
 
 
 def describe_groups(broker, context, request):
@@ -136,10 +126,9 @@ def describe_groups(broker, context, request):
     new = messages.DescribeGroupsResponse
     rows, room = [], PART_ROWS
     for group_id in request.groups:
-        shard, error = broker.groups.shard_of(group_id)
-        described = [inventory.refused(group_id, error, version)] if shard is None \
-            else inventory.described(shard.groups, group_id, version, PART_ROWS)
-        for row in described:
+        described, error = broker.groups.look(
+            group_id, inventory.described, group_id, version, PART_ROWS)
+        for row in described or [inventory.refused(group_id, error, version)]:
             if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
                 row.authorized_operations = GROUP_OPERATIONS
             rows.append(row)
@@ -158,7 +147,7 @@ def list_groups(broker, context, request):
         return
     states = {name.lower() for name in request.states_filter}
     types = {name.lower() for name in request.types_filter}
-    found = (row for shard in ready for row in inventory.listed(shard.groups, states, types))
+    found = (row for shard in ready for row in inventory.listed(shard.machine, states, types))
     rows = list(itertools.islice(found, PART_ROWS))
     while len(rows) == PART_ROWS:
         yield new(groups=rows)
@@ -170,13 +159,8 @@ def delete_groups(broker, context, request):
     new = messages.DeleteGroupsResponse
     rows = []
     for group_id in dict.fromkeys(request.groups_names):
-        shard, error = broker.groups.shard_of(group_id)
-        pending = Pending(lambda code: code)
-        if shard is None:
-            pending.refuse(error)
-        else:
-            error = inventory.delete(shard.groups, group_id)
-            broker.groups.settled(shard, pending, error)
+        pending = broker.groups.run_in_pieces(
+            group_id, Pending(lambda code: code), inventory.delete, group_id)
         rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
     return _deleted(rows)
 

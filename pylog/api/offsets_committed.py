@@ -9,7 +9,7 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
 """
 
 from pylog.coordinator import offsets
-from pylog.coordinator.service import Pending
+from pylog.coordinator.runtime import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -53,17 +53,16 @@ def offset_commit(broker, context, request):
             row.error_code = error
         return message
 
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return refusal(error)
-    result = offsets.commit(shard.groups, request, entries, context.api_version)
-    if isinstance(result, list):
-        for row, code in zip(places, result, strict=True):
-            row.error_code = code
-    elif result != ErrorCode.NONE:
-        broker.groups.settle(shard)
-        return refusal(result)
-    return broker.groups.settled(shard, Pending(refusal), message)
+    def commit(machine):
+        result = offsets.commit(machine, request, entries, context.api_version)
+        if isinstance(result, list):
+            for row, code in zip(places, result, strict=True):
+                row.error_code = code
+        elif result != ErrorCode.NONE:
+            return refusal(result)
+        return message
+
+    return broker.groups.run(request.group_id, Pending(refusal), commit)
 
 
 def offset_fetch(broker, context, request):
@@ -172,13 +171,11 @@ def _found(broker, group_id: str, topics):
     """What offsets.fetch gives, or an error code; as a Pending while commits are on their way to
     disk.
     """
-    shard, error = broker.groups.shard_of(group_id)
-    if shard is None:
-        return error
-    found = offsets.everything(shard.groups, group_id) if topics is None \
-        else offsets.fetch(shard.groups, group_id, topics)
     pending = Pending(lambda code: code)
-    shard.journal.after(pending, found)
+    if topics is None:
+        broker.groups.run(group_id, pending, offsets.everything, group_id)
+    else:
+        broker.groups.run(group_id, pending, offsets.fetch, group_id, topics)
     return pending.message if pending.is_answered else pending
 
 
@@ -194,24 +191,24 @@ def _shaped(found, shape):
 
 def offset_delete(broker, context, request):
     new = messages.OffsetDeleteResponse
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return new(error_code=error)
     image = broker.image
     wanted = [(topic.name, [
         cell.partition_index for cell in topic.partitions
         if image.partition(topic.name, cell.partition_index) is not None])
         for topic in request.topics]
-    error, errors = offsets.delete(shard.groups, request.group_id, wanted)
-    if error != ErrorCode.NONE:
-        return new(error_code=error)
-    message = new(topics=[new.OffsetDeleteResponseTopic(name=topic.name, partitions=[
-        new.OffsetDeleteResponsePartition(
-            partition_index=cell.partition_index,
-            error_code=errors[topic.name] if cell.partition_index in known
-            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for cell in topic.partitions])
-        for topic, (_, known) in zip(request.topics, wanted, strict=True)])
-    return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
+
+    def delete(machine):
+        error, errors = offsets.delete(machine, request.group_id, wanted)
+        if error != ErrorCode.NONE:
+            return new(error_code=error)
+        return new(topics=[new.OffsetDeleteResponseTopic(name=topic.name, partitions=[
+            new.OffsetDeleteResponsePartition(
+                partition_index=cell.partition_index,
+                error_code=errors[topic.name] if cell.partition_index in known
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for cell in topic.partitions])
+            for topic, (_, known) in zip(request.topics, wanted, strict=True)])
+
+    return broker.groups.run(request.group_id, Pending(lambda code: new(error_code=code)), delete)
 
 
 HANDLERS = {api.OFFSET_COMMIT: offset_commit, api.OFFSET_FETCH: offset_fetch,

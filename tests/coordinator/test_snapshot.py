@@ -24,12 +24,8 @@ def kept(store):
 
 def _keep(kept, machine, applied=(10, 0)) -> None:
     machine.settle()
-    topics_of = {}
-    for group_id, topic in machine.groups.changed:
-        topics_of.setdefault(group_id, set()).add(topic)
+    rows = [row for some in kept.rows(machine.groups, machine.groups.changed) for row in some]
     machine.groups.changed.clear()
-    rows = [row for group_id, topics in topics_of.items()
-            for row in kept.rows(machine.groups, group_id, topics)]
     kept.write(rows, applied)
 
 
