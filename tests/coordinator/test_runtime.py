@@ -323,6 +323,17 @@ def test_a_start_reads_the_log(on_node):
     on_node(scenario)
 
 
+def test_what_is_served_after_a_load_is_on_disk(on_node):
+    async def scenario(node, runtime):
+        log = node.parts["counts", 0]
+        log.append(batch.build([(KEYS[0].encode(), b"8", 5_000, ())]), 5_000, trusted=True)
+        assert log.flushed_offset == 0
+        node.elect(0, US, 1)
+        await node.serves(0)
+        assert log.flushed_offset == 1 and await read(runtime, KEYS[0]) == 8
+    on_node(scenario)
+
+
 def test_a_start_reads_behind_what_the_snapshot_has(on_node):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
@@ -454,7 +465,8 @@ def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
         goes_on.set()
         await node.serves(0)
         assert await read(runtime, KEYS[0]) == 3
-        assert not late.is_loaded
+        # It ended at the next record.
+        assert not late.is_loaded and late.counts == {KEYS[0]: 1}
         assert runtime.shards()[0][0].machine is not late
         # Nor has anybody else's loss been noted meanwhile.
         assert await count(runtime, KEYS[1]) == 1
@@ -521,9 +533,9 @@ def test_a_partition_that_cannot_be_written_costs_the_others_nothing(on_node):
 
 def test_timers_fire_after_a_reload(on_node):
     async def scenario(node, runtime):
-        node.lease_ms = 100
-        runtime = await node.again()
         await count(runtime, KEYS[0])
+        # Nothing but the load has set a timer.
+        node.lease_ms = 100
         node.elect(0, US, 1)
         await node.serves(0)
         await node.until(lambda: runtime.look(KEYS[0], Counter.read, KEYS[0])[0] == 0)
