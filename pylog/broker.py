@@ -17,7 +17,7 @@ import time
 
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
-from pylog.api import HANDLERS
+from pylog import api
 from pylog.coordinator.service import GroupCoordinator
 from pylog.server.dispatch import Dispatcher
 from pylog.log.errors import StartError
@@ -129,7 +129,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.start()
         reactors = self.network.reactors
-        loop.add_reader(reactors.fileno(), Dispatcher(self, reactors, HANDLERS).drain)
+        loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
         self._publishing.add_done_callback(self._publisher_ended)
         self.groups.start(self.metadata.store)
@@ -140,6 +140,17 @@ class Broker:
         self._upkeep = loop.create_task(self._keep_up())
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
+
+    def _dispatcher(self) -> Dispatcher:
+        assert self.controller is not None   # start() opened the metadata.
+        handlers = api.handlers(
+            settings=self.settings, metadata_service=self.metadata, controller=self.controller,
+            logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
+            listener_name=self.network.listener_name, registered=self.publisher.registered,
+            node_id=self.node_id, now_ms=self.now_ms)
+        return Dispatcher(
+            self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
+            quotas=self.quotas, grants=self.grants, install=self.install)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""

@@ -12,9 +12,8 @@ Source: Kafka's Utils.abs(key.hashCode()) % partitions. The replication factor i
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import messages
@@ -49,8 +48,7 @@ class Node(Protocol):
     def settings(self) -> Any: ...      # Name -> value, each of the type that the catalogue names.
 
 
-@dataclass(frozen=True)
-class TopicSpec:
+class TopicSpec(NamedTuple):
     """What an internal topic is made with. replication_factor: at most; see the module's head."""
 
     name: str

@@ -16,12 +16,12 @@ Source: Kafka's CoordinatorRuntime.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
-from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from pylog._native.flushes import FlushWaits
 from pylog.coordinator.internal_topic import InternalTopic, Node, TopicSpec, partition_of
 from pylog.coordinator.journal import Journal, Token, refuse, replay
+from pylog.coordinator.pending import Pending
 from pylog.coordinator.saver import Saver
 from pylog.coordinator.shard import M, Shard, Snapshot
 from pylog.coordinator.timers import Clock
@@ -35,56 +35,7 @@ NOTHING = -1, -1
 log = logging.getLogger("pylog.coordinator")
 
 
-class Pending:
-    """A request that is answered later. refusal: error code -> message; shape: what to do to it.
-
-    Whoever waits is called at once when the answer comes: a future would cost a turn of the loop.
-    """
-
-    __slots__ = ("_message", "_refusal", "_shape", "_then", "is_answered")
-
-    def __init__(self, refusal: Callable[[Error], Any],
-                 shape: Callable[[Any], Any] | None = None):
-        self._refusal = refusal
-        self._shape = shape
-        self._then: Callable[[Any], object] | None = None
-        self._message: Any = None
-        self.is_answered = False
-
-    def answer(self, message: Any) -> None:
-        if self.is_answered:
-            return
-        self.is_answered = True
-        self._message = message if self._shape is None else self._shape(message)
-        if self._then is not None:
-            self._then(self._message)
-
-    def refuse(self, error: Error) -> None:
-        self.answer(self._refusal(error))
-
-    @property
-    def message(self) -> Any:
-        assert self.is_answered
-        return self._message
-
-    def then(self, call: Callable[[Any], object]) -> None:
-        """Calls call(message), now or when there is one. For one caller."""
-        assert self._then is None
-        if self.is_answered:
-            call(self._message)
-        else:
-            self._then = call
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        if not self.is_answered:
-            done = asyncio.get_running_loop().create_future()
-            self.then(lambda message: done.done() or done.set_result(message))
-            yield from done
-        return self._message
-
-
-@dataclass(frozen=True)
-class Coordination(Generic[M]):
+class Coordination(NamedTuple, Generic[M]):
     """What a coordinator gives its runtime.
 
     open: (topic id, partition, clock) -> (a function that makes an empty machine, its snapshot or

@@ -15,14 +15,12 @@ from pylog.coordinator import groups, offsets
 from pylog.coordinator.group import Group
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.internal_topic import Node, TopicSpec
-from pylog.coordinator.runtime import Coordination, CoordinatorRuntime, Pending
+from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.timers import Clock
 from pylog.metadata.image import Topic
 from pylog.metadata.store import Store
 from pylog.protocol.errors import Error
-
-__all__ = ["TOPIC", "GroupCoordinator", "Pending"]
 
 TOPIC = "__consumer_offsets"
 EXPIRY_STEP = 100      # Groups looked at in one go.

@@ -12,7 +12,8 @@ from pylog.config.settings import Settings
 from pylog.coordinator import shard
 from pylog.coordinator.internal_topic import TopicSpec, partition_of
 from pylog.coordinator.journal import Journal
-from pylog.coordinator.runtime import Coordination, CoordinatorRuntime, Pending
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.timers import Timers
 
 PARTITIONS = 2

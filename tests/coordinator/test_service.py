@@ -12,8 +12,9 @@ from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator import groups, offsets, shard
 from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.pending import Pending
 from pylog.coordinator.snapshot import ShardSnapshot
-from pylog.coordinator.service import TOPIC, GroupCoordinator, Pending
+from pylog.coordinator.service import TOPIC, GroupCoordinator
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 
