@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 
 from pylog.coordinator import inventory
+from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -111,14 +112,10 @@ class GroupsApi:
                 error_code=error, member_id=request.member_id,
                 protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
 
-        shard, error = self._groups.shard_of(request.group_id)
-        if shard is None:
-            return refusal(error)
         pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
-        shard.groups.join(request, context.api_version, context.client_id or "",
-                          f"/{context.peer_host}", pending)
-        self._groups.settle(shard)
-        return pending
+        return self._groups.run(
+            request.group_id, pending, Groups.join, request, context.api_version,
+            context.client_id or "", f"/{context.peer_host}", pending)
 
     def sync_group(self, context: RequestContext, request: Message) -> Message | Pending:
         """The member's assignment, once the leader's has come and is written.
@@ -132,13 +129,8 @@ class GroupsApi:
         if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
                                                               request.protocol_name):
             return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        shard, error = self._groups.shard_of(request.group_id)
-        if shard is None:
-            return refusal(error)
         pending = Pending(refusal)
-        shard.groups.sync(request, pending)
-        self._groups.settle(shard)
-        return pending
+        return self._groups.run(request.group_id, pending, Groups.sync, request, pending)
 
     def heartbeat(self, context: RequestContext, request: Message) -> Message:
         """Extends a member's session by its session.timeout.ms.
@@ -146,12 +138,10 @@ class GroupsApi:
         NONE also while the coordinator loads. REBALANCE_IN_PROGRESS: join again;
         ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR.
         """
-        shard, error = self._groups.shard_of(request.group_id)
+        found, error = self._groups.look(request.group_id, Groups.heartbeat, request)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
-        if shard is not None:
-            error = shard.groups.heartbeat(request)
-        return messages.HeartbeatResponse(error_code=error)
+        return messages.HeartbeatResponse(error_code=error if found is None else found)
 
     def leave_group(self, context: RequestContext, request: Message) -> Message | Pending:
         """Removes a member, or from version 3 several, with an error code each (KIP-345).
@@ -163,20 +153,20 @@ class GroupsApi:
         old = context.api_version < MEMBERS_SINCE
         members = [(request.member_id, None)] if old else [
             (row.member_id, row.group_instance_id) for row in request.members]
-        shard, error = self._groups.shard_of(request.group_id)
-        if shard is None:
-            return new(error_code=error)
-        result = shard.groups.leave(request.group_id, members)
-        if isinstance(result, int):
-            message = new(error_code=result)
-        elif old:
-            message = new(error_code=result[0])
-        else:
-            message = new(members=[
+
+        def leave(machine: Groups) -> Message:
+            result = machine.leave(request.group_id, members)
+            if isinstance(result, int):
+                return new(error_code=result)
+            if old:
+                return new(error_code=result[0])
+            return new(members=[
                 new.MemberResponse(
                     member_id=member_id, group_instance_id=instance_id, error_code=code)
                 for (member_id, instance_id), code in zip(members, result, strict=True)])
-        return self._groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
+
+        return self._groups.run(
+            request.group_id, Pending(lambda code: new(error_code=code)), leave)
 
     def describe_groups(
             self, context: RequestContext, request: Message) -> Iterator[Message | None]:
@@ -189,10 +179,9 @@ class GroupsApi:
         new = messages.DescribeGroupsResponse
         rows, room = [], PART_ROWS
         for group_id in request.groups:
-            shard, error = self._groups.shard_of(group_id)
-            described = [inventory.refused(group_id, error, version)] if shard is None \
-                else inventory.described(shard.groups, group_id, version, PART_ROWS)
-            for row in described:
+            described, error = self._groups.look(
+                group_id, inventory.described, group_id, version, PART_ROWS)
+            for row in described or [inventory.refused(group_id, error, version)]:
                 if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
                     row.authorized_operations = GROUP_OPERATIONS
                 rows.append(row)
@@ -214,7 +203,7 @@ class GroupsApi:
             return
         states = {name.lower() for name in request.states_filter}
         types = {name.lower() for name in request.types_filter}
-        found = (row for shard in ready for row in inventory.listed(shard.groups, states, types))
+        found = (row for shard in ready for row in inventory.listed(shard.machine, states, types))
         rows = list(itertools.islice(found, PART_ROWS))
         while len(rows) == PART_ROWS:
             yield new(groups=rows)
@@ -231,13 +220,8 @@ class GroupsApi:
         new = messages.DeleteGroupsResponse
         rows = []
         for group_id in dict.fromkeys(request.groups_names):
-            shard, error = self._groups.shard_of(group_id)
-            pending = Pending(lambda code: code)
-            if shard is None:
-                pending.refuse(error)
-            else:
-                error = inventory.delete(shard.groups, group_id)
-                self._groups.settled(shard, pending, error)
+            pending = self._groups.run_in_pieces(
+                group_id, Pending(lambda code: code), inventory.delete, group_id)
             rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
         return _deleted(rows)
 

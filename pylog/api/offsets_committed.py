@@ -19,6 +19,7 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message, Result
+    from pylog.coordinator.groups import Groups
     from pylog.coordinator.service import GroupCoordinator
     from pylog.metadata.service import MetadataService
 
@@ -82,17 +83,16 @@ class CommittedOffsetsApi:
                 row.error_code = error
             return message
 
-        shard, error = self._groups.shard_of(request.group_id)
-        if shard is None:
-            return refusal(error)
-        result = offsets.commit(shard.groups, request, entries, context.api_version)
-        if isinstance(result, list):
-            for row, code in zip(places, result, strict=True):
-                row.error_code = code
-        elif result != ErrorCode.NONE:
-            self._groups.settle(shard)
-            return refusal(result)
-        return self._groups.settled(shard, Pending(refusal), message)
+        def commit(machine: Groups) -> Message:
+            result = offsets.commit(machine, request, entries, context.api_version)
+            if isinstance(result, list):
+                for row, code in zip(places, result, strict=True):
+                    row.error_code = code
+            elif result != ErrorCode.NONE:
+                return refusal(result)
+            return message
+
+        return self._groups.run(request.group_id, Pending(refusal), commit)
 
     def offset_fetch(self, context: RequestContext, request: Message) -> Result:
         """Committed offsets of a group or, from version 8, several (KIP-709); -1 for none.
@@ -161,13 +161,11 @@ class CommittedOffsetsApi:
         """What offsets.fetch gives, or an error code; a Pending of it while commits are on their
         way to disk.
         """
-        shard, error = self._groups.shard_of(group_id)
-        if shard is None:
-            return error
-        found = offsets.everything(shard.groups, group_id) if topics is None \
-            else offsets.fetch(shard.groups, group_id, topics)
         pending = Pending(lambda code: code)
-        shard.journal.after(pending, found)
+        if topics is None:
+            self._groups.run(group_id, pending, offsets.everything, group_id)
+        else:
+            self._groups.run(group_id, pending, offsets.fetch, group_id, topics)
         return pending.message if pending.is_answered else pending
 
     def offset_delete(self, context: RequestContext, request: Message) -> Message | Pending:
@@ -177,24 +175,25 @@ class CommittedOffsetsApi:
         NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS for all.
         """
         new = messages.OffsetDeleteResponse
-        shard, error = self._groups.shard_of(request.group_id)
-        if shard is None:
-            return new(error_code=error)
         image = self._metadata.image
         wanted = [(topic.name, [
             cell.partition_index for cell in topic.partitions
             if image.partition(topic.name, cell.partition_index) is not None])
             for topic in request.topics]
-        error, errors = offsets.delete(shard.groups, request.group_id, wanted)
-        if error != ErrorCode.NONE:
-            return new(error_code=error)
-        message = new(topics=[new.OffsetDeleteResponseTopic(name=topic.name, partitions=[
-            new.OffsetDeleteResponsePartition(
-                partition_index=cell.partition_index,
-                error_code=errors[topic.name] if cell.partition_index in known
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for cell in topic.partitions])
-            for topic, (_, known) in zip(request.topics, wanted, strict=True)])
-        return self._groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
+
+        def delete(machine: Groups) -> Message:
+            error, errors = offsets.delete(machine, request.group_id, wanted)
+            if error != ErrorCode.NONE:
+                return new(error_code=error)
+            return new(topics=[new.OffsetDeleteResponseTopic(name=topic.name, partitions=[
+                new.OffsetDeleteResponsePartition(
+                    partition_index=cell.partition_index,
+                    error_code=errors[topic.name] if cell.partition_index in known
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for cell in topic.partitions])
+                for topic, (_, known) in zip(request.topics, wanted, strict=True)])
+
+        return self._groups.run(
+            request.group_id, Pending(lambda code: new(error_code=code)), delete)
 
 
 def _may_be_much(found) -> bool:

@@ -6,17 +6,11 @@ Invariants: (1) it is answered once, later answers are ignored; (2) whoever wait
   step that answers, not in a later turn of the loop.
 """
 
-from __future__ import annotations
-
 import asyncio
-import functools
+from collections.abc import Callable, Generator
+from typing import Any
 
-TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
-
-    from pylog.protocol.errors import Error
+from pylog.protocol.errors import Error
 
 
 class Pending:
@@ -37,7 +31,7 @@ class Pending:
 
     def answer(self, message: Any) -> None:
         if self.is_answered:
-            return   # Keeps (1).
+            return
         self.is_answered = True
         self._message = message if self._shape is None else self._shape(message)
         if self._then is not None:
@@ -61,13 +55,7 @@ class Pending:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.is_answered:
-            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self.then(functools.partial(_resolve, done))
+            done = asyncio.get_running_loop().create_future()
+            self.then(lambda message: done.done() or done.set_result(message))
             yield from done
         return self._message
-
-
-def _resolve(done: asyncio.Future[Any], message: Any) -> None:
-    # Whoever waited may have been cancelled.
-    if not done.done():
-        done.set_result(message)

@@ -17,7 +17,7 @@ from array import array
 from collections import Counter, deque, namedtuple
 
 from pylog._native import metrics as native
-from pylog.coordinator import figures
+from pylog.coordinator import group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
 
@@ -86,7 +86,7 @@ class GroupLags:
         self._loop = loop
         self._seconds = seconds
         self._lock = threading.Lock()
-        # The last answer of the event loop; see figures.rows.
+        # The last answer of the event loop; see group_metrics.rows.
         self._newest: tuple[list, set, list, set] = ([], set(), [], set())
         self._events: dict[str, int] = {}
         self._kept: dict = {}    # group id -> Row, of groups that are in state.lmdb only
@@ -113,8 +113,8 @@ class GroupLags:
 
     def _rows(self) -> list:
         """All groups, as far as (1) allows; those in memory first."""
-        room = figures.Room(GROUPS_MAX, OFFSETS_MAX)
-        found = self._ask(figures.rows, room)
+        room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX)
+        found = self._ask(group_metrics.rows, room)
         if found is not None:
             self._newest = found
         rows, ids, shards, gone = self._newest
@@ -123,7 +123,7 @@ class GroupLags:
         now = self._seconds()
         if now >= self._kept_due:
             self._kept_due = now + KEPT_SECONDS
-            self._kept = figures.kept_rows(shards, self._kept, elsewhere, room)
+            self._kept = group_metrics.kept_rows(shards, self._kept, elsewhere, room)
             self._left_out[1] = room.left_out - self._left_out[0]
         for group_id in self._kept.keys() & elsewhere:
             del self._kept[group_id]
@@ -171,7 +171,7 @@ class GroupLags:
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
-            self._events = self._ask(figures.events) or self._events
+            self._events = self._ask(group_metrics.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
         page.single("pylog_groups_left_out", sum(self._left_out))
@@ -225,7 +225,7 @@ class GroupLags:
 
     def explain(self, group_id: str) -> dict | None:
         """Everything that says why a group lags; None when no such group is known here."""
-        members = self._ask(figures.members, group_id) or []
+        members = self._ask(group_metrics.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:

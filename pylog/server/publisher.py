@@ -93,6 +93,7 @@ class Publisher:
         for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
         _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
+        _each((*made, *changed), self._groups.topic_changed)
 
     def _apply_logs(self, image, gone, made, changed) -> None:
         """Closes, opens and changes the parts of partition logs. Blocks."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from pylog import api
 from pylog._native.reactor import RequestContext
 from pylog.config import Settings
+from pylog.coordinator.pending import Pending
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
 from pylog.metadata.tail import Tail
@@ -80,7 +81,7 @@ class Broker:
 
 async def answered(key, version, found):
     """The whole answer from what a handler gave."""
-    if isinstance(found, types.CoroutineType):
+    if isinstance(found, types.CoroutineType | Pending):
         return await found
     if not isinstance(found, types.GeneratorType | types.AsyncGeneratorType):
         return found
