@@ -3,10 +3,11 @@
 Owns: every long-lived object of the process, in the order in which they are made and closed.
 Called by: cli, testing.
 Invariants: (1) the ready callback is called once the first request would be answered; (2) a clean
-  stop
-  answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order.
+  stop answers what is in flight, then flushes, then leaves the clean-shutdown mark, in this order.
 Source: KIP-631 (one node as broker and controller).
 """
+
+from __future__ import annotations
 
 import asyncio
 import gc
@@ -15,19 +16,27 @@ import signal
 import socket
 import time
 
+from pylog import api
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
-from pylog.api import HANDLERS
+from pylog.config.client_quotas import ClientQuotas
 from pylog.coordinator.service import GroupCoordinator
-from pylog.server.dispatch import Dispatcher
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
 from pylog.metadata.service import MetadataService
 from pylog.metadata.threads import in_thread
+from pylog.server.dispatch import Dispatcher
 from pylog.server.network import Network
 from pylog.server.publisher import Publisher
-from pylog.config.client_quotas import ClientQuotas
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog.config import Settings
+    from pylog.metadata.image import Image, Topic
+    from pylog.monitor.server import Monitor
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -48,9 +57,9 @@ def system_ms() -> int:
 
 
 class Broker:
-    """One node: its settings, its state, and what handlers may use."""
+    """One node: its settings, its state, and the parts that they are given to."""
 
-    def __init__(self, settings, now_ms=system_ms):
+    def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms):
         """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
         loop's time(): who passes both in can move them.
         """
@@ -72,11 +81,11 @@ class Broker:
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
         self._left: list = []             # partitions of failed disks that still have a leader
-        self.monitor = None
+        self.monitor: Monitor | None = None
         self.broken = asyncio.Event()     # no disk is left to go on with
 
     @property
-    def image(self):
+    def image(self) -> Image:
         """The cluster's state that is in force on this broker."""
         return self.metadata.image
 
@@ -89,7 +98,7 @@ class Broker:
         """The active controller."""
         return self.metadata.controller
 
-    def install(self, topic) -> bool:
+    def install(self, topic: Topic) -> bool:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
         disk_failed = self.logs.any_offline(topic.name)
@@ -110,7 +119,13 @@ class Broker:
             # Imported here: it costs a start 5 ms, and not every broker is watched.
             from pylog.monitor.server import Monitor
 
-            self.monitor = Monitor(self, time.monotonic)
+            assert self.metadata.store is not None   # open() made it.
+            self.monitor = Monitor(
+                self.settings["metrics.listener"], coordinator=self.groups, logs=self.logs,
+                quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
+                store=self.metadata.store,
+                node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
+                seconds=time.monotonic)
             self.monitor.open()
 
     def _apply_settings(self) -> list | None:
@@ -129,9 +144,10 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.start()
         reactors = self.network.reactors
-        loop.add_reader(reactors.fileno(), Dispatcher(self, reactors, HANDLERS).drain)
+        loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
         self._publishing.add_done_callback(self._publisher_ended)
+        assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
@@ -140,6 +156,17 @@ class Broker:
         self._upkeep = loop.create_task(self._keep_up())
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
+
+    def _dispatcher(self) -> Dispatcher:
+        assert self.controller is not None   # start() opened the metadata.
+        handlers = api.handlers(
+            settings=self.settings, metadata_service=self.metadata, controller=self.controller,
+            logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
+            listener_name=self.network.listener_name, registered=self.publisher.registered,
+            node_id=self.node_id, now_ms=self.now_ms)
+        return Dispatcher(
+            self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
+            quotas=self.quotas, grants=self.grants, install=self.install)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
@@ -156,13 +183,14 @@ class Broker:
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
         await asyncio.gather(*tending, return_exceptions=True)
-        await self.publisher.stop(self._publishing)
+        if self._publishing is not None:
+            await self.publisher.stop(self._publishing)
         self.stop()
 
     def _publisher_ended(self, task: asyncio.Task) -> None:
-        """Without it nothing that was decided would come into force, and whoever asked waits."""
+        """Without it nothing that was decided would come into force, and requests would wait."""
         if not task.cancelled():
-            log.critical("brokerd stops: the publisher ended", exc_info=task.exception())
+            log.critical("brokerd stops: the metadata publisher ended", exc_info=task.exception())
             self.broken.set()
 
     async def _follow_recovery(self) -> None:
@@ -180,19 +208,20 @@ class Broker:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
-            for step in (self._tend_logs, self._leave_failed_disks, self._tell, self._finish_moves):
+            for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
+                         self._finish_moves):
                 try:
                     await step()
                 except Exception:
-                    # What failed is due again in a second, and keeps nothing else from being done:
-                    # a broker without upkeep would fill its disk.
+                    # What failed is due again in a second, and the other steps go on: a broker
+                    # without upkeep would fill its disk.
                     log.exception("upkeep failed")
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())
 
-    async def _tell(self) -> None:
-        self.network.tell(self.now_ms())
+    async def _report_shortages(self) -> None:
+        self.network.report_shortages(self.now_ms())
 
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
@@ -208,7 +237,7 @@ class Broker:
             log.critical("brokerd stops: %s", fatal)
             self.broken.set()
         elif self._left and await self.controller.leave_offline(self._left):
-            # Else it is tried again: nothing else would tell of them once more.
+            # Else it is tried again: take_failed() names them once.
             self._left = []
 
     def stop(self) -> None:
@@ -220,7 +249,7 @@ class Broker:
 def _address_of(host: str) -> str | None:
     """The text of a host's address, None without one. Waits for the resolver."""
     try:
-        return socket.getaddrinfo(host, None)[0][4][0]
+        return str(socket.getaddrinfo(host, None)[0][4][0])
     except (OSError, UnicodeError):
         return None
 

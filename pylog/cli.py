@@ -37,25 +37,25 @@ def pylog(argv: list[str] | None = None) -> int:
 
 
 def _guarded(command: str, work, argv: list[str]) -> int:
-    """The exit code of work(argv), its expected errors told in one line."""
+    """The exit code of work(argv), its expected errors reported in one line."""
     from .config import ConfigError
 
     try:
         return work(command, argv)
     except ConfigError as error:
-        return _told(command, error, EXIT_USAGE)
+        return _report_error(command, error, EXIT_USAGE)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain of it at exit either.
+        # The reader of our output has gone; Python must not complain of it at exit either.
         sys.stdout = None
         return EXIT_FAILED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _told(command, f"{where}{error.strerror or error}", EXIT_FAILED)
+        return _report_error(command, f"{where}{error.strerror or error}", EXIT_FAILED)
     except KeyboardInterrupt:
         return 130
 
 
-def _told(command: str, error, code: int) -> int:
+def _report_error(command: str, error, code: int) -> int:
     print(f"{command}: {' '.join(str(error).split())}", file=sys.stderr)
     return code
 
@@ -82,7 +82,7 @@ def _serve(command: str, argv: list[str]) -> int:
     try:
         return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses))
     except broker.StartError as error:
-        return _told(command, error, EXIT_FAILED)
+        return _report_error(command, error, EXIT_FAILED)
     except Exception as error:
         if isinstance(error, OSError):
             raise
@@ -101,7 +101,7 @@ def _raise_open_files() -> None:
 
 def _serve_arguments():
     parser = _parser("brokerd", "A commit-log broker that speaks Apache Kafka's protocol.",
-                     "brokerd config explain KEY and brokerd config list tell about settings; "
+                     "brokerd config explain KEY and brokerd config list describe settings; "
                      "brokerd adopt server.properties checks a stopped Kafka's directories.")
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="settings by Kafka's names; none is needed")
@@ -123,7 +123,7 @@ def _parser(command: str, description: str, epilog: str = ""):
 
 def _add_override(parser) -> None:
     parser.add_argument("--override", action="append", default=[], metavar="key=value",
-                        help="set one setting, stronger than the file; may be repeated")
+                        help="set one setting; takes precedence over the file; may be repeated")
 
 
 def _print_ready(settings, addresses) -> None:

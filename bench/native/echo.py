@@ -27,7 +27,7 @@ def main() -> None:
     while True:
         readable = select.select([reactors, sys.stdin], [], [])[0]
         for event in reactors.poll():
-            reactors.reply(event[1], struct.pack(">ii", 96, event[6]) + rest)
+            reactors.reply(event.token, struct.pack(">ii", 96, event.correlation_id) + rest)
         if sys.stdin in readable:
             break
     reactors.stop(0)

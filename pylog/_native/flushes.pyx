@@ -1,7 +1,7 @@
 """Waiting for the disk without a thread: group commits told through one descriptor.
 
 Owns: one native waiter per slot, and the mailbox that their letters come to.
-Called by: coordinator.store, on the event loop; log.directories.
+Called by: coordinator.journal, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
   reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
   so that the mailbox never overflows.

@@ -20,7 +20,9 @@ READ = c.GRANT_READ
 WRITE = c.GRANT_WRITE
 
 
+# no_gc_clear: the collector must not take the directories while the table refers to their logs.
 @cython.final
+@cython.no_gc_clear
 cdef class Grants:
     """Topics by name and by id, with rights per principal.
 

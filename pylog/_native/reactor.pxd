@@ -1,4 +1,44 @@
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
 from pylog._native cimport csrc
+
+
+cdef class RequestContext:
+    cdef readonly uint64_t token, connection
+    cdef readonly int listener, api_key, api_version, correlation_id
+    cdef readonly str client_id
+    cdef bytes body
+    cdef readonly str local_host, peer_host
+    cdef readonly int local_port, peer_port
+    cdef readonly uint32_t principal
+    cdef readonly int64_t began_ns
+    cdef public int64_t taken_ns, parked_ns, busy_ns
+    cdef public int throttle_ms, created_count
+    cdef public bint cacheable
+
+
+cdef class Miss:
+    cdef readonly uint64_t token
+    cdef readonly uint32_t principal
+    cdef readonly list topics
+
+
+cdef class UnknownClient:
+    cdef readonly uint64_t connection
+    cdef readonly uint32_t principal
+    cdef readonly bytes client_id
+
+
+cdef class Closed:
+    cdef readonly uint64_t connection
+
+
+cdef class Slow:
+    cdef readonly int api_key, api_version, correlation_id
+    cdef readonly bytes client_id
+    cdef readonly uint64_t connection, request_bytes, response_bytes, left_out
+    cdef readonly str peer
+    cdef readonly int64_t total_ns, local_ns, remote_ns, send_ns
 
 
 cdef class Reactors:

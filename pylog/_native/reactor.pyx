@@ -33,6 +33,85 @@ THREADS_MAX = csrc.REACTOR_THREADS_MAX
 HOSTS_KEPT_MAX = 4096
 
 
+# no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
+@cython.final
+@cython.no_gc
+@cython.freelist(256)
+cdef class RequestContext:
+    """A request that is to be answered, what is known of it besides its message, and what is noted
+    on it meanwhile.
+
+    listener: its number. client_id: None where there is none. began_ns: when its last byte was
+    here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns, parked_ns,
+    when it was taken and began to wait for others; busy_ns, what its handler took where that
+    counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
+    that the request has created so far; cacheable, set by a handler whose answer is right for
+    whoever asks the same over the same address, as long as the image stays what it is.
+    """
+
+    def __init__(self, *, uint64_t token, int api_key, int api_version, bytes body=b"",
+                 uint64_t connection=0, int listener=0, int correlation_id=0, str client_id=None,
+                 str local_host="", int local_port=0, str peer_host="", int peer_port=0,
+                 uint32_t principal=0, int64_t began_ns=0):
+        self.token, self.connection, self.listener = token, connection, listener
+        self.api_key, self.api_version, self.correlation_id = api_key, api_version, correlation_id
+        self.client_id, self.body = client_id, body
+        self.local_host, self.local_port = local_host, local_port
+        self.peer_host, self.peer_port = peer_host, peer_port
+        self.principal, self.began_ns = principal, began_ns
+
+    def take_body(self):
+        """The request's body, once: what waits for its answer does not hold the bytes."""
+        cdef bytes body = self.body
+        assert body is not None, self.token
+        self.body = None
+        return body
+
+
+@cython.final
+cdef class Miss:
+    """A request that names topics without a grant, to be decided by resume().
+
+    topics: [(name, None) or (None, id)], in bytes.
+    """
+
+    def __init__(self, uint64_t token, uint32_t principal, list topics):
+        self.token, self.principal, self.topics = token, principal, topics
+
+
+@cython.final
+cdef class UnknownClient:
+    """A client that Quotas does not know; its connection waits for retry()."""
+
+    def __init__(self, uint64_t connection, uint32_t principal, bytes client_id):
+        self.connection, self.principal, self.client_id = connection, principal, client_id
+
+
+@cython.final
+cdef class Closed:
+    """The end of a connection that was named in set_interest()."""
+
+    def __init__(self, uint64_t connection):
+        self.connection = connection
+
+
+@cython.final
+cdef class Slow:
+    """A request that took longer than set_slow() said. peer: host:port. left_out: slow requests
+    that made no event because there were too many."""
+
+    def __init__(self, *, int api_key, int api_version, int correlation_id, bytes client_id,
+                 uint64_t connection, str peer, int64_t total_ns, int64_t local_ns,
+                 int64_t remote_ns, int64_t send_ns, uint64_t request_bytes,
+                 uint64_t response_bytes, uint64_t left_out):
+        self.api_key, self.api_version, self.correlation_id = api_key, api_version, correlation_id
+        self.client_id, self.connection, self.peer = client_id, connection, peer
+        self.total_ns, self.local_ns = total_ns, local_ns
+        self.remote_ns, self.send_ns = remote_ns, send_ns
+        self.request_bytes, self.response_bytes = request_bytes, response_bytes
+        self.left_out = left_out
+
+
 # no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
 @cython.no_gc_clear
@@ -177,18 +256,8 @@ cdef class Reactors:
         return csrc.events_fd(csrc.reactors_events(self.ptr))
 
     def poll(self):
-        """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX tuples of
-
-        ("request", token, connection, listener, api_key, api_version, correlation_id,
-          client_id | None, body, local_host, local_port, peer_host, peer_port, principal):
-          to be answered by reply();
-        ("miss", token, connection, listener, api_key, api_version, principal,
-          [(name | None, id | None), ...]): to be answered by resume();
-        ("quota", connection, principal, client_id): a client that Quotas does not know; its
-          connection waits for retry();
-        ("closed", connection): of a connection named in set_interest().
-        ("slow", {field: value}): a request that took longer than set_slow() said.
-        A request's last member is when its last byte was here, on the clock of now_ns().
+        """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
+        RequestContext, Miss, UnknownClient, Closed or Slow.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -221,8 +290,9 @@ cdef class Reactors:
         if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
-    def leave(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
-        """As reply(), but it goes out with ring() at the latest: one wake-up for many answers.
+    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id,
+                    int throttle_ms=0):
+        """As reply(), but it goes out with flush_replies() at the latest: many in one wake-up.
 
         correlation_id: put in place of the frame's own.
         """
@@ -230,8 +300,8 @@ cdef class Reactors:
                 self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
-    def ring(self):
-        """Sends what leave() has left; on the thread of poll()."""
+    def flush_replies(self):
+        """Sends what queue_reply() has queued; on the thread of poll()."""
         csrc.reactors_ring(self.ptr)
 
     def resume(self, uint64_t token, list errors):
@@ -249,7 +319,7 @@ cdef class Reactors:
             free(codes)
 
     def retry(self, uint64_t connection):
-        """The client of a "quota" event is installed: its connection goes on."""
+        """The client of an UnknownClient event is installed: its connection goes on."""
         csrc.reactors_retry(self.ptr, connection)
 
     def set_principal(self, uint64_t connection, uint32_t principal):
@@ -257,7 +327,7 @@ cdef class Reactors:
         csrc.reactors_set_principal(self.ptr, connection, principal)
 
     def set_interest(self, uint64_t connection):
-        """Asks for a ("closed", connection) event when it ends."""
+        """Asks for a Closed event when it ends."""
         csrc.reactors_watch(self.ptr, connection)
 
     def close_connection(self, uint64_t connection):
@@ -349,28 +419,37 @@ cdef list _missing(const csrc.event *e):
     return out
 
 
-cdef dict _slow(const csrc.event *e):
+cdef Slow _slow(const csrc.event *e):
     cdef const csrc.event_slow *s = <const csrc.event_slow *><const void *>e.data
-    return {
-        "api_key": e.api_key, "api_version": e.api_version, "correlation_id": e.correlation_id,
-        "client_id": _bytes(e, sizeof(csrc.event_slow), e.client_id_len),
-        "connection": e.connection, "peer": f"{_host(&e.peer)}:{e.peer.port}",
-        "total_ns": s.total_ns, "local_ns": s.local_ns, "remote_ns": s.remote_ns,
-        "send_ns": s.send_ns, "request_bytes": s.request_bytes,
-        "response_bytes": s.response_bytes, "left_out": s.left_out}
+    return Slow(
+        api_key=e.api_key, api_version=e.api_version, correlation_id=e.correlation_id,
+        client_id=_bytes(e, sizeof(csrc.event_slow), e.client_id_len), connection=e.connection,
+        peer=f"{_host(&e.peer)}:{e.peer.port}", total_ns=s.total_ns, local_ns=s.local_ns,
+        remote_ns=s.remote_ns, send_ns=s.send_ns, request_bytes=s.request_bytes,
+        response_bytes=s.response_bytes, left_out=s.left_out)
 
 
-cdef tuple _event(const csrc.event *e):
+cdef RequestContext _request(const csrc.event *e):
+    cdef RequestContext made = RequestContext.__new__(RequestContext)
+    made.token, made.connection, made.listener = e.token, e.connection, e.listener
+    made.api_key, made.api_version = e.api_key, e.api_version
+    made.correlation_id = e.correlation_id
+    if e.client_id_len >= 0:
+        made.client_id = (<const char *>e.data)[:e.client_id_len].decode("utf-8", "replace")
+    made.body = _bytes(e, e.body_at, e.body_len)
+    made.local_host, made.local_port = _host(&e.local), e.local.port
+    made.peer_host, made.peer_port = _host(&e.peer), e.peer.port
+    made.principal, made.began_ns = e.principal, e.began_ns
+    return made
+
+
+cdef object _event(const csrc.event *e):
     if e.kind == csrc.EVENT_CLOSED:
-        return ("closed", e.connection)
+        return Closed(e.connection)
     if e.kind == csrc.EVENT_QUOTA:
-        return ("quota", e.connection, e.principal, _bytes(e, 0, e.client_id_len))
+        return UnknownClient(e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
-        return ("miss", e.token, e.connection, e.listener, e.api_key, e.api_version, e.principal,
-                _missing(e))
+        return Miss(e.token, e.principal, _missing(e))
     if e.kind == csrc.EVENT_SLOW:
-        return ("slow", _slow(e))
-    client_id = None if e.client_id_len < 0 else _bytes(e, 0, e.client_id_len)
-    return ("request", e.token, e.connection, e.listener, e.api_key, e.api_version,
-            e.correlation_id, client_id, _bytes(e, e.body_at, e.body_len), _host(&e.local),
-            e.local.port, _host(&e.peer), e.peer.port, e.principal, e.began_ns)
+        return _slow(e)
+    return _request(e)

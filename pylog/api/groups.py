@@ -2,18 +2,31 @@
 DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
 Owns: nothing.
-Called by: dispatch through api.HANDLERS.
+Called by: dispatch, through api.handlers.
 Invariants: (1) a handler returns the answer, or a Pending that is always answered.
 Source: KIP-699 (batched FindCoordinator), KIP-222, KIP-345, KIP-518, KIP-1043.
 """
 
+from __future__ import annotations
+
 import itertools
 
-from pylog.api import cluster
 from pylog.coordinator import inventory
-from pylog.coordinator.service import Pending
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.pending import Pending
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from typing import Any
+
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message
+    from pylog.api.cluster import Addresses
+    from pylog.coordinator.service import GroupCoordinator
+    from pylog.protocol.errors import Error
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
 BATCHED_SINCE = 4
@@ -28,55 +41,189 @@ PART_ROWS = 500
 NO_TRANSACTIONS = "transactions are not served here"
 
 
-async def find_coordinator(broker, context, request):
-    version = context.api_version
-    error = ErrorCode.NONE
-    if request.key_type == KEY_GROUP:
-        error = await broker.groups.ensure_topic()
-    elif request.key_type == KEY_TRANSACTION:
-        # Not served here. What says so would be tried again for a minute, by librdkafka for ever:
-        # this one ends every client at once, and most show the text.
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    elif request.key_type == KEY_SHARE and version >= SHARE_SINCE:
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
-    else:
-        error = ErrorCode.INVALID_REQUEST
-    here = next(
-        ((id_, host, port) for id_, host, port, _, _ in cluster.addresses(broker, context)
-         if id_ == broker.node_id), NOWHERE)
-    new = messages.FindCoordinatorResponse
-    text = NO_TRANSACTIONS if request.key_type == KEY_TRANSACTION else error.message
-    if version < BATCHED_SINCE:
-        return new(**_found(broker, request.key, error, text, here))
-    return new(coordinators=[
-        new.Coordinator(key=key, **_found(broker, key, error, text, here))
-        for key in request.coordinator_keys])
+class GroupsApi:
+    """Classic groups, on the coordinator `groups`."""
 
+    def __init__(self, groups: GroupCoordinator, addresses: Addresses, node_id: int):
+        self._groups = groups
+        self._addresses = addresses
+        self._node_id = node_id
 
-def _found(broker, key: str, error, text: str, here) -> dict:
-    """What is told of one key; here: this broker's id and address."""
-    if error == ErrorCode.NONE and not broker.groups.has_leader(key):
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        text = error.message
-    node_id, host, port = here if error == ErrorCode.NONE else NOWHERE
-    return {"error_code": error, "node_id": node_id, "host": host, "port": port,
-            "error_message": "NONE" if error == ErrorCode.NONE else text}
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            api.FIND_COORDINATOR: self.find_coordinator,
+            api.JOIN_GROUP: self.join_group,
+            api.HEARTBEAT: self.heartbeat,
+            api.LEAVE_GROUP: self.leave_group,
+            api.SYNC_GROUP: self.sync_group,
+            api.DESCRIBE_GROUPS: self.describe_groups,
+            api.LIST_GROUPS: self.list_groups,
+            api.DELETE_GROUPS: self.delete_groups,
+        }
 
+    async def find_coordinator(self, context: RequestContext, request: Message) -> Message:
+        """Which broker coordinates a key or, from version 4, several (KIP-699).
 
-def join_group(broker, context, request):
-    def refusal(error):
-        return messages.JoinGroupResponse(
-            error_code=error, member_id=request.member_id,
-            protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
+        Creates the offsets topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader, or for
+        share groups; CLUSTER_AUTHORIZATION_FAILED: transactions, which are not served here, so that
+        clients end at once; INVALID_REQUEST: an unknown key type.
+        """
+        version = context.api_version
+        error: Error = ErrorCode.NONE
+        if request.key_type == KEY_GROUP:
+            error = await self._groups.ensure_topic()
+        elif request.key_type == KEY_TRANSACTION:
+            # Not served here. An error that says so would be tried again for a minute, by
+            # librdkafka for ever: this one ends every client at once, and most show the text.
+            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        elif request.key_type == KEY_SHARE and version >= SHARE_SINCE:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
+        else:
+            error = ErrorCode.INVALID_REQUEST
+        here = next(
+            ((id_, host, port) for id_, host, port, _, _ in self._addresses.of(context)
+             if id_ == self._node_id), NOWHERE)
+        new = messages.FindCoordinatorResponse
+        text = NO_TRANSACTIONS if request.key_type == KEY_TRANSACTION else error.message
+        if version < BATCHED_SINCE:
+            return new(**self._found(request.key, error, text, here))
+        return new(coordinators=[
+            new.Coordinator(key=key, **self._found(key, error, text, here))
+            for key in request.coordinator_keys])
 
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return refusal(error)
-    pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
-    shard.groups.join(request, context.api_version, context.client_id or "",
-                      f"/{context.peer_host}", pending)
-    broker.groups.settle(shard)
-    return pending
+    def _found(self, key: str, error, text: str, here) -> dict:
+        """The row of one key; here: this broker's id and address."""
+        if error == ErrorCode.NONE and not self._groups.has_leader(key):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            text = error.message
+        node_id, host, port = here if error == ErrorCode.NONE else NOWHERE
+        return {"error_code": error, "node_id": node_id, "host": host, "port": port,
+                "error_message": "NONE" if error == ErrorCode.NONE else text}
+
+    def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
+        """The member's id, generation and protocol, once every member has joined or is late.
+
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, MEMBER_ID_REQUIRED (KIP-394),
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345), INCONSISTENT_GROUP_PROTOCOL,
+        INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
+        """
+        def refusal(error):
+            return messages.JoinGroupResponse(
+                error_code=error, member_id=request.member_id,
+                protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
+
+        pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
+        return self._groups.run(
+            request.group_id, pending, Groups.join, request, context.api_version,
+            context.client_id or "", f"/{context.peer_host}", pending)
+
+    def sync_group(self, context: RequestContext, request: Message) -> Message | Pending:
+        """The member's assignment, once the leader's has come and is written.
+
+        INCONSISTENT_GROUP_PROTOCOL also for a null protocol from version 5 on (KIP-559);
+        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS.
+        """
+        def refusal(error):
+            return messages.SyncGroupResponse(error_code=error)
+
+        if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
+                                                              request.protocol_name):
+            return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        pending = Pending(refusal)
+        return self._groups.run(request.group_id, pending, Groups.sync, request, pending)
+
+    def heartbeat(self, context: RequestContext, request: Message) -> Message:
+        """Extends a member's session by its session.timeout.ms.
+
+        NONE also while the coordinator loads. REBALANCE_IN_PROGRESS: join again;
+        ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR.
+        """
+        found, error = self._groups.look(request.group_id, Groups.heartbeat, request)
+        if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
+        return messages.HeartbeatResponse(error_code=error if found is None else found)
+
+    def leave_group(self, context: RequestContext, request: Message) -> Message | Pending:
+        """Removes a member, or from version 3 several, with an error code each (KIP-345).
+
+        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID per member; NOT_COORDINATOR and
+        COORDINATOR_LOAD_IN_PROGRESS for all.
+        """
+        new = messages.LeaveGroupResponse
+        old = context.api_version < MEMBERS_SINCE
+        members = [(request.member_id, None)] if old else [
+            (row.member_id, row.group_instance_id) for row in request.members]
+
+        def leave(machine: Groups) -> Message:
+            result = machine.leave(request.group_id, members)
+            if isinstance(result, int):
+                return new(error_code=result)
+            if old:
+                return new(error_code=result[0])
+            return new(members=[
+                new.MemberResponse(
+                    member_id=member_id, group_instance_id=instance_id, error_code=code)
+                for (member_id, instance_id), code in zip(members, result, strict=True)])
+
+        return self._groups.run(
+            request.group_id, Pending(lambda code: new(error_code=code)), leave)
+
+    def describe_groups(
+            self, context: RequestContext, request: Message) -> Iterator[Message | None]:
+        """Yields the groups with state, protocol and members, some members at a time.
+
+        A group that does not exist is Dead; GROUP_ID_NOT_FOUND from version 6 (KIP-1043).
+        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS per group.
+        """
+        version = context.api_version
+        new = messages.DescribeGroupsResponse
+        rows, room = [], PART_ROWS
+        for group_id in request.groups:
+            described, error = self._groups.look(
+                group_id, inventory.described, group_id, version, PART_ROWS)
+            for row in described or [inventory.refused(group_id, error, version)]:
+                if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
+                    row.authorized_operations = GROUP_OPERATIONS
+                rows.append(row)
+                room -= 1 + len(row.members)
+                if room <= 0:
+                    yield new(groups=rows)
+                    rows, room = [], PART_ROWS
+        yield new(groups=rows)
+
+    def list_groups(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
+        """Yields this coordinator's groups of the states (KIP-518) and types asked for.
+
+        COORDINATOR_LOAD_IN_PROGRESS for all while any partition loads.
+        """
+        ready, loading = self._groups.shards()
+        new = messages.ListGroupsResponse
+        if loading:
+            yield new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return
+        states = {name.lower() for name in request.states_filter}
+        types = {name.lower() for name in request.types_filter}
+        found = (row for shard in ready for row in inventory.listed(shard.machine, states, types))
+        rows = list(itertools.islice(found, PART_ROWS))
+        while len(rows) == PART_ROWS:
+            yield new(groups=rows)
+            rows = list(itertools.islice(found, PART_ROWS))
+        yield new(groups=rows)
+
+    def delete_groups(
+            self, context: RequestContext, request: Message) -> Coroutine[Any, Any, Message]:
+        """Deletes groups without members; answers once their tombstones are written (KIP-229).
+
+        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS
+        per group.
+        """
+        new = messages.DeleteGroupsResponse
+        rows = []
+        for group_id in dict.fromkeys(request.groups_names):
+            pending = self._groups.run_in_pieces(
+                group_id, Pending(lambda code: code), inventory.delete, group_id)
+            rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
+        return _deleted(rows)
 
 
 def _named(answer):
@@ -85,112 +232,8 @@ def _named(answer):
     return answer
 
 
-def sync_group(broker, context, request):
-    def refusal(error):
-        return messages.SyncGroupResponse(error_code=error)
-
-    if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
-                                                          request.protocol_name):
-        return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return refusal(error)
-    pending = Pending(refusal)
-    shard.groups.sync(request, pending)
-    broker.groups.settle(shard)
-    return pending
-
-
-def heartbeat(broker, context, request):
-    shard, error = broker.groups.shard_of(request.group_id)
-    if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
-    if shard is not None:
-        error = shard.groups.heartbeat(request)
-    return messages.HeartbeatResponse(error_code=error)
-
-
-def leave_group(broker, context, request):
-    new = messages.LeaveGroupResponse
-    old = context.api_version < MEMBERS_SINCE
-    members = [(request.member_id, None)] if old else [
-        (row.member_id, row.group_instance_id) for row in request.members]
-    shard, error = broker.groups.shard_of(request.group_id)
-    if shard is None:
-        return new(error_code=error)
-    result = shard.groups.leave(request.group_id, members)
-    if isinstance(result, int):
-        message = new(error_code=result)
-    elif old:
-        message = new(error_code=result[0])
-    else:
-        message = new(members=[
-            new.MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=code)
-            for (member_id, instance_id), code in zip(members, result, strict=True)])
-    return broker.groups.settled(shard, Pending(lambda code: new(error_code=code)), message)
-
-
-def describe_groups(broker, context, request):
-    """Yields the answer, some groups or members at a time."""
-    version = context.api_version
-    new = messages.DescribeGroupsResponse
-    rows, room = [], PART_ROWS
-    for group_id in request.groups:
-        shard, error = broker.groups.shard_of(group_id)
-        described = [inventory.refused(group_id, error, version)] if shard is None \
-            else inventory.described(shard.groups, group_id, version, PART_ROWS)
-        for row in described:
-            if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
-                row.authorized_operations = GROUP_OPERATIONS
-            rows.append(row)
-            room -= 1 + len(row.members)
-            if room <= 0:
-                yield new(groups=rows)
-                rows, room = [], PART_ROWS
-    yield new(groups=rows)
-
-
-def list_groups(broker, context, request):
-    ready, loading = broker.groups.shards()
-    new = messages.ListGroupsResponse
-    if loading:
-        yield new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return
-    states = {name.lower() for name in request.states_filter}
-    types = {name.lower() for name in request.types_filter}
-    found = (row for shard in ready for row in inventory.listed(shard.groups, states, types))
-    rows = list(itertools.islice(found, PART_ROWS))
-    while len(rows) == PART_ROWS:
-        yield new(groups=rows)
-        rows = list(itertools.islice(found, PART_ROWS))
-    yield new(groups=rows)
-
-
-def delete_groups(broker, context, request):
-    new = messages.DeleteGroupsResponse
-    rows = []
-    for group_id in dict.fromkeys(request.groups_names):
-        shard, error = broker.groups.shard_of(group_id)
-        pending = Pending(lambda code: code)
-        if shard is None:
-            pending.refuse(error)
-        else:
-            error = inventory.delete(shard.groups, group_id)
-            broker.groups.settled(shard, pending, error)
-        rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
-    return _deleted(rows)
-
-
 async def _deleted(rows):
     """The answer, once every group's tombstones are durable."""
     for pending, row in rows:
         row.error_code = await pending
     return messages.DeleteGroupsResponse(results=[row for _, row in rows])
-
-
-HANDLERS = {
-    api.FIND_COORDINATOR: find_coordinator, api.JOIN_GROUP: join_group, api.HEARTBEAT: heartbeat,
-    api.LEAVE_GROUP: leave_group, api.SYNC_GROUP: sync_group,
-    api.DESCRIBE_GROUPS: describe_groups, api.LIST_GROUPS: list_groups,
-    api.DELETE_GROUPS: delete_groups,
-}

@@ -1,12 +1,14 @@
 """Metadata (3): brokers, topics and partitions as a client asks for them, with auto-creation.
 
 Owns: nothing.
-Called by: dispatch through api.HANDLERS.
+Called by: dispatch, through api.handlers.
 Invariants: (1) one entry per topic asked for, in the request's order; (2) one request creates at
   most AUTO_CREATE_TOPICS_MAX topics, the client asks again for the rest; (3) an answer is made in
   parts of about PART_PARTITIONS partitions, all of them from one image.
 Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (top-level error).
 """
+
+from __future__ import annotations
 
 from pylog.api import cluster
 from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
@@ -14,7 +16,17 @@ from pylog.metadata.image import NO_LEADER, is_internal
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
 
-IDS_SINCE = 12   # Version 10 tells topic ids, version 12 takes them.
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from pylog._native.reactor import RequestContext
+    from pylog.api import Handler, Message, Parts
+    from pylog.api.cluster import Addresses
+    from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.metadata.active_controller import ActiveController
+    from pylog.metadata.service import MetadataService
+
+IDS_SINCE = 12   # Version 10 answers topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
 AUTO_CREATE_TIMEOUT_MS = 30_000
 # Entries kept, encoded, for the next request: a partition's costs about 30 bytes.
@@ -25,77 +37,118 @@ OPERATIONS_SINCE = 8
 NO_ID = bytes(16)
 
 
-def metadata(broker, context, request):
-    """The answer in parts, or a coroutine of it when topics are to be created first."""
-    if context.api_version < IDS_SINCE and any(
-            topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
-        return messages.MetadataResponse(topics=[
-            _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
-            for topic in request.topics])
-    image = broker.image
-    if _wants_all(context, request):
-        context.lasting = True
-        return _parts(broker, context, request, (
-            (topic, None) for topic in image.topics.values()))
-    wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
-    missing = [name for name, id_ in wanted
-               if name is not None and id_ == NO_ID and name not in image.topics]
-    if missing and _may_create(broker, context, request):
-        return _after_creation(broker, context, request, wanted, missing)
-    # What is unknown may be created by another request at any time, and by settings.
-    context.lasting = not missing
-    return _parts(broker, context, request, (
-        _found(image, context, request, name, id_, {}) for name, id_ in wanted))
+class MetadataApi:
+    """Metadata. metadata: has the image in force."""
 
+    def __init__(self, addresses: Addresses, metadata: MetadataService, controller:
+                 ActiveController, quotas: ClientQuotas, settings: Settings, node_id: int):
+        self._addresses = addresses
+        self._metadata = metadata
+        self._controller = controller
+        self._quotas = quotas
+        self._settings = settings
+        self._node_id = node_id
 
-async def _after_creation(broker, context, request, wanted, missing):
-    refused = await _create(broker, context, missing)
-    image = broker.image
-    for part in _parts(broker, context, request, (
-            _found(image, context, request, name, id_, refused) for name, id_ in wanted)):
-        yield part
+    def handlers(self) -> dict[int, Handler]:
+        return {api.METADATA: self.metadata}
 
+    def metadata(self, context: RequestContext, request: Message) -> Message | Parts:
+        """The brokers, and the topics asked for with their partitions, in parts.
 
-def _parts(broker, context, request, found):
-    """found: (topic, None), or (None, the entry that says why there is none). Keeps (3)."""
-    image = broker.image
-    rows, room = [], PART_PARTITIONS
-    for topic, fault in found:
-        room -= 1
-        if fault is not None:
-            rows.append(fault)
-        elif len(topic.partitions) <= PART_PARTITIONS:
-            rows.append(_known(image, topic, context, request))
-            room -= len(topic.partitions)
-        else:
-            for first in range(0, len(topic.partitions), PART_PARTITIONS):
-                rows.append(_new(image, topic, context, request, first, first + PART_PARTITIONS))
-                yield _response(broker, context, request, rows)
+        Creates missing topics first where auto.create.topics.enable and the request allow it.
+        Topics: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION; partitions:
+        LEADER_NOT_AVAILABLE. INVALID_REQUEST: ids before version 12. KIP-4, KIP-516.
+        """
+        if context.api_version < IDS_SINCE and any(
+                topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
+            return messages.MetadataResponse(topics=[
+                _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
+                for topic in request.topics])
+        image = self._metadata.image
+        if _wants_all(context, request):
+            context.cacheable = True
+            return self._parts(context, request, (
+                (topic, None) for topic in image.topics.values()))
+        wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
+        missing = [name for name, id_ in wanted
+                   if name is not None and id_ == NO_ID and name not in image.topics]
+        if missing and self._may_create(context, request):
+            return self._after_creation(context, request, wanted, missing)
+        # What is unknown may be created by another request at any time, and by settings.
+        context.cacheable = not missing
+        return self._parts(context, request, (
+            _found(image, context, request, name, id_, {}) for name, id_ in wanted))
+
+    async def _after_creation(self, context, request, wanted, missing):
+        refused = await self._create(context, missing)
+        image = self._metadata.image
+        for part in self._parts(context, request, (
+                _found(image, context, request, name, id_, refused) for name, id_ in wanted)):
+            yield part
+
+    def _parts(self, context, request, found):
+        """found: (topic, None), or (None, the entry that says why there is none). Keeps (3)."""
+        image = self._metadata.image
+        rows, room = [], PART_PARTITIONS
+        for topic, fault in found:
+            room -= 1
+            if fault is not None:
+                rows.append(fault)
+            elif len(topic.partitions) <= PART_PARTITIONS:
+                rows.append(_known(image, topic, context, request))
+                room -= len(topic.partitions)
+            else:
+                for first in range(0, len(topic.partitions), PART_PARTITIONS):
+                    rows.append(_new(
+                        image, topic, context, request, first, first + PART_PARTITIONS))
+                    yield self._response(context, request, rows)
+                    rows, room = [], PART_PARTITIONS
+            if room <= 0:
+                yield self._response(context, request, rows)
                 rows, room = [], PART_PARTITIONS
-        if room <= 0:
-            yield _response(broker, context, request, rows)
-            rows, room = [], PART_PARTITIONS
-    yield _response(broker, context, request, rows)
+        yield self._response(context, request, rows)
 
+    def _response(self, context, request, topics):
+        response = messages.MetadataResponse(
+            brokers=self._brokers(context), cluster_id=self._metadata.cluster_id,
+            controller_id=self._node_id, topics=topics)
+        if request.include_cluster_authorized_operations:
+            response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
+        return response
 
-def _response(broker, context, request, topics):
-    response = messages.MetadataResponse(
-        brokers=_brokers(broker, context), cluster_id=broker.cluster_id,
-        controller_id=broker.node_id, topics=topics)
-    if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
-    return response
+    def _brokers(self, context) -> list:
+        new = messages.MetadataResponse.MetadataResponseBroker
+        return [new(node_id=id_, host=host, port=port, rack=rack)
+                for id_, host, port, rack, fenced in self._addresses.of(context) if not fenced]
+
+    def _may_create(self, context, request) -> bool:
+        # Before version 4 a request could not say no.
+        return bool(self._settings["auto.create.topics.enable"]) and (
+            context.api_version < 4 or request.allow_auto_topic_creation)
+
+    async def _create(self, context, names) -> dict:
+        """Creates what may be created, with the broker's defaults. Returns the errors by name."""
+        request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
+        new = messages.CreateTopicsRequest.CreatableTopic
+        request.topics = [
+            new(name=name, num_partitions=-1, replication_factor=-1)
+            for name in names if topic_name_fault(name) is None and name not in COORDINATOR_TOPICS
+        ][:max(0, _creatable(self._settings) - context.created_count)]
+        if not request.topics:
+            return {}
+        # Keeps (2), where a request is handled in pieces too.
+        context.created_count += len(request.topics)
+        results = await self._controller.create_topics(
+            request, mutations=self._quotas.mutations(context.principal, context.client_id, True))
+        # Another request may have been faster. What the client's quota does not allow yet is
+        # unknown until it asks again.
+        done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        return {result.name: result.error for result in results if result.error not in done}
 
 
 def _wants_all(context, request) -> bool:
     # Version 0 had no null: there an empty list asks for everything.
     return request.topics is None or context.api_version == 0 and not request.topics
-
-
-def _brokers(broker, context) -> list:
-    new = messages.MetadataResponse.MetadataResponseBroker
-    return [new(node_id=id_, host=host, port=port, rack=rack)
-            for id_, host, port, rack, fenced in cluster.addresses(broker, context) if not fenced]
 
 
 def _found(image, context, request, name, id_, refused):
@@ -127,32 +180,6 @@ def _fault(error, name, id_):
         is_internal=name is not None and is_internal(name))
 
 
-def _may_create(broker, context, request) -> bool:
-    # Before version 4 a request could not say no.
-    return broker.settings["auto.create.topics.enable"] and (
-        context.api_version < 4 or request.allow_auto_topic_creation)
-
-
-async def _create(broker, context, names) -> dict:
-    """Creates what may be created, with the broker's defaults. Returns the errors by name."""
-    request = messages.CreateTopicsRequest(timeout_ms=AUTO_CREATE_TIMEOUT_MS)
-    new = messages.CreateTopicsRequest.CreatableTopic
-    request.topics = [
-        new(name=name, num_partitions=-1, replication_factor=-1)
-        for name in names if topic_name_fault(name) is None and name not in COORDINATOR_TOPICS
-    ][:max(0, _creatable(broker.settings) - context.created)]
-    if not request.topics:
-        return {}
-    # Keeps (2), where a request is handled in pieces too.
-    context.created += len(request.topics)
-    results = await broker.controller.create_topics(
-        request, mutations=broker.quotas.mutations(context.principal, context.client_id, True))
-    # Another request may have been faster. What the client's quota does not allow yet is unknown
-    # until it asks again.
-    done = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-    return {result.name: result.error for result in results if result.error not in done}
-
-
 def _creatable(settings) -> int:
     return max(1, AUTO_CREATE_TOPICS_MAX // settings["num.partitions"])
 
@@ -160,8 +187,7 @@ def _creatable(settings) -> int:
 def _known(image, topic, context, request):
     """A topic's entry with all of its partitions, encoded unless it is a large one's."""
     version = context.api_version
-    told = _asks_operations(context, request)
-    key = topic.id, version, told
+    key = topic.id, version, _asks_operations(context, request)
     known = _entries.get(key)
     # Topics and the dictionary of brokers are never changed in place: the same objects, the same
     # entry.
@@ -201,6 +227,3 @@ def _partitions(image, topic, first: int, end: int) -> list:
             leader_epoch=state.leader_epoch, replica_nodes=state.replicas, isr_nodes=state.isr,
             offline_replicas=cluster.offline_replicas(image, state)))
     return entries
-
-
-HANDLERS = {api.METADATA: metadata}

@@ -2,8 +2,8 @@
 out.
 
 Owns: the groups of one partition of `__consumer_offsets`, and their timers.
-Called by: coordinator.service, which appends `records` and sends `replies`, in this order; the
-  simulation.
+Called by: coordinator.runtime, which appends `records` and sends `replies`, in this order, and
+  passes it the steps of coordinator.service and of api; the simulation.
 Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get
   the assignment of one leader; (3) a generation is never used again while its group lives; (4)
   whoever learns of a generation's assignment does so after its record.
@@ -62,7 +62,7 @@ class Groups:
     caller empties them.
     """
 
-    def __init__(self, limits: Limits, clock, new_id, cold=None, names=None):
+    def __init__(self, limits: Limits, clock, new_id, cold=None, names=None, events=None):
         self.limits = limits
         self.clock = clock
         self.groups = {}
@@ -71,7 +71,8 @@ class Groups:
         self.replies = []
         self.changed = set()
         self.gone = set()            # Dropped here, perhaps still kept elsewhere.
-        self.events = dict.fromkeys(EVENTS, 0)   # Counted, for whoever watches.
+        self.deleting = set()        # Hidden already, with records yet to come.
+        self.events = dict.fromkeys(EVENTS, 0) if events is None else events
         self.is_loading = True       # Until loaded().
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
@@ -101,13 +102,17 @@ class Groups:
 
     def drop(self, group: Group) -> None:
         """Forgets a group without members, with a tombstone if it may have a record."""
+        self.hide(group)
+        self.record_group(group, gone=True)
+
+    def hide(self, group: Group) -> None:
+        """Takes a group without members out: nobody finds it any more."""
         assert not group.members, group.id
         group.move(DEAD, self.clock.wall_ms())
         for member_id in group.pending:
             self.timers.cancel(("member", group.id, member_id))
         self.groups.pop(group.id, None)
         self.gone.add(group.id)
-        self.record_group(group, gone=True)
 
     def record_group(self, group: Group, gone: bool = False) -> None:
         self.records.append((records.group_key(group.id),
@@ -151,6 +156,11 @@ class Groups:
             if len(group.members) > self.limits.members_max:
                 self._rebalance(group)
 
+    def saved(self, changed: set) -> None:
+        """What was in `changed` is in the snapshot: what was dropped before is no more there."""
+        self.gone -= {group_id for group_id, _ in changed} - {
+            group_id for group_id, _ in self.changed} - self.deleting
+
     def open_tokens(self):
         """The tokens of all members that wait for others."""
         for group in self.groups.values():
@@ -192,6 +202,8 @@ class Groups:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if len(request.protocols) > PROTOCOLS_MAX:
             return ErrorCode.INVALID_REQUEST
+        if request.group_id in self.deleting:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if sum(len(row.name) + len(row.metadata) for row in request.protocols) > JOIN_BYTES_MAX:
             return ErrorCode.MESSAGE_TOO_LARGE
         return ErrorCode.NONE

@@ -66,14 +66,19 @@ def refused(group_id: str, error: int, version: int):
         group_id=group_id, error_code=error, error_message=text)
 
 
-def delete(groups, group_id: str) -> int:
-    """Removes a group; the error code for it."""
+def delete(groups, group_id: str):
+    """Removes a group; a generator with some of its offsets at a step, which returns the error code
+    for it. Nobody sees a part of it: it is hidden first, and its name is free at the end."""
+    if group_id in groups.deleting:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     group = groups.find(group_id)
     if group is None:
         return ErrorCode.GROUP_ID_NOT_FOUND
     if group.state != EMPTY:
         return ErrorCode.NON_EMPTY_GROUP
-    for topic, partition in list(group.offsets):
-        offsets.forget(groups, group, topic, partition)
-    groups.drop(group)
+    groups.hide(group)
+    groups.deleting.add(group_id)
+    yield from offsets.forget_all(groups, group)
+    groups.deleting.discard(group_id)
+    groups.record_group(group, gone=True)
     return ErrorCode.NONE

@@ -25,6 +25,7 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 SUBSCRIPTION = "ConsumerProtocolSubscription"
 SUBSCRIPTION_VERSION_MAX = 3
 PLACES_STEP = 5000
+FORGET_STEP = 1000
 UNKNOWN_GROUP_SINCE = 9     # KIP-848; before, a generation was wrong where there is no group.
 
 
@@ -70,6 +71,8 @@ def _group_of_commit(groups, request, version: int):
     member_id, instance_id = request.member_id, request.group_instance_id
     group = groups.find(request.group_id)
     if group is None:
+        if request.group_id in groups.deleting:
+            return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if generation >= 0:
             return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_GROUP_SINCE
                           else ErrorCode.ILLEGAL_GENERATION)
@@ -155,6 +158,15 @@ def forget(groups, group, topic: str, partition: int) -> bool:
     group.offset_keys.pop(topic, None)
     groups.changed.add((group.id, topic))
     return True
+
+
+def forget_all(groups, group):
+    """The records that remove all offsets of a hidden group; yields after each FORGET_STEP."""
+    for count, (topic, partition) in enumerate(group.offsets, 1):
+        groups.records.append((records.offset_keys(group, topic) + partition.to_bytes(4, "big"),
+                               None))
+        if count % FORGET_STEP == 0:
+            yield
 
 
 def delete(groups, group_id: str, topics):

@@ -1,60 +1,140 @@
-"""One partition of a coordinator's topic at work: loaded, served, and loaded again when its memory
-is ahead of its log.
+"""One partition of a coordinator's topic at work: loaded when this broker becomes its leader, loaded
+again when its memory is ahead of its log, unloaded when leadership moves away.
 
-Owns: the state machine, and how long a reload waits.
-Called by: coordinator.service, on the event loop.
+Owns: the state machine, the term in which it is served, and how long a reload waits.
+Called by: coordinator.runtime and coordinator.saver, on the event loop.
 Invariants: (1) what is served is what the log holds, and what waits for the next append; (2) a
   machine whose records could not be appended answers nothing more, it is thrown away; (3) nobody
   sees a machine that is being loaded; (4) while writes fail, reloads are RELOAD_SECONDS_MAX apart
-  at last.
-Source: Kafka's coordinator runtime, which takes a failed write back; here the log tells what was
+  at last; (5) leader epochs rise from term to term, and a machine serves in the term that it was
+  loaded for only.
+Source: Kafka's CoordinatorRuntime, which takes a failed write back; here the log tells what was
   written.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
 
-from pylog.protocol.errors import ErrorCode
+from pylog.coordinator.journal import Journal, Record, Reply, Token, refuse
+from pylog.coordinator.timers import Timers
+from pylog.protocol.errors import Error, ErrorCode
 
 RELOAD_SECONDS_MIN = 0.1
 RELOAD_SECONDS_MAX = 5.0
+NO_EPOCH = -1
 
 
-class Shard:
-    """make: a function, gives an empty machine. `groups` is the machine, `ready` once it is
-    loaded. keeping: held while what changed goes to state.lmdb.
+class Machine(Protocol):
+    """The state of one partition: requests and a clock in, records and replies out, no I/O.
+
+    records, replies: what the steps since the last write left; the runtime empties them. timers:
+    when tick() is to be called. changed: what a snapshot does not have yet.
     """
 
-    def __init__(self, index: int, make, journal, kept):
+    records: list[Record]
+    replies: list[Reply]
+    timers: Timers
+    changed: set[Any]
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the log, in order, before loaded(). Raises ProtocolError."""
+
+    def loaded(self) -> None:
+        """After the last record; it serves from now on."""
+
+    def tick(self) -> None:
+        """Does what is due. Called at timers.next_ms(), or later."""
+
+    def open_tokens(self) -> Iterable[Token]:
+        """The requests that the machine has yet to answer."""
+
+    def saved(self, changed: set[Any]) -> None:
+        """What was in `changed` is in the snapshot."""
+
+
+M = TypeVar("M", bound=Machine)
+M_contra = TypeVar("M_contra", bound=Machine, contravariant=True)
+
+
+class Snapshot(Protocol[M_contra]):
+    """A machine's state beside the log, with the offset that it reflects."""
+
+    def applied(self) -> tuple[int, int]:
+        """(offset, epoch) of the last record that it holds; (-1, -1) for none."""
+
+    def clear(self) -> None:
+        """Forgets everything: it is of another log."""
+
+    def restore(self, machine: M_contra) -> None:
+        """Gives an empty machine what it must have in memory."""
+
+    def rows(self, machine: M_contra, changed: set[Any]) -> Iterable[list[Any]]:
+        """What write() needs for `changed`, a few rows at a time, as they are when taken."""
+
+    def write(self, rows: list[Any], applied: tuple[int, int] | None) -> None:
+        """Writes rows, and the applied offset when these were the last ones. On any thread."""
+
+
+class Shard(Generic[M]):
+    """make: a function, gives an empty machine. `machine` serves once it is `ready`. saving: held
+    while what changed goes to the snapshot, and while that is read.
+    """
+
+    def __init__(self, index: int, make: Callable[[], M], journal: Journal,
+                 snapshot: Snapshot[M] | None):
         self.index = index
-        self.groups = make()
+        self.machine = make()
         self.journal = journal
-        self.kept = kept
+        self.snapshot = snapshot
+        self.epoch = NO_EPOCH        # Of the newest term.
+        self.leads = False           # Whether it is a term of ours.
         self.ready = False
-        self.closed = False
-        self.keeping = asyncio.Lock()
+        self.saving = asyncio.Lock()
         self._make = make
         self._is_readable = True
         self._pause_s = 0.0
 
     @property
-    def error(self) -> int:
+    def error(self) -> Error:
         """What answers a request that the shard cannot take now; NONE: it can."""
-        if self.closed or self.journal.log.failed or not self._is_readable:
+        if not self.leads or self.journal.log.failed or not self._is_readable:
             return ErrorCode.NOT_COORDINATOR
         if not self.ready or self.journal.failed:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
 
-    def empty_machine(self):
-        """For a load. What was counted so far goes on."""
-        machine = self._make()
-        machine.events = self.groups.events
-        return machine
+    def serves(self, epoch: int) -> bool:
+        """Whether the term of that leader epoch goes on."""
+        return self.leads and self.epoch == epoch
 
-    def loaded(self, machine) -> None:
-        """The log is read: `machine` serves from now on."""
-        self.groups = machine
-        self.journal.reopen()
+    def lead(self, epoch: int) -> None:
+        """A term begins: nothing is served before loaded()."""
+        assert epoch > self.epoch, (epoch, self.epoch)
+        if self.leads:
+            self.resign(self.epoch)
+        assert not self.ready, self.index
+        self.epoch = epoch
+        self.leads = self._is_readable = True
+        self._pause_s = 0.0
+
+    def resign(self, epoch: int) -> None:
+        """The term is over, `epoch` is another broker's: whoever waits asks that one."""
+        assert epoch >= self.epoch, (epoch, self.epoch)
+        self.epoch = epoch
+        self.leads = False
+        self.journal.close()
+        self.unload()
+
+    def empty_machine(self) -> M:
+        """For a load."""
+        return self._make()
+
+    def loaded(self, machine: M, epoch: int) -> None:
+        """The log is read: `machine` serves in the term from now on. Keeps (5)."""
+        assert self.serves(epoch) and not self.ready, (epoch, self.epoch, self.leads)
+        self.machine = machine
+        self.journal.reopen(epoch)
         self.ready = self._is_readable = True
 
     def unreadable(self) -> None:
@@ -65,15 +145,9 @@ class Shard:
         """Answers who waits for others, and forgets what the log does not hold. Keeps (2)."""
         self.ready = False
         # A step that failed leaves answers that nobody sends.
-        for token in [*self.groups.open_tokens(), *(token for token, _ in self.groups.replies)]:
-            token.refuse(ErrorCode.NOT_COORDINATOR)
-        self.groups = self.empty_machine()
-
-    def close(self) -> None:
-        """The partition is no more: nothing is answered from it again."""
-        self.closed = True
-        self.journal.close()
-        self.unload()
+        refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
+               ErrorCode.NOT_COORDINATOR)
+        self.machine = self._make()
 
     def next_pause_s(self) -> float:
         """How long to wait before the next load. Keeps (4)."""

@@ -1,1 +1,1 @@
-"""What the broker tells about itself, over HTTP and off the hot path."""
+"""What the broker reports about itself, over HTTP and off the hot path."""

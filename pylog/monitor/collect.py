@@ -1,6 +1,6 @@
 """One scrape: reads what is counted, everywhere, and writes it down.
 
-Owns: the labels of partitions, kept from one scrape to the next.
+Owns: the labels of partitions, cached from one scrape to the next.
 Called by: monitor.server, one scrape at a time.
 Invariants: (1) the event loop and the reactors are not stopped; (2) what grows with the number of
   partitions is read and written by native code, without the GIL.
@@ -9,6 +9,8 @@ Source: pylog/monitor/metrics.py names every family.
 Others add to a scrape by a source: a function of no arguments that gives [(family, [(label values,
 number)])], put into `Collector.sources`.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
@@ -21,6 +23,16 @@ from pylog._native import metrics as native
 from pylog.monitor.page import Page, labels
 from pylog.protocol import tables
 from pylog.protocol.errors import ErrorCode
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog._native.iopool import IoPool
+    from pylog._native.reactor import Reactors
+    from pylog.log.manager import LogManager
+    from pylog.metadata.store import Store
+    from pylog.monitor.lag import GroupLags
 
 TOPIC_COLUMNS = (
     ("pylog_topic_in_bytes", "bytes_in"), ("pylog_topic_out_bytes", "bytes_out"),
@@ -81,35 +93,39 @@ def error_name(code: int) -> str:
 
 
 class Collector:
-    """broker: what cli runs. groups: a monitor.lag.GroupLags. seconds: a clock that never goes
-    back."""
+    """store: state.lmdb. seconds: a clock that never goes back."""
 
-    def __init__(self, broker, groups, seconds):
-        self.sources = []
-        self._broker = broker
+    def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
+                 store: Store, node_id: int, cluster_id: str, seconds: Callable[[], float]):
+        self.sources: list[Callable[[], list]] = []
         self._groups = groups
+        self._logs = logs
+        self._reactors = reactors
+        self._io_pool = io_pool
+        self._store = store
+        self._node_id = node_id
+        self._cluster_id = cluster_id
         self._seconds = seconds
-        self._layout = None     # (names and counts of partitions, rows of topics, of partitions)
+        # (names and counts of partitions, rows of topics, of partitions)
+        self._layout: tuple | None = None
         self._took_seconds = 0.0
 
     def scrape(self, open_metrics: bool) -> tuple[str, bytes]:
         """(content type, text)."""
         begin = self._seconds()
         page = Page(open_metrics)
-        broker = self._broker
-        page.family("pylog_build_info", [
-            ((__version__, broker.node_id, broker.cluster_id or ""), 1)])
+        page.family("pylog_build_info", [((__version__, self._node_id, self._cluster_id), 1)])
         appends = self._partitions(page)
         self._groups.write(page)
-        self._requests(page)
-        self._reactors(page)
+        self._count_requests(page)
+        self._count_reactors(page)
         self._directories(page, appends)
         self._lmdb(page)
         self._process(page)
         for source in self.sources:
             for name, samples in source():
                 page.family(name, samples)
-        page.one("pylog_scrape_seconds", self._took_seconds)
+        page.single("pylog_scrape_seconds", self._took_seconds)
         text = page.value()
         self._took_seconds = self._seconds() - begin
         return page.content_type, text
@@ -119,8 +135,9 @@ class Collector:
     def _partitions(self, page) -> int:
         """Returns how many batches were appended."""
         open_logs, ends, layout, missing = [], [], [], 0
-        for name, logs in self._broker.logs.by_topic():
-            indices = [index for index, one in enumerate(logs) if one is not None]
+        for name, logs in self._logs.by_topic():
+            indices = [index for index, partition_log in enumerate(logs)
+                       if partition_log is not None]
             missing += len(logs) - len(indices)
             open_logs += [logs[index] for index in indices]
             ends.append(len(open_logs))
@@ -130,9 +147,9 @@ class Collector:
         sums = figures.sums(ends)
         page.columns(topic_rows, sums, TOPIC_COLUMNS)
         offline, = figures.columns("offline")
-        page.one("pylog_partitions", len(open_logs))
-        page.one("pylog_partitions_offline",
-                 sum(offline) + max(0, missing - self._broker.logs.recovering))
+        page.single("pylog_partitions", len(open_logs))
+        page.single("pylog_partitions_offline",
+                 sum(offline) + max(0, missing - self._logs.recovering))
         page.columns(partition_rows, figures, PARTITION_COLUMNS)
         batches, = sums.columns("batches_in")
         return sum(batches)
@@ -149,8 +166,8 @@ class Collector:
 
     # ---- requests and reactors ------------------------------------------------------------------
 
-    def _requests(self, page) -> None:
-        found = native.requests(self._broker.network.reactors)
+    def _count_requests(self, page) -> None:
+        found = native.requests(self._reactors)
         names = {key: api_name(key) for key in found}
         for family, kind in REQUEST_HISTOGRAMS:
             page.histograms(family, [((names[key],), histograms[kind])
@@ -160,25 +177,25 @@ class Collector:
             ((names[key], error_name(code)), count)
             for key, (_, errors) in found.items() for code, count in errors.items()])
 
-    def _reactors(self, page) -> None:
-        reactors = self._broker.network.reactors
+    def _count_reactors(self, page) -> None:
+        reactors = self._reactors
         stats = reactors.stats()
         for family, name in REACTOR_STATS:
-            page.one(family, stats[name])
+            page.single(family, stats[name])
         page.family("pylog_connections_crowded", [
             ((answer,), stats[name]) for answer, name in CROWDED])
         causes = [(cause, stats[name]) for cause, name in CLOSED]
         other = max(0, stats["connections_closed"] - sum(count for _, count in causes))
         page.family("pylog_connections_closed", [
             ((cause,), count) for cause, count in [*causes, ("other", other)]])
-        page.one("pylog_reactor_threads", reactors.threads)
+        page.single("pylog_reactor_threads", reactors.threads)
         page.histograms("pylog_reactor_round_seconds", [((), native.rounds(reactors))])
         page.family("pylog_reactor_waits", [((cause,), stats[name]) for cause, name in WAITS])
 
     # ---- disks ----------------------------------------------------------------------------------
 
     def _directories(self, page, appends: int) -> None:
-        logs = self._broker.logs
+        logs = self._logs
         every = list(zip(logs.paths, list(logs.directories), strict=False))
         page.family("pylog_log_directory_offline", [
             ((path,), int(directory is None or directory.offline)) for path, directory in every])
@@ -200,39 +217,37 @@ class Collector:
                              ("pylog_log_recovery_checked_bytes", "recovered_bytes"),
                              ("pylog_log_recovery_trusted_bytes", "trusted_bytes")):
             page.family(family, [(values, row[name]) for values, row in damaged])
-        page.one("pylog_log_recovery_partitions_left", logs.recovering)
+        page.single("pylog_log_recovery_partitions_left", logs.recovering)
         page.histograms("pylog_log_flush_seconds", [
             (values, native.flushes(directory)) for values, directory in found])
-        page.one("pylog_log_appends", appends)
-        jobs = self._broker.io_pool.stats()
-        page.one("pylog_io_jobs", jobs["done"])
-        page.one("pylog_io_jobs_waiting", jobs["waiting"])
+        page.single("pylog_log_appends", appends)
+        jobs = self._io_pool.stats()
+        page.single("pylog_io_jobs", jobs["done"])
+        page.single("pylog_io_jobs_waiting", jobs["waiting"])
         cleaner = logs.cleaner.stats()
         for family, name in CLEANER_STATS:
-            page.one(family, cleaner[name])
+            page.single(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
-        store = self._broker.metadata.store
-        if store is not None:
-            for name, number in store.figures().items():
-                page.one(f"pylog_lmdb_{name}", number)
+        for name, number in self._store.figures().items():
+            page.single(f"pylog_lmdb_{name}", number)
 
     # ---- the process ----------------------------------------------------------------------------
 
     def _process(self, page) -> None:
-        for name, number in process_figures().items():
-            page.one(name, number)
+        for name, number in process_metrics().items():
+            page.single(name, number)
 
 
-def process_figures() -> dict:
-    """The process's own metrics, as the kernel tells them."""
+def process_metrics() -> dict:
+    """The process's own metrics, as the kernel counts them."""
     with open("/proc/self/stat", "rb") as file:
         # The second field may hold spaces and brackets.
         fields = file.read().rpartition(b")")[2].split()
     ticks = os.sysconf("SC_CLK_TCK")
     with open("/proc/stat", "rb") as file:
         booted = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))
-    figures = {
+    found = {
         "process_cpu_seconds": (int(fields[11]) + int(fields[12])) / ticks,
         "process_resident_memory_bytes": int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
         "process_virtual_memory_bytes": int(fields[20]),
@@ -240,10 +255,10 @@ def process_figures() -> dict:
         "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "process_threads": int(fields[17]),
         "process_start_time_seconds": booted + int(fields[19]) / ticks}
-    assert figures.keys() <= metrics.TABLE.keys(), figures
-    return figures
+    assert found.keys() <= metrics.TABLE.keys(), found
+    return found
 
 
 def _open_descriptors() -> int:
-    # Since Linux 6.2 the directory's size tells; before that it is 0, and each name is counted.
+    # Since Linux 6.2 the directory's size is the count; before that it is 0, and names are counted.
     return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd")) - 1

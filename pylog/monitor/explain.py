@@ -56,7 +56,7 @@ def _throttling(view, lagging):
                  if member["throttled_ms"] > 0}
     if not throttled:
         return None
-    worst = max(throttled, key=throttled.get)
+    worst = max(throttled, key=throttled.__getitem__)
     return _reason("throttled", f"Quotas held its clients back, {worst} by {throttled[worst]} ms.",
                    clients=throttled)
 
@@ -74,7 +74,7 @@ def _transactions(view, lagging):
 
 
 def _by_member(lagging) -> dict:
-    shares = {}
+    shares: dict[str, list] = {}
     for part in lagging:
         shares.setdefault(part["member_id"], []).append(part)
     return shares

@@ -2,11 +2,13 @@
 
 Owns: what was read of groups that are not in memory; times of records that were looked up; samples.
 Called by: monitor.collect (write), monitor.server (sample, explain); one of them at a time.
-Invariants: (1) what is kept is about at most GROUPS_MAX groups and OFFSETS_MAX offsets; (2) a
-  scrape spends at most LOOKUP_NS_MAX on times of records: what is left over keeps its last one, or
-  has none.
+Invariants: (1) at most GROUPS_MAX groups and OFFSETS_MAX offsets are remembered; (2) a
+  scrape spends at most LOOKUP_NS_MAX on times of records: one that is left over has its last time,
+  or none.
 Source: lag as kafka-consumer-groups has it; its age by the first record that is not committed.
 """
+
+from __future__ import annotations
 
 import asyncio
 import concurrent.futures
@@ -15,19 +17,27 @@ from array import array
 from collections import Counter, deque, namedtuple
 
 from pylog._native import metrics as native
-from pylog.coordinator import figures
+from pylog.coordinator import group_metrics
 from pylog.monitor import explain
 from pylog.monitor.page import labels
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.service import GroupCoordinator
+    from pylog.log.manager import LogManager
 
 GROUPS_MAX = 10_000
 OFFSETS_MAX = 20_000
 LOOKUP_NS_MAX = 25_000_000
 KEPT_SECONDS = 30.0       # How often state.lmdb is looked at for groups without members.
-LOOP_SECONDS_MAX = 2.0    # For the event loop to tell; what it told last is used then.
+LOOP_SECONDS_MAX = 2.0    # For the event loop to answer; its last answer is used then.
 SAMPLE_SECONDS = 10.0
 SAMPLES_MAX = 31          # Of each group: five minutes.
-RATE_SECONDS = 60.0       # Over which rates are told,
-RATE_SECONDS_MIN = 0.5    # and over less of which they are not.
+RATE_SECONDS = 60.0       # Over which rates are given,
+RATE_SECONDS_MIN = 0.5    # and at least.
 
 Sample = namedtuple("Sample", ("seconds", "generation", "keys", "numbers"))
 Sample.__doc__ = """A group at a moment. keys: [(topic, partition)]; numbers: for each of them the
@@ -36,7 +46,7 @@ committed offset, the high watermark and the cold reads.
 
 
 class Part:
-    """One committed partition of a group, kept from one look to the next."""
+    """One committed partition of a group, from one look to the next."""
 
     __slots__ = ("commit_ms", "committed", "group", "key", "label", "timed", "timestamp")
 
@@ -64,26 +74,32 @@ class Lags:
 
 
 class GroupLags:
-    """broker: what cli runs, with its event loop `loop`. seconds: a clock that never goes back."""
+    """loop: the event loop that owns `coordinator`. seconds: a clock that never goes back."""
 
-    def __init__(self, broker, loop, seconds):
-        self._broker = broker
+    def __init__(self, coordinator: GroupCoordinator, logs: LogManager, quotas: ClientQuotas,
+                 now_ms: Callable[[], int], seconds: Callable[[], float],
+                 loop: asyncio.AbstractEventLoop):
+        self._coordinator = coordinator
+        self._logs = logs
+        self._quotas = quotas
+        self._now_ms = now_ms
         self._loop = loop
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._told = ([], set(), [], set())
-        self._events = {}
-        self._kept = {}          # group id -> Row, of groups that are in state.lmdb only
+        # The last answer of the event loop; see group_metrics.rows.
+        self._newest: tuple[list, set, list, set] = ([], set(), [], set())
+        self._events: dict[str, int] = {}
+        self._kept: dict = {}    # group id -> Row, of groups that are in state.lmdb only
         self._kept_due = 0.0
         self._left_out = [0, 0]  # in memory, and of those that are kept
-        self._parts = {}         # group id -> {(topic, partition): Part}
-        self._samples = {}       # group id -> deque of Samples
+        self._parts: dict = {}   # group id -> {(topic, partition): Part}
+        self._samples: dict = {} # group id -> deque of Samples
 
     # ---- reading --------------------------------------------------------------------------------
 
     def _ask(self, make, *arguments):
         """What a coroutine on the event loop gives; None when that is too busy or gone."""
-        coroutine = make(self._broker.groups, *arguments)
+        coroutine = make(self._coordinator, *arguments)
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except RuntimeError:
@@ -97,35 +113,35 @@ class GroupLags:
 
     def _rows(self) -> list:
         """All groups, as far as (1) allows; those in memory first."""
-        room = figures.Room(GROUPS_MAX, OFFSETS_MAX)
-        told = self._ask(figures.rows, room)
-        if told is not None:
-            self._told = told
-        rows, ids, shards, gone = self._told
+        room = group_metrics.Room(GROUPS_MAX, OFFSETS_MAX)
+        found = self._ask(group_metrics.rows, room)
+        if found is not None:
+            self._newest = found
+        rows, ids, shards, gone = self._newest
         self._left_out[0] = room.left_out
         elsewhere = ids | gone
         now = self._seconds()
         if now >= self._kept_due:
             self._kept_due = now + KEPT_SECONDS
-            self._kept = figures.kept_rows(shards, self._kept, elsewhere, room)
+            self._kept = group_metrics.kept_rows(shards, self._kept, elsewhere, room)
             self._left_out[1] = room.left_out - self._left_out[0]
         for group_id in self._kept.keys() & elsewhere:
             del self._kept[group_id]
         return [*rows, *self._kept.values()]
 
     def _lags(self, rows) -> Lags:
-        logs_of = dict(self._broker.logs.by_topic())
+        logs_of = dict(self._logs.by_topic())
         parts, logs, kept = [], [], {}
         for row in rows:
             before, now = self._parts.get(row.id, {}), {}
             for key, entry in row.offsets.items():
                 topic_logs = logs_of.get(key[0], ())
-                one = topic_logs[key[1]] if key[1] < len(topic_logs) else None
-                if one is not None:
+                partition_log = topic_logs[key[1]] if key[1] < len(topic_logs) else None
+                if partition_log is not None:
                     part = now[key] = before.get(key) or Part(row.id, key)
                     part.committed, part.commit_ms = entry.offset, entry.commit_ms
                     parts.append(part)
-                    logs.append(one)
+                    logs.append(partition_log)
             kept[row.id] = now
         # Of one group alone the others' are not forgotten.
         self._parts = kept if len(rows) != 1 else {**self._parts, **kept}
@@ -133,7 +149,7 @@ class GroupLags:
 
     def _aged(self, lags: Lags) -> Lags:
         """The same with ages. Keeps (2)."""
-        now_ms = self._broker.now_ms()
+        now_ms = self._now_ms()
         behind = [at for at, count in enumerate(lags.records) if count]
         wanted = [at for at in behind if lags.parts[at].timed != lags.first[at]]
         if wanted:
@@ -155,10 +171,10 @@ class GroupLags:
         with self._lock:
             rows = self._rows()
             lags = self._aged(self._lags(rows))
-            self._events = self._ask(figures.events) or self._events
+            self._events = self._ask(group_metrics.events) or self._events
         states = Counter(row.state for row in rows)
         page.family("pylog_groups", [((state,), count) for state, count in sorted(states.items())])
-        page.one("pylog_groups_left_out", sum(self._left_out))
+        page.single("pylog_groups_left_out", sum(self._left_out))
         page.family("pylog_group_members", [((row.id,), row.members) for row in rows])
         page.family("pylog_group_state", [((row.id, row.state), 1) for row in rows])
         page.family("pylog_group_generations", [((row.id,), row.generation) for row in rows])
@@ -172,13 +188,13 @@ class GroupLags:
     # ---- over time ------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Takes down where every group is; every SAMPLE_SECONDS."""
+        """Notes where every group is; every SAMPLE_SECONDS."""
         with self._lock:
             now = self._seconds()
             rows = self._rows()
             lags = self._lags(rows)
             high, cold = lags.figures.columns("high_watermark", "cold_reads")
-            keys = {row.id: [] for row in rows}
+            keys: dict[str, list] = {row.id: [] for row in rows}
             numbers = {row.id: array("q") for row in rows}
             for part, *three in zip(lags.parts, lags.committed, high, cold, strict=True):
                 keys[part.group].append(part.key)
@@ -208,8 +224,8 @@ class GroupLags:
         return sorted(found.values(), key=lambda group: -group["lag_records"])
 
     def explain(self, group_id: str) -> dict | None:
-        """All that tells why a group lags; None of a group that is not known here."""
-        members = self._ask(figures.members, group_id) or []
+        """Everything that says why a group lags; None when no such group is known here."""
+        members = self._ask(group_metrics.members, group_id) or []
         with self._lock:
             row = next((row for row in self._rows() if row.id == group_id), None)
             if row is None:
@@ -217,7 +233,8 @@ class GroupLags:
             lags = self._aged(self._lags([row]))
             samples = list(self._samples.get(group_id, ()))
         now = self._seconds()
-        recent = next((one for one in samples if now - one.seconds <= RATE_SECONDS), None)
+        recent = next(
+            (sample for sample in samples if now - sample.seconds <= RATE_SECONDS), None)
         parts = self._described(lags, members, recent, now)
         view = {
             "group": row.id, "state": row.state, "generation": row.generation,
@@ -235,7 +252,7 @@ class GroupLags:
         return view
 
     def _throttled(self, client_id: str) -> int:
-        return self._broker.quotas.throttled_ms(client_id, int(RATE_SECONDS * 1000))
+        return self._quotas.throttled_ms(client_id, int(RATE_SECONDS * 1000))
 
     def _described(self, lags: Lags, members, recent, now: float) -> list:
         member_of = {part: member["member_id"]
@@ -245,19 +262,19 @@ class GroupLags:
             key: recent.numbers[3 * at:3 * at + 3] for at, key in enumerate(recent.keys)}
         rows = []
         for at, part in enumerate(lags.parts):
-            told = lags.figures.row(at)
+            values = lags.figures.row(at)
             row = {
                 "topic": part.key[0], "partition": part.key[1],
                 "member_id": member_of.get(part.key), "committed_offset": part.committed,
-                **{name: told[name] for name in (
+                **{name: values[name] for name in (
                     "start_offset", "high_watermark", "last_stable_offset")},
                 "lag_records": lags.records[at], "lag_seconds": max(0, lags.ages_ms[at]) / 1000,
-                "commit_age_seconds": max(0, self._broker.now_ms() - part.commit_ms) / 1000,
+                "commit_age_seconds": max(0, self._now_ms() - part.commit_ms) / 1000,
                 "consume_rate": None, "produce_rate": None, "cold_reads": None}
             if part.key in before:
                 committed, high, cold = before[part.key]
                 row["consume_rate"] = round((part.committed - committed) / seconds, 3)
-                row["produce_rate"] = round((told["high_watermark"] - high) / seconds, 3)
-                row["cold_reads"] = told["cold_reads"] - cold
+                row["produce_rate"] = round((values["high_watermark"] - high) / seconds, 3)
+                row["cold_reads"] = values["cold_reads"] - cold
             rows.append(row)
         return rows

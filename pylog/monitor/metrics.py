@@ -19,7 +19,7 @@ DIRECTORY = ("directory",)
 
 METRICS = (
     ("pylog_build_info", "gauge", ("version", "node_id", "cluster_id"), "",
-     "1; the labels tell which broker this is."),
+     "1; the labels name the broker."),
 
     # ---- topics: what clients sent and took, of the partitions that are here
     ("pylog_topic_in_bytes", "counter", TOPIC, "bytes", "Record batches appended, as stored."),
@@ -51,11 +51,11 @@ METRICS = (
     # ---- consumer groups, of the coordinator that is here
     ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),
     ("pylog_groups_left_out", "gauge", (), "",
-     "Groups beyond the most that a scrape tells of; they are counted in no other metric."),
+     "Groups beyond the most that a scrape lists; they are counted in no other metric."),
     ("pylog_group_members", "gauge", GROUP, "", "Members."),
     ("pylog_group_state", "gauge", ("group", "state"), "", "1 for the state that it is in."),
     ("pylog_group_generations", "counter", GROUP, "",
-     "Generations, which is rebalances that came to an end; kept over a restart."),
+     "Generations, that is rebalances that came to an end; they survive a restart."),
     ("pylog_group_committed_offset", "gauge", GROUP_PARTITION, "", "Committed offset."),
     ("pylog_group_lag_records", "gauge", GROUP_PARTITION, "",
      "Records between the committed offset and the high watermark."),

@@ -40,7 +40,7 @@ class Page:
         self.content_type = OPEN_METRICS if open_metrics else TEXT
         self._open_metrics = open_metrics
         self._text = native.Exposition()
-        self._written = set()
+        self._written: set[str] = set()
 
     def family(self, name: str, samples) -> None:
         """samples: [(label values, number)]."""
@@ -49,7 +49,7 @@ class Page:
             _line(metric.sample, labels(name, *values).decode(), number)
             for values, number in samples).encode())
 
-    def one(self, name: str, number) -> None:
+    def single(self, name: str, number) -> None:
         """A family without labels."""
         self.family(name, [((), number)])
 
@@ -74,8 +74,8 @@ class Page:
             self._text.figure(self._head(name).sample.encode(), rows, figures, column)
 
     def integers(self, name: str, rows, values, thousandths: bool = False) -> None:
-        """values: array('q'), one for each row; thousandths: told in units of a thousand, where a
-        negative one is left out."""
+        """values: array('q'), one for each row; thousandths: in units of a thousand, negative ones
+        left out."""
         self._text.integers(self._head(name).sample.encode(), rows, values, thousandths)
 
     def value(self) -> bytes:

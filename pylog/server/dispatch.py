@@ -2,31 +2,50 @@
 
 Owns: the tasks of asynchronous handlers while they run.
 Called by: broker, which calls Dispatcher.drain whenever the reactors' descriptor is readable.
-Invariants: (1) every request event is answered, once, or its connection is closed; (2) a miss is
+Invariants: (1) every request is answered, once, or its connection is closed; (2) a miss is
   decided from the image as it stands, in one step, so that a grant never outlives its topic; (3)
   where some client's time is limited, the time of handlers counts, but not what they wait for; (4)
   a group's requests wait for no others, and others not longer than SLICE_NS for what the loop has
-  to do besides; (5) a lasting answer is given only while the image is the one it was made from;
-  (6) what a request names twice is answered once, a long request or answer is worked on in slices,
-  and no answer grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or
-  another decision, holds up no long ones of another kind: groups', Metadata, the rest.
+  to do besides; (5) whatever a handler returns, its answer passes _reply(); (6) what a request
+  names twice is answered once, a long request or answer is worked on in slices, and no answer
+  grows beyond control.response.bytes.max; (7) what long requests wait for, a disk or another
+  decision, holds up no long ones of another kind: groups', Metadata, the rest.
 Source: KIP-511 (ApiVersions in any version), KIP-896 (the versions that are served), KIP-124 and
   KIP-219 (quotas).
 """
 
+from __future__ import annotations
+
 import asyncio
+import functools
 import logging
 import types
 from collections import deque
 
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog.coordinator.service import Pending
+from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog.coordinator.pending import Pending
 from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.server import answer_cache
+from pylog.server.answer_cache import AnswerCache, Making
 from pylog.server.turns import Turns
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from pylog._native.grants import Grants
+    from pylog._native.reactor import Event, Reactors
+    from pylog.api import Handler
+    from pylog.config import Settings
+    from pylog.config.client_quotas import ClientQuotas
+    from pylog.metadata.image import Topic
+    from pylog.metadata.service import MetadataService
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
@@ -37,117 +56,70 @@ PROMPT = frozenset((api.JOIN_GROUP, api.SYNC_GROUP, api.HEARTBEAT, api.LEAVE_GRO
                     api.OFFSET_COMMIT, api.OFFSET_FETCH, api.FIND_COORDINATOR))
 PATIENT_MAX = 1024       # Requests taken and not begun.
 SLICE_NS = 5_000_000
-ANSWERS_LEFT_MAX = 64    # Before the reactors are rung.
-LASTING = frozenset((api.METADATA,))
-LASTING_BODY_BYTES_MAX = 4096
-LASTING_BYTES_MAX = 8 << 20
+QUEUED_REPLIES_MAX = 64  # Before they are flushed.
+CACHED = frozenset((api.METADATA,))
 LONG_MAX = 2                     # Long requests in hand, of each kind (7).
 LONG_SLICE_NS = SLICE_NS // 3    # Each kind may have one in a turn of the loop (4).
 LONG_BYTES_MAX = 64 << 20        # Of them and of those that wait for their turn, of each kind.
 DECODED_BYTES_MAX = 32 << 20     # Memory of a request, or of a piece of one.
 UNSURVEYED_BYTES_MAX = 256 << 10 # A longer request is looked through on a thread.
 
-PARTS = (types.GeneratorType, types.AsyncGeneratorType)
+# What a handler may return besides the answer (pylog.api): parts of it, or what is awaited.
+PARTS = frozenset((types.GeneratorType, types.AsyncGeneratorType))
+AWAITED = frozenset((types.CoroutineType, Pending))
 _NO_MORE = object()
 
 
-class Context:
-    """What a handler may know of a request besides its message.
-
-    throttle_ms: set by a handler that limits the client by itself. busy_ns: what the handler has
-    taken so far. created: topics that the request has made so far. lasting: set by a handler whose
-    answer is right for whoever asks the same over the same address, as long as the image stays what
-    it is.
-    """
-
-    __slots__ = ("api_key", "api_version", "began_ns", "busy_ns", "client_id", "connection",
-                 "created", "lasting", "listener", "local_host", "local_port", "parked_ns",
-                 "peer_host", "peer_port", "principal", "taken_ns", "throttle_ms")
-
-    def __init__(self, event: tuple):
-        (_, _, self.connection, self.listener, self.api_key, self.api_version, _, client_id, _,
-         self.local_host, self.local_port, self.peer_host, self.peer_port, self.principal,
-         self.began_ns) = event
-        self.taken_ns = self.parked_ns = 0
-        self.client_id = None if client_id is None else client_id.decode("utf-8", "replace")
-        self.throttle_ms = self.busy_ns = self.created = 0
-        self.lasting = False
-
-
-class Lasting:
-    """Frames of answers that are given again: by what was asked, and where."""
-
-    def __init__(self):
-        self._image = None
-        self._answers = {}
-        self._bytes = 0
-
-    def find(self, image, key: tuple):
-        """The frame that answers `key`, or None. Keeps (5)."""
-        if image is not self._image:
-            self._image = image
-            self._answers.clear()
-            self._bytes = 0
-        return self._answers.get(key)
-
-    def keep(self, image, key: tuple, frame: bytes) -> None:
-        size = len(frame) + len(key[-1])
-        if image is not self._image or size > LASTING_BYTES_MAX:
-            return
-        if self._bytes + size > LASTING_BYTES_MAX:
-            self._answers.clear()
-            self._bytes = 0
-        self._answers[key] = frame
-        self._bytes += size
-
-
 class Dispatcher:
-    """Routes events to `handlers`: api key -> handle(broker, context, request), plain or async;
-    a plain one may return a Pending of the answer, and either may be a generator of parts of it,
-    each of them work for a millisecond or so."""
+    """Routes requests to `handlers` by api key, and decides misses."""
 
-    def __init__(self, broker, reactors, handlers: dict):
-        """broker: gives settings, image, quotas, grants, and what handlers ask it for."""
+    def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
+                 metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
+                 grants: Grants, install: Callable[[Topic], bool]):
+        """metadata: has the image in force. install: lets the data plane use a topic; False while
+        no log of it is open.
+        """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
-        self._broker = broker
         self._reactors = reactors
         self._handlers = handlers
-        self._quotas = broker.quotas
-        self._elements_max = broker.settings["control.request.elements.max"]
-        self._answer_bytes_max = broker.settings["control.response.bytes.max"]
+        self._metadata = metadata
+        self._quotas = quotas
+        self._grants = grants
+        self._install = install
+        self._elements_max = settings["control.request.elements.max"]
+        self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
-            Turns(broker.quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
+            Turns(quotas.clock_ns, LONG_SLICE_NS, LONG_MAX, LONG_BYTES_MAX)
             for _ in range(3))
-        self._tasks: set[asyncio.Task] = set()
-        self._lasting = Lasting()
-        self._making: dict = {}          # Lasting answers that take long: (image, who waits too).
-        self._patient: deque = deque()   # Requests that may wait, oldest first.
-        self._left = 0                   # Answers for which the reactors have not been rung.
-        self._ringing = False            # It is seen to.
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._cache = AnswerCache()
+        self._patient: deque[RequestContext] = deque()   # May wait, oldest first.
+        self._queued = 0                 # Replies since the last flush.
+        self._flush_is_due = False       # Somebody will flush at the end of this turn.
         self._resuming = False
 
     def drain(self) -> None:
-        """Takes every event that is ready, and does of the patient ones what a slice allows.
+        """Takes every event that is there, and does of the patient ones what a slice allows.
 
         What comes meanwhile is taken too, for as long as a slice: what it leaves for the end of
         this turn of the loop, records to append and answers to send, goes in larger batches.
         """
-        self._ringing = True
+        self._flush_is_due = True
         try:
             self._drain()
         finally:
             # Whatever went wrong, what is answered is sent.
-            self._ring()
+            self._flush()
 
     def _drain(self) -> None:
         until_ns = self._quotas.clock_ns() + SLICE_NS
         while len(self._patient) < PATIENT_MAX:
             events = self._reactors.poll()
             for event in events:
-                if event[0] != "request":
-                    self._told(event)
-                elif event[4] in PROMPT:
-                    self._request(event)
+                if type(event) is not RequestContext:
+                    self._take(event)
+                elif event.api_key in PROMPT:
+                    self._serve(event)
                 else:
                     self._patient.append(event)
             if not events or self._quotas.clock_ns() >= until_ns:
@@ -158,7 +130,7 @@ class Dispatcher:
     def _slice(self) -> None:
         until_ns = self._quotas.clock_ns() + SLICE_NS
         while self._patient:
-            self._request(self._patient.popleft())
+            self._serve(self._patient.popleft())
             if self._patient and self._quotas.clock_ns() >= until_ns:
                 # Keeps (4).
                 if not self._resuming:
@@ -170,109 +142,103 @@ class Dispatcher:
         self._resuming = False
         self.drain()
 
-    def _told(self, event: tuple) -> None:
+    def _take(self, event: Event) -> None:
+        """Whatever is no request."""
         try:
-            self._take(event)
+            if type(event) is Miss:
+                self._decide_miss(event)
+            elif type(event) is UnknownClient:
+                self._quotas.install(event.principal, event.client_id)
+                self._reactors.retry(event.connection)
+            elif type(event) is Slow:
+                _log_slow(event)
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
-            log.exception("an event was not served", extra={"event": event[0]})
+            log.exception("an event was not served", extra={"event": type(event).__name__})
 
-    def _take(self, event: tuple) -> None:
-        if event[0] == "miss":
-            self._miss(event)
-        elif event[0] == "quota":
-            _, connection, principal, client_id = event
-            self._quotas.install(principal, client_id)
-            self._reactors.retry(connection)
-        elif event[0] == "slow":
-            _tell_slow(event[1])
+    def _send(self, context: RequestContext, frame: bytes, throttle_ms: int) -> None:
+        """Queues a reply; those of one turn of the loop are flushed together."""
+        self._reactors.queue_reply(context.token, frame, context.correlation_id, throttle_ms)
+        self._queued += 1
+        if self._queued >= QUEUED_REPLIES_MAX:
+            self._queued = 0
+            self._reactors.flush_replies()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    def _send(self, token: int, frame: bytes, correlation_id: int, throttle_ms: int) -> None:
-        """Leaves an answer; the reactors are rung once for those of one turn."""
-        self._reactors.leave(token, frame, correlation_id, throttle_ms)
-        self._left += 1
-        if self._left >= ANSWERS_LEFT_MAX:
-            self._left = 0
-            self._reactors.ring()
-        elif not self._ringing:
-            self._ringing = True
-            asyncio.get_running_loop().call_soon(self._ring)
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._queued = 0
+        self._reactors.flush_replies()
 
-    def _ring(self) -> None:
-        self._ringing = False
-        self._left = 0
-        self._reactors.ring()
+    # ---- a request ------------------------------------------------------------------------------
 
-    def _lasting_key(self, event: tuple):
-        """What an answer depends on besides the image; None where it is not worth it."""
-        body = event[8]
-        if len(body) > LASTING_BODY_BYTES_MAX or self._quotas.timed:
-            return None
-        # Key, version, listener, the address that was dialled, principal.
-        return event[4], event[5], event[3], event[9], event[10], event[13], body
-
-    def _request(self, event: tuple) -> None:
-        token, correlation_id, body = event[1], event[6], event[8]
-        context = Context(event)
+    def _serve(self, context: RequestContext) -> None:
+        assert not context.taken_ns, context.token
         context.taken_ns = self._reactors.now_ns()
-        key = self._lasting_key(event) if event[4] in LASTING else None
-        if key is not None:
-            frame = self._lasting.find(self._broker.image, key)
-            if frame is not None:
-                self._send(token, frame, correlation_id, 0)
-                self._count(context, context.taken_ns, ErrorCode.NONE)
-                return
-            making = self._making.get(key)
-            if making is not None and making[0] is self._broker.image:
-                context.parked_ns = context.taken_ns
-                making[1].append((token, context, correlation_id))
-                return
+        body = context.take_body()
+        key = self._cache_key(context, body) if context.api_key in CACHED else None
+        if key is not None and self._serve_from_cache(context, key):
+            return
         timed = self._quotas.timed
         began_ns = self._quotas.clock_ns() if timed else 0
         try:
-            row = ELEMENTS.get(context.api_key)
-            if row is not None and len(body) > row.short_bytes_max:
-                answer = self._long(context, body)
-            else:
-                request = self._decode(context, body, row)
-                answer = self._handlers[context.api_key](self._broker, context, request)
-            if isinstance(answer, PARTS):
-                answer = self._in_parts(context, answer)
-            if key is not None and context.lasting and not asyncio.iscoroutine(answer):
-                self._lasting.keep(self._broker.image, key, codec.response_frame(
-                    context.api_key, context.api_version, correlation_id, answer))
+            result = self._handle(context, body)
         except ProtocolError as error:
-            self._refuse(token, context, error)
+            self._refuse(context, error)
             return
         except Exception:
-            self._fail(token, context)
+            self._fail(context)
             return
         if timed:
             context.busy_ns = self._quotas.clock_ns() - began_ns
-            if asyncio.iscoroutine(answer):
-                answer = _timed(answer, context, self._quotas.clock_ns)
-        if isinstance(answer, Pending):
-            self._when_done(token, context, correlation_id, answer)
-        elif asyncio.iscoroutine(answer):
-            context.parked_ns = self._reactors.now_ns()
-            if key is not None and context.lasting:
-                making = self._making[key] = self._broker.image, []
-                finish = self._finish_for_all(
-                    token, context, correlation_id, answer, key, making)
-            else:
-                finish = self._finish(token, context, correlation_id, answer)
-            task = asyncio.get_running_loop().create_task(finish)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if type(result) is types.CoroutineType:
+                result = _timed(result, context, self._quotas.clock_ns)
+        if key is not None and context.cacheable:
+            self._reply_and_cache(context, result, key)
         else:
-            self._reply(token, context, correlation_id, answer)
+            self._conclude(context, result)
 
-    def _when_done(self, token, context, correlation_id, pending) -> None:
+    def _handle(self, context: RequestContext, body: bytes) -> Any:
+        """The answer, or what is to be awaited for it."""
+        row = ELEMENTS.get(context.api_key)
+        if row is not None and len(body) > row.short_bytes_max:
+            return self._long(context, body)
+        result = self._handlers[context.api_key](context, self._decode(context, body, row))
+        return self._in_parts(context, result) if type(result) in PARTS else result
+
+    def _conclude(self, context: RequestContext, result: Any) -> None:
+        """Brings a handler's result to _reply(), now or when it is there. Keeps (5)."""
+        _WAYS.get(type(result), Dispatcher._reply)(self, context, result)
+
+    def _reply_when_answered(self, context: RequestContext, pending: Pending) -> None:
         if not pending.is_answered:
             context.parked_ns = self._reactors.now_ns()
-        pending.then(lambda answer: self._reply(token, context, correlation_id, answer))
+        pending.then(functools.partial(self._reply, context))
 
-    def _decode(self, context: Context, body: bytes, row):
+    def _reply_when_finished(self, context: RequestContext, coroutine: Coroutine) -> None:
+        context.parked_ns = self._reactors.now_ns()
+        self._spawn(self._finish(context, coroutine))
+
+    def _spawn(self, coroutine: Coroutine) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, context: RequestContext, coroutine: Coroutine) -> bytes | None:
+        """Replies with what a coroutine gives. Returns the frame, None when there is none."""
+        try:
+            answer = await coroutine
+        except ProtocolError as error:
+            self._refuse(context, error)
+        except Exception:
+            self._fail(context)
+        else:
+            return self._reply(context, answer)
+        return None
+
+    def _decode(self, context: RequestContext, body: bytes, row) -> Any:
         """The request's message; None for an ApiVersions of a version that nobody can read yet."""
         key, version = context.api_key, context.api_version
         if key == api.API_VERSIONS and not api.is_served(18, version):
@@ -287,14 +253,64 @@ class Dispatcher:
             request = pieces.next(pieces.leaves)
         return request
 
+    # ---- answers that are given again -----------------------------------------------------------
+
+    def _cache_key(self, context: RequestContext, body: bytes) -> tuple | None:
+        """What an answer depends on besides the image; None where it is not worth it."""
+        if len(body) > answer_cache.BODY_BYTES_MAX or self._quotas.timed:
+            return None
+        return (context.api_key, context.api_version, context.listener, context.local_host,
+                context.local_port, context.principal, body)
+
+    def _serve_from_cache(self, context: RequestContext, key: tuple) -> bool:
+        image = self._metadata.image
+        frame = self._cache.find(image, key)
+        if frame is not None:
+            self._send(context, frame, 0)
+            self._count(context, context.taken_ns, ErrorCode.NONE)
+            return True
+        if self._cache.join(image, key, context):
+            context.parked_ns = context.taken_ns
+            return True
+        return False
+
+    def _reply_and_cache(self, context: RequestContext, result: Any, key: tuple) -> None:
+        image = self._metadata.image
+        if type(result) is types.CoroutineType:
+            context.parked_ns = self._reactors.now_ns()
+            making = self._cache.begin(image, key)
+            self._spawn(self._finish_for_all(context, result, key, making))
+            return
+        assert type(result) not in AWAITED, type(result)
+        frame = self._reply(context, result)
+        if frame is not None:
+            self._cache.add(image, key, frame)
+
+    async def _finish_for_all(
+            self, context: RequestContext, coroutine: Coroutine, key: tuple,
+            making: Making) -> None:
+        """Answers those too who ask the same while a cacheable answer is being made."""
+        try:
+            frame = await self._finish(context, coroutine)
+        finally:
+            self._cache.end(key, making)
+        if frame is not None:
+            self._cache.add(making.image, key, frame)
+        for other in making.waiting:
+            if frame is None:
+                self._refuse(other, "the same request before it was refused")
+            else:
+                self._send(other, frame, 0)
+                self._count(other, self._reactors.now_ns(), ErrorCode.NONE)
+
     # ---- long requests, long answers ------------------------------------------------------------
 
-    def _pieces(self, context: Context, body: bytes):
+    def _pieces(self, context: RequestContext, body: bytes) -> Any:
         return codec.request_in_pieces(
             context.api_key, context.api_version, body,
             self._elements_max, DECODED_BYTES_MAX, ELEMENTS[context.api_key].whole_max)
 
-    def _answer(self, context: Context) -> Answer:
+    def _answer(self, context: RequestContext) -> Answer:
         return Answer(context.api_key, context.api_version, self._answer_bytes_max)
 
     def _turns_of(self, api_key: int) -> Turns:
@@ -303,7 +319,7 @@ class Dispatcher:
             return self._groups_turns
         return self._metadata_turns if api_key == api.METADATA else self._other_turns
 
-    async def _long(self, context: Context, body: bytes):
+    async def _long(self, context: RequestContext, body: bytes) -> Any:
         """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
         turns = self._turns_of(context.api_key)
         handle = self._handlers[context.api_key]
@@ -312,11 +328,11 @@ class Dispatcher:
             await turns.next()
             pieces = self._pieces(context, body)
             if pieces is None or not await self._surveyed(turns, pieces, body):
-                return await self._answered(
-                    context, handle(self._broker, context, self._decode(context, body, row)))
+                return await self._whole(
+                    context, handle(context, self._decode(context, body, row)))
             answer = self._answer(context)
             while (request := pieces.next(row.piece)) is not None:
-                await self._add(turns, answer, handle(self._broker, context, request))
+                await self._add(turns, answer, handle(context, request))
                 await turns.slice()
             return answer.finished()
 
@@ -327,34 +343,32 @@ class Dispatcher:
         await turns.next()
         return found
 
-    async def _answered(self, context: Context, found):
-        """The whole answer from what a handler gave."""
-        if not isinstance(found, PARTS):
-            return await found if asyncio.iscoroutine(found) or isinstance(found, Pending) \
-                else found
+    async def _whole(self, context: RequestContext, result: Any) -> Any:
+        """The whole answer from what a handler returned."""
+        if type(result) not in PARTS:
+            return await result if type(result) in AWAITED else result
         answer = self._answer(context)
-        await self._add(self._turns_of(context.api_key), answer, found)
+        await self._add(self._turns_of(context.api_key), answer, result)
         return answer.finished()
 
-    async def _add(self, turns: Turns, answer: Answer, found) -> None:
-        """Adds what a handler gave, all of its parts; they may pause with None."""
-        if isinstance(found, types.GeneratorType):
-            for part in found:
+    async def _add(self, turns: Turns, answer: Answer, result: Any) -> None:
+        """Adds what a handler returned, all of its parts; they may pause with None."""
+        if type(result) is types.GeneratorType:
+            for part in result:
                 if part is not None:
                     answer.add(part)
                 await turns.slice()
-        elif isinstance(found, types.AsyncGeneratorType):
-            async for part in found:
+        elif type(result) is types.AsyncGeneratorType:
+            async for part in result:
                 if part is not None:
                     answer.add(part)
                 await turns.slice()
         else:
-            answer.add(await found if asyncio.iscoroutine(found) or isinstance(found, Pending)
-                       else found)
+            answer.add(await result if type(result) in AWAITED else result)
 
-    def _in_parts(self, context: Context, parts):
+    def _in_parts(self, context: RequestContext, parts: Any) -> Any:
         """The answer from its parts; a coroutine of it when there is more than one."""
-        if isinstance(parts, types.AsyncGeneratorType):
+        if type(parts) is types.AsyncGeneratorType:
             return self._rest(context, [], parts)
         first = next(parts)
         second = next(parts, _NO_MORE)
@@ -363,7 +377,7 @@ class Dispatcher:
             return first
         return self._rest(context, [first, second], parts)
 
-    async def _rest(self, context: Context, begun: list, parts):
+    async def _rest(self, context: RequestContext, begun: list, parts: Any) -> Any:
         turns = self._turns_of(context.api_key)
         async with turns.room(0):
             answer = self._answer(context)
@@ -374,37 +388,10 @@ class Dispatcher:
             await self._add(turns, answer, parts)
             return answer.finished()
 
-    async def _finish(self, token, context, correlation_id, coroutine) -> bytes | None:
-        try:
-            answer = await coroutine
-        except ProtocolError as error:
-            self._refuse(token, context, error)
-        except Exception:
-            self._fail(token, context)
-        else:
-            return self._reply(token, context, correlation_id, answer)
-        return None
+    # ---- replies --------------------------------------------------------------------------------
 
-    async def _finish_for_all(
-            self, token, context, correlation_id, coroutine, key, making) -> None:
-        """Answers those too who ask the same while a long lasting answer is made; keeps it."""
-        image, others = making
-        try:
-            frame = await self._finish(token, context, correlation_id, coroutine)
-        finally:
-            if self._making.get(key) is making:
-                del self._making[key]
-        if frame is not None:
-            self._lasting.keep(image, key, frame)
-        for token, context, correlation_id in others:
-            if frame is None:
-                self._refuse(token, context, "the same request before it was refused")
-            else:
-                self._send(token, frame, correlation_id, 0)
-                self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
-
-    def _reply(self, token, context, correlation_id, answer) -> bytes | None:
-        """Sends an answer. Returns its frame, None when there is none."""
+    def _reply(self, context: RequestContext, answer: Any) -> bytes | None:
+        """Sends an answer. Returns its frame, None when it could not be sent."""
         begun_ns = self._reactors.now_ns()
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
@@ -414,90 +401,98 @@ class Dispatcher:
             answer.throttle_time_ms = throttle_ms
         try:
             frame = codec.response_frame(
-                context.api_key, version, correlation_id, answer,
+                context.api_key, version, context.correlation_id, answer,
                 bytes_max=self._answer_bytes_max)
         except AnswerTooLong as error:
-            self._refuse(token, context, error)
+            self._refuse(context, error)
             return None
         except Exception:
-            self._fail(token, context)
+            self._fail(context)
             return None
         # Kafka answers at once and leaves the client alone after that, however old its version is.
-        self._send(token, frame, correlation_id, throttle_ms)
+        self._send(context, frame, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
         return frame
 
-    def _throttle_ms(self, context) -> int:
+    def _throttle_ms(self, context: RequestContext) -> int:
         if not context.busy_ns:
             return context.throttle_ms
         return max(context.throttle_ms, self._quotas.charge_time(
             context.principal, (context.client_id or "").encode(), context.busy_ns))
 
-    def _count(self, context, begun_ns: int, error_code: int) -> None:
+    def _count(self, context: RequestContext, begun_ns: int, error_code: int) -> None:
         """Where the request's time went; what is awaited counts as parked, work in it too."""
         parked_ns = begun_ns - context.parked_ns if context.parked_ns else 0
         self._reactors.answered(
             context.api_key, context.taken_ns - context.began_ns,
             self._reactors.now_ns() - context.taken_ns - parked_ns, parked_ns, error_code)
 
-    def _refuse(self, token, context, error) -> None:
+    def _refuse(self, context: RequestContext, error: object) -> None:
         log.info("request refused", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version,
             "reason": str(error)})
-        self._reactors.reply(token, None, close=True)
+        self._reactors.reply(context.token, None, close=True)
         self._count(context, self._reactors.now_ns(), ErrorCode.INVALID_REQUEST)
 
-    def _fail(self, token, context) -> None:
-        """A bug of ours: told in full to the log, to the client by a closed connection."""
+    def _fail(self, context: RequestContext) -> None:
+        """A bug of ours: logged in full, and the client's connection is closed."""
         log.exception("request failed", extra={
             "peer": context.peer_host, "api": context.api_key, "version": context.api_version})
-        self._reactors.reply(token, None, close=True)
+        self._reactors.reply(context.token, None, close=True)
         self._count(context, self._reactors.now_ns(), ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _miss(self, event: tuple) -> None:
-        _, token, _, _, _, _, principal, topics = event
-        decided = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(topics)
+    # ---- misses ---------------------------------------------------------------------------------
+
+    def _decide_miss(self, miss: Miss) -> None:
+        errors: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(miss.topics)
         try:
-            for place, (name, topic_id) in enumerate(topics):
-                decided[place] = self._decide(principal, name, topic_id)
+            for index, (name, topic_id) in enumerate(miss.topics):
+                errors[index] = self._grant(miss.principal, name, topic_id)
         finally:
             # Keeps (1).
-            self._reactors.resume(token, decided)
+            self._reactors.resume(miss.token, errors)
 
-    def _decide(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
-        """Installs the grant for one topic, or says with which error code it is refused."""
-        broker = self._broker
+    def _grant(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
+        """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
+        """
+        image = self._metadata.image
         if name is not None:
-            topic = broker.image.topics.get(name.decode("utf-8", "replace"))
+            topic = image.topics.get(name.decode("utf-8", "replace"))
             refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            topic = broker.image.topics_by_id.get(topic_id)
+            topic = image.topics_by_id.get(topic_id)
             refusal = ErrorCode.UNKNOWN_TOPIC_ID
         if topic is None:
             return refusal
-        if not broker.install(topic):
+        if not self._install(topic):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        broker.grants.allow(principal, topic.id, READ | WRITE)
+        self._grants.allow(principal, topic.id, READ | WRITE)
         return ErrorCode.NONE
 
 
-def _tell_slow(slow: dict) -> None:
+# A handler's result finds its way by its type (5); any other is an answer. Not bound to a
+# dispatcher, which would then live, with what it holds, until the collector runs.
+_WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
+    Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
+
+
+def _log_slow(slow: Slow) -> None:
     """One line of the request log."""
     try:
-        name = tables.name_of("request", slow["api_key"]).removesuffix("Request")
+        name = tables.name_of("request", slow.api_key).removesuffix("Request")
     except KeyError:
-        name = slow["api_key"]
+        name = str(slow.api_key)
     requests.warning("slow request", extra={
-        "api": name, "version": slow["api_version"],
-        "client": slow["client_id"].decode("utf-8", "replace"), "peer": slow["peer"],
-        "connection": slow["connection"], "correlation": slow["correlation_id"],
-        **{f"{part}_ms": f"{slow[f'{part}_ns'] / 1e6:.3f}"
-           for part in ("total", "local", "remote", "send")},
-        "request_bytes": slow["request_bytes"], "response_bytes": slow["response_bytes"],
-        "left_out": slow["left_out"]})
+        "api": name, "version": slow.api_version,
+        "client": slow.client_id.decode("utf-8", "replace"), "peer": slow.peer,
+        "connection": slow.connection, "correlation": slow.correlation_id,
+        "total_ms": f"{slow.total_ns / 1e6:.3f}", "local_ms": f"{slow.local_ns / 1e6:.3f}",
+        "remote_ms": f"{slow.remote_ns / 1e6:.3f}", "send_ms": f"{slow.send_ns / 1e6:.3f}",
+        "request_bytes": slow.request_bytes, "response_bytes": slow.response_bytes,
+        "left_out": slow.left_out})
 
 
-async def _timed(coroutine, context, clock_ns):
+async def _timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:
     """The coroutine's result, its steps counted in context.busy_ns (3)."""
     return await _steps(coroutine, context, clock_ns)
 

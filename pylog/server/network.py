@@ -1,4 +1,4 @@
-"""What listens: the reactors, their listeners and limits, as the settings in force want them.
+"""What listens: the reactors, their listeners and limits, as the settings in force say.
 
 Owns: the reactors.
 Called by: broker, on the event loop before the start and on one worker thread at a time after it.
@@ -23,7 +23,7 @@ log = logging.getLogger("pylog.network")
 
 NEVER_FLEXIBLE = 1 << 14
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
-TOLD_MS = 10_000    # between two lines about the same shortage
+REPORT_MS = 10_000    # between two lines about the same shortage
 
 
 class Network:
@@ -36,7 +36,7 @@ class Network:
         self._open: dict[int, tuple] = {}
         self._running = False
         self._limits_by_host, self._limits_by_address = {}, {}
-        self._crowded, self._told_ms = (0, 0), -TOLD_MS
+        self._crowded, self._reported_ms = (0, 0), -REPORT_MS
 
     @property
     def addresses(self) -> list[tuple[str, str, int]]:
@@ -72,9 +72,9 @@ class Network:
         added = list(self._settings.listeners)
         ended = []
         for number, (listener, port) in self._open.items():
-            same = [one for one in added if (one.name, one.host) == (listener.name, listener.host)
-                    and one.port in (listener.port, port)]
-            added = [one for one in added if one not in same]
+            same = [new for new in added if (new.name, new.host) == (listener.name, listener.host)
+                    and new.port in (listener.port, port)]
+            added = [new for new in added if new not in same]
             if not same:
                 ended.append(number)
         for number in ended:
@@ -137,30 +137,30 @@ class Network:
             self._limits_by_address,
             *limits.connections(len(self._settings.log_dirs)))
 
-    def tell(self, now_ms: int) -> None:
+    def report_shortages(self, now_ms: int) -> None:
         """Logs, now and then, that descriptors or input buffers are short. Once a second or so."""
         stats = self.reactors.stats()
         crowded = stats["connections_crowded"], stats["connections_evicted"]
-        if crowded != self._crowded and not 0 <= now_ms - self._told_ms < TOLD_MS:
+        if crowded != self._crowded and not 0 <= now_ms - self._reported_ms < REPORT_MS:
             log.warning("descriptors are short: connections are refused, or closed for others; "
                         "raise the limit (ulimit -n)", extra={
                             "refused": crowded[0] - self._crowded[0],
                             "closed": crowded[1] - self._crowded[1],
                             "limit": limits.descriptors()})
-            self._crowded, self._told_ms = crowded, now_ms
+            self._crowded, self._reported_ms = crowded, now_ms
 
 
 def _addresses(host: str) -> list[bytes]:
     """The host's addresses, IPv4 as v4-mapped; none when it has no address, which is logged."""
     try:
-        found = {entry[4][0].partition("%")[0]
+        found = {str(entry[4][0]).partition("%")[0]
                  for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError as error:
         log.error("max.connections.per.ip.overrides: no address",
                   extra={"host": host, "reason": error.strerror})
         return []
-    packed = [ipaddress.ip_address(one).packed for one in found]
-    return [bytes(10) + b"\xff\xff" + one if len(one) == 4 else one for one in packed]
+    packed = [ipaddress.ip_address(address).packed for address in found]
+    return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
 
 
 def _reactors(settings, grants, io_pool, quotas) -> Reactors:

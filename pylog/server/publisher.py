@@ -46,15 +46,15 @@ class Publisher:
 
     async def stop(self, task: asyncio.Task) -> None:
         """Ends run(), which is `task`: what is not in force yet the next start reads."""
-        tasks = [one for one in (task, self._registering) if one is not None]
-        for one in tasks:
-            one.cancel()
+        tasks = [task] if self._registering is None else [task, self._registering]
+        for running in tasks:
+            running.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def registered(self) -> None:
         """Returns once this broker's listeners, as they are now, are in force in the image."""
         if self._registering is not None:
-            # Not its result: one registration that failed is no later request's affair.
+            # Not its result: a registration that failed does not concern later requests.
             await asyncio.wait([self._registering])
         tail = self._metadata.tail
         await tail.wait(tail.newest.offset)
@@ -93,6 +93,7 @@ class Publisher:
         for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
         _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
+        _each((*made, *changed), self._groups.topic_changed)
 
     def _apply_logs(self, image, gone, made, changed) -> None:
         """Closes, opens and changes the parts of partition logs. Blocks."""

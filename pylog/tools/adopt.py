@@ -229,9 +229,9 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
                "brokerd renames their directories to *-stray"),
     ]
     if "__transaction_state" in image.topics:
-        from pylog.api import HANDLERS
+        from pylog.protocol.api import SERVED
 
-        if ADD_PARTITIONS_TO_TXN not in HANDLERS:
+        if ADD_PARTITIONS_TO_TXN not in SERVED:
             found.append(Finding(
                 "topics", "__transaction_state", WARN, "transactions are not served yet",
                 "end them in Kafka first: one that is open holds read_committed consumers back"))

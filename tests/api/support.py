@@ -6,7 +6,9 @@ import types
 from types import SimpleNamespace
 
 from pylog import api
+from pylog._native.reactor import RequestContext
 from pylog.config import Settings
+from pylog.coordinator.pending import Pending
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
 from pylog.metadata.tail import Tail
@@ -58,20 +60,28 @@ class Broker:
     def image(self):
         return self.tail.published
 
+    def handlers(self):
+        """The handlers of every API, on this broker as it is now."""
+        return api.handlers(
+            settings=self.settings, metadata_service=self, controller=self.controller,
+            logs=self.logs, coordinator=getattr(self, "groups", None), client_quotas=self.quotas,
+            listener_name=self.network.listener_name, registered=self.publisher.registered,
+            node_id=self.node_id, now_ms=self.now_ms)
+
     async def ask(self, key, version, request, **fields):
         """The handler's answer after it went through the codec, both ways."""
         request = codec.decode_request(key, version, codec.encode_request(key, version, request))
-        context = SimpleNamespace(
-            api_version=version, client_id="c", listener=0, local_host="dialled.example",
-            local_port=1234, peer_host="p", principal=0, created=0, throttle_ms=0, **fields)
-        answer = api.HANDLERS[key](self, context, request)
+        context = RequestContext(**{
+            "token": 1, "api_key": key, "api_version": version, "client_id": "c",
+            "local_host": "dialled.example", "local_port": 1234, "peer_host": "p", **fields})
+        answer = self.handlers()[key](context, request)
         answer = await answered(key, version, answer)
         return codec.decode_response(key, version, codec.encode_response(key, version, answer))
 
 
 async def answered(key, version, found):
     """The whole answer from what a handler gave."""
-    if isinstance(found, types.CoroutineType):
+    if isinstance(found, types.CoroutineType | Pending):
         return await found
     if not isinstance(found, types.GeneratorType | types.AsyncGeneratorType):
         return found

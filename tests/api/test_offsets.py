@@ -1,10 +1,10 @@
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from pylog import api as handlers
 from pylog._native import batch
+from pylog._native.reactor import RequestContext
+from pylog.api.offsets import Leaders, OffsetsApi
 from pylog.protocol import api, codec, messages
 from tests.metadata.node import Node
 
@@ -28,9 +28,9 @@ def append(node, *times, partition=0, **fields):
 
 def ask(node, key, version, request):
     request = codec.decode_request(key, version, codec.encode_request(key, version, request))
-    broker = SimpleNamespace(image=node.image, logs=node.logs, node_id=node.node_id,
-                             settings=node.settings)
-    answer = handlers.HANDLERS[key](broker, SimpleNamespace(api_version=version), request)
+    family = OffsetsApi(Leaders(node, node.logs, node.node_id))
+    context = RequestContext(token=1, api_key=key, api_version=version)
+    answer = family.handlers()[key](context, request)
     if asyncio.iscoroutine(answer):
         async def run():
             return await answer

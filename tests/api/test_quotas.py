@@ -2,11 +2,11 @@
 
 import asyncio
 import threading
-from types import SimpleNamespace
 
 import pytest
 
-from pylog.api import HANDLERS, quotas as quotas_api
+from pylog._native.reactor import RequestContext
+from pylog.api import quotas as quotas_api
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
@@ -174,11 +174,12 @@ def test_a_topic_that_the_quota_does_not_allow_yet_is_unknown_to_metadata():
 def test_of_a_request_in_pieces_the_longest_wait_is_told():
     async def scenario(broker):
         await _set(broker, {"client-id": "c"}, controller_mutation_rate=1.0)
-        context = SimpleNamespace(api_version=5, client_id="c", principal=0, throttle_ms=0)
-        handle = HANDLERS[api.CREATE_TOPICS]
-        await handle(broker, context, creation(("a", 30)))
+        context = RequestContext(
+            token=1, api_key=api.CREATE_TOPICS, api_version=5, client_id="c")
+        handle = broker.handlers()[api.CREATE_TOPICS]
+        await handle(context, creation(("a", 30)))
         longest = context.throttle_ms
         broker.clock_ns += 5_000_000_000
-        await handle(broker, context, creation(("a", 30)))     # It exists: nothing is charged.
+        await handle(context, creation(("a", 30)))     # It exists: nothing is charged.
         assert longest > 0 and context.throttle_ms == longest
     with_broker(scenario)

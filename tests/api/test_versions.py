@@ -1,11 +1,10 @@
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
-from pylog import api as handlers
+from pylog._native.reactor import RequestContext
 from pylog.protocol import api, messages
-from tests.api.support import with_broker
+from tests.api.support import Broker, with_broker
 
 NEW = messages.ApiVersionsRequest
 
@@ -25,7 +24,7 @@ def test_what_is_served_is_advertised_with_its_versions(version):
 
 
 def test_every_handler_is_served_and_every_served_api_has_one():
-    assert set(handlers.HANDLERS) | {api.PRODUCE, api.FETCH} == set(api.SERVED)
+    assert set(Broker().handlers()) | {api.PRODUCE, api.FETCH} == set(api.SERVED)
 
 
 def test_features_are_told_with_the_epoch_of_the_image():
@@ -45,8 +44,8 @@ def test_software_names_with_other_characters_are_refused(name, version):
 
 
 def test_an_unknown_version_gets_error_35_and_the_one_range_that_works():
-    context = SimpleNamespace(api_version=99)
-    answer = handlers.HANDLERS[api.API_VERSIONS](None, context, None)
+    context = RequestContext(token=1, api_key=api.API_VERSIONS, api_version=99)
+    answer = Broker().handlers()[api.API_VERSIONS](context, None)
     assert not asyncio.iscoroutine(answer)
     assert answer.error_code == 35
     assert [(e.api_key, e.min_version, e.max_version) for e in answer.api_keys] == [(18, 0, 4)]

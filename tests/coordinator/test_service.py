@@ -11,8 +11,10 @@ import pytest
 from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
 from pylog.coordinator import groups, offsets, shard
-from pylog.coordinator.kept import Kept
-from pylog.coordinator.service import TOPIC, GroupCoordinator, Pending, partition_of
+from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.snapshot import ShardSnapshot
+from pylog.coordinator.service import TOPIC, GroupCoordinator
 from pylog.metadata.store import Store
 from pylog.protocol import messages
 
@@ -30,6 +32,8 @@ def commit_request(group_id: str):
 class Node:
     """What a coordinator sees of its broker: a topic whose partitions lie on two disks."""
 
+    node_id = 1
+
     def __init__(self, root):
         self.settings = Settings({"offsets.topic.num.partitions": str(PARTITIONS),
                                   "group.initial.rebalance.delay.ms": "0"})
@@ -38,7 +42,8 @@ class Node:
                       for index in range(PARTITIONS)]
         for one in self.parts:
             one.become_leader(0)
-        topic = SimpleNamespace(id=bytes(15) + b"\x01", partitions=[None] * PARTITIONS)
+        topic = SimpleNamespace(name=TOPIC, id=bytes(15) + b"\x01", partitions=[
+            SimpleNamespace(leader=self.node_id, leader_epoch=0)] * PARTITIONS)
         self.image = SimpleNamespace(topics={
             TOPIC: topic, "t": SimpleNamespace(id=TOPIC_ID)})
         self.logs = SimpleNamespace(get=lambda name, index: self.parts[index])
@@ -58,33 +63,29 @@ class Node:
                     if partition_of(name, PARTITIONS) == index)
 
     def shard(self, index: int):
-        return self.groups.shard_of(self.group(index))
+        return self.groups.runtime._find(self.group(index))
 
     def commit(self, index: int, offset: int) -> Pending:
         """A commit to a group of partition `index`; answered with an error code."""
-        found, error = self.shard(index)
-        pending = Pending(lambda code: code)
-        if found is None:
-            pending.refuse(error)
-            return pending
-        request = commit_request(self.group(index))
-        assert offsets.commit(found.groups, request, [(*PLACE, offset, 0, "")]) == 0
-        return self.groups.settled(found, pending, 0)
+        return self.commit_entry(index, (*PLACE, offset, 0, ""))
+
+    def commit_entry(self, index: int, entry: tuple) -> Pending:
+        group = self.group(index)
+        return self.groups.run(group, Pending(lambda code: code), offsets.commit,
+                               commit_request(group), [entry])
 
     def join(self, index: int, member: str = "") -> Pending:
-        found, _ = self.shard(index)
         pending = Pending(lambda code: messages.JoinGroupResponse(error_code=code))
         request = messages.JoinGroupRequest(
             group_id=self.group(index), session_timeout_ms=60_000, rebalance_timeout_ms=60_000,
             member_id=member, protocol_type="consumer", protocols=[
                 messages.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"")])
-        found.groups.join(request, 3, "c", "/h", pending)
-        self.groups.settle(found)
-        return pending
+        return self.groups.run(request.group_id, pending, groups.Groups.join, request, 3, "c",
+                               "/h", pending)
 
     def committed(self, index: int) -> int | None:
         """What the machine of partition `index` tells, once it is loaded."""
-        entry = offsets.fetch(self.shard(index)[0].groups, self.group(index), None)
+        entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None)
         return entry[0][1][0][1].offset if entry else None
 
     async def until(self, condition) -> None:
@@ -217,11 +218,11 @@ def test_an_error_at_a_timer_of_one_partition_costs_it_a_reload_and_the_others_n
 
         bad = node.shard(0)[0]
         assert await node.commit(0, 3) == 0
-        bad.groups.tick = raising
+        bad.machine.tick = raising
         assert (await node.join(1)).error_code == 0
-        node.groups._tick()
+        node.groups.runtime._tick()
         async with asyncio.timeout(20):
-            while bad.groups.__dict__.get("tick") is raising:
+            while bad.machine.__dict__.get("tick") is raising:
                 await asyncio.sleep(0.01)
         await node.until(lambda: node.shard(0)[1] == 0)
         assert node.committed(0) == 3
@@ -238,7 +239,7 @@ def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_being_loaded(on
             assert await node.commit(index, index) == 0
         await node.groups.stop()
         for index in range(PARTITIONS):
-            Kept(node.store, bytes(15) + b"\x01", index).clear()
+            ShardSnapshot(node.store, bytes(15) + b"\x01", index).clear()
         replay, refused = groups.Groups.replay, set("0")
 
         def failing(machine, key, value):
@@ -260,33 +261,33 @@ def test_a_partition_that_cannot_be_read_keeps_no_other_one_from_being_loaded(on
 def test_a_map_that_cannot_be_written_costs_nothing_but_the_next_try(on_node, monkeypatch):
     async def scenario(node):
         found, _ = node.shard(0)
-        write, full = found.kept.write, [True]
+        write, full = found.snapshot.write, [True]
 
         def refused(rows, applied):
             if full:
                 raise lmdb.DiskError("planted")
             write(rows, applied)
 
-        found.kept.write = refused
+        found.snapshot.write = refused
         assert await node.commit(0, 5) == 0
-        await node.groups._keep_safely(found)
-        assert found.groups.changed
+        await node.groups.runtime.save(found)
+        assert found.machine.changed
         full.clear()
-        await node.groups._keep_safely(found)
-        assert not found.groups.changed and found.kept.find(node.group(0)).offsets
+        await node.groups.runtime.save(found)
+        assert not found.machine.changed and found.snapshot.find(node.group(0)).offsets
         assert await node.commit(0, 6) == 0
     on_node(scenario)
 
 
 def test_a_stop_amid_a_write_to_the_map_leaves_nothing_out_of_it(on_node, monkeypatch):
     async def scenario(node):
-        monkeypatch.setattr("pylog.coordinator.service.KEEP_ROWS", 1)
+        monkeypatch.setattr("pylog.coordinator.saver.SAVE_ROWS", 1)
         found, _ = node.shard(0)
         names = [name for name in map(str, range(100)) if partition_of(name, PARTITIONS) == 0]
         for name in names:
-            offsets.commit(found.groups, commit_request(name), [(*PLACE, 9, 0, "")])
-        node.groups.settle(found)
-        write = found.kept.write
+            node.groups.run(name, Pending(lambda code: code), offsets.commit,
+                            commit_request(name), [(*PLACE, 9, 0, "")])
+        write = found.snapshot.write
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -294,14 +295,14 @@ def test_a_stop_amid_a_write_to_the_map_leaves_nothing_out_of_it(on_node, monkey
             loop.call_soon_threadsafe(begun.set)
             write(rows, applied)
 
-        found.kept.write = noted
-        keeping = asyncio.ensure_future(node.groups._keep_safely(found))
+        found.snapshot.write = noted
+        saving = asyncio.ensure_future(node.groups.runtime.save(found))
         await begun.wait()
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
         assert await node.commit(0, 10) == 0
         await node.again()
-        machine = node.shard(0)[0].groups
+        machine = node.shard(0)[0].machine
         assert {name for name in names if machine.find(name) is None} == set()
     on_node(scenario)
 
@@ -329,6 +330,7 @@ def test_what_waits_for_a_partition_that_goes_is_refused(on_node):
         await asyncio.sleep(0)
         later = node.commit(0, 3)
         del node.image.topics[TOPIC]
+        node.groups.topic_deleted(TOPIC)
         assert node.shard(0)[1] == 16
         assert (await held, await later) == (16, 16)
     on_node(scenario)
@@ -342,8 +344,7 @@ def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node)
         node.image.topics["t"] = SimpleNamespace(id=bytes(15) + b"\x06")
         found, _ = node.shard(0)
         entry = "t", node.image.topics["t"].id, 0, 7, 0, ""
-        assert offsets.commit(found.groups, commit_request(node.group(0)), [entry]) == 0
-        assert await node.groups.settled(found, Pending(lambda code: code), 0) == 0
+        assert await node.commit_entry(0, entry) == 0
         for _ in range(2):
             found.journal.fail("planted")
             await node.until(lambda: node.shard(0)[1] == 0)
@@ -356,10 +357,10 @@ def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
         found, waiting = node.shard(0)[0], Pending(lambda code: code)
 
         def step():
-            found.groups.replies.append((waiting, 0))
+            found.machine.replies.append((waiting, 0))
             raise RuntimeError("planted")
 
-        node.groups._step(found, step)
+        node.groups.runtime._step(found, step)
         async with asyncio.timeout(20):
             assert await waiting == 16
     on_node(scenario)

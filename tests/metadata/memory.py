@@ -90,6 +90,9 @@ class Followers:
     def topic_deleted(self, name):
         self.deleted.append(name)
 
+    def topic_changed(self, topic):
+        pass
+
 
 class Unlimited:
     """Stands in for client quotas."""

@@ -9,7 +9,14 @@ import pytest
 
 from pylog._native.grants import Grants
 from pylog._native.iopool import IoPool
-from pylog._native.reactor import POLL_EVENTS_MAX, THREADS_MAX, Reactors
+from pylog._native.reactor import (
+    POLL_EVENTS_MAX,
+    THREADS_MAX,
+    Closed,
+    Miss,
+    Reactors,
+    RequestContext,
+)
 from tests.wire import raw
 
 VERSIONS = [(0, 3, 13, 9), (1, 4, 18, 12), (3, 0, 13, 9), (18, 0, 4, 3)]
@@ -45,51 +52,55 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
     return events
 
 
-def test_answers_that_are_left_go_out_when_the_reactors_are_rung(reactors, connection):
+def test_queued_answers_go_out_when_they_are_flushed(reactors, connection):
     for number in (5, 2**31 - 1):
         connection.send(raw.frame(raw.header(raw.METADATA, 9)))
         [event] = taken(reactors)
-        reactors.leave(event[1], raw.frame(b"....answer"), number)
-        reactors.ring()
+        reactors.queue_reply(event.token, raw.frame(b"....answer"), number)
+        reactors.flush_replies()
         assert connection.receive() == number.to_bytes(4, "big") + b"answer"
-    reactors.leave(2**63 - 1, raw.frame(b"of nobody"), 1)
-    reactors.ring()
+    reactors.queue_reply(2**63 - 1, raw.frame(b"of nobody"), 1)
+    reactors.flush_replies()
 
 
 def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 9, 77, client_id=b"me") + b"body"))
     [event] = taken(reactors)
-    kind, token, number, *rest, began_ns = event
-    assert 0 <= reactors.now_ns() - began_ns < 60 * 10**9
-    here, there = connection.socket.getpeername(), connection.socket.getsockname()
-    assert (kind, rest) == ("request", [3, 3, 9, 77, b"me", b"body", *here, *there, 0])
+    assert 0 <= reactors.now_ns() - event.began_ns < 60 * 10**9
+    assert (event.listener, event.api_key, event.api_version, event.correlation_id,
+            event.client_id, event.take_body(), event.principal) == (3, 3, 9, 77, "me", b"body", 0)
+    assert (event.local_host, event.local_port) == connection.socket.getpeername()
+    assert (event.peer_host, event.peer_port) == connection.socket.getsockname()
+    assert (event.taken_ns, event.busy_ns, event.throttle_ms, event.created_count,
+            event.cacheable) == (0, 0, 0, 0, False)
+    number = event.connection
     reactors.set_principal(number, 5)
-    reactors.reply(token, raw.frame(b"the answer"))
+    reactors.reply(event.token, raw.frame(b"the answer"))
     assert connection.receive() == b"the answer"
     connection.send(raw.frame(raw.header(raw.METADATA, 0, -1, client_id=None)))
     [event] = taken(reactors)
-    assert event[2] == number and event[6:9] == (-1, None, b"") and event[-2] == 5
-    reactors.reply(event[1], None)
+    assert (event.connection, event.correlation_id, event.client_id, event.take_body(),
+            event.principal) == (number, -1, None, b"", 5)
+    reactors.reply(event.token, None)
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
-    reactors.reply(event[1], raw.frame(b"bye"), close=True)
+    reactors.reply(event.token, raw.frame(b"bye"), close=True)
     assert connection.receive() == b"bye" and connection.closed()
 
 
 def test_a_topic_without_grant_is_a_miss_that_python_decides(reactors, connection):
     connection.send(raw.frame(raw.header(raw.PRODUCE, 9, 4)
                               + raw.produce_body(9, "t", [(0, raw.batch())])))
-    [(kind, token, _, listener, key, version, principal, missing)] = taken(reactors)
-    assert (kind, listener, key, version, principal, missing) == (
-        "miss", 3, 0, 9, 0, [(b"t", None)])
-    reactors.resume(token, [29])
+    [miss] = taken(reactors)
+    assert (type(miss), miss.principal, miss.topics) == (Miss, 0, [(b"t", None)])
+    reactors.resume(miss.token, [29])
     answer = connection.receive()
     assert struct.unpack_from(">i", answer) == (4,) and b"\x02t\x02\0\0\0\0\0\x1d" in answer
     connection.send(raw.frame(raw.header(raw.FETCH, 13, 5)
                               + raw.fetch_body(13, [(b"i" * 16, [(0, 0, 100, -1)])])))
     [event] = taken(reactors)
-    assert event[-1] == [(None, b"i" * 16)]
-    reactors.resume(event[1], [100])
+    assert event.topics == [(None, b"i" * 16)]
+    reactors.resume(event.token, [100])
     assert struct.unpack_from(">i", connection.receive()) == (5,)
 
 
@@ -101,15 +112,15 @@ def test_a_grant_that_is_void_before_its_request_goes_on_is_a_retriable_error(
             else raw.fetch_body(version, [("t", [(0, 0, 100, -1)])]))
     connection.send(raw.frame(raw.header(key, version, 4) + body))
     [event] = taken(reactors)
-    assert event[-1] == [(b"t", None)]
-    reactors.resume(event[1], [0])
+    assert event.topics == [(b"t", None)]
+    reactors.resume(event.token, [0])
     assert b"\x02t\x02\0\0\0\0\0\x06" in connection.receive()
 
 
 def test_answers_nobody_waits_for_are_ignored(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
-    token = event[1]
+    token = event.token
     reactors.resume(token, [0])
     reactors.reply(token, raw.frame(b"first"))
     reactors.reply(token, raw.frame(b"second"))
@@ -125,21 +136,23 @@ def test_answers_nobody_waits_for_are_ignored(reactors, connection):
 def test_a_connection_of_interest_is_reported_closed(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
-    reactors.set_interest(event[2])
-    reactors.reply(event[1], raw.frame(b"answer"))
+    reactors.set_interest(event.connection)
+    reactors.reply(event.token, raw.frame(b"answer"))
     connection.receive()
     connection.close()
-    assert taken(reactors) == [("closed", event[2])]
-    reactors.set_interest(event[2])
-    assert taken(reactors) == [("closed", event[2])]
+    [closed] = taken(reactors)
+    assert type(closed) is Closed and closed.connection == event.connection
+    reactors.set_interest(event.connection)
+    [closed] = taken(reactors)
+    assert type(closed) is Closed and closed.connection == event.connection
 
 
 def test_python_may_close_a_connection(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
-    reactors.close_connection(event[2])
+    reactors.close_connection(event.connection)
     assert connection.closed()
-    reactors.reply(event[1], raw.frame(b"too late"))
+    reactors.reply(event.token, raw.frame(b"too late"))
 
 
 def test_poll_never_waits_and_gives_so_many_events_at_once(reactors):
@@ -149,9 +162,9 @@ def test_poll_never_waits_and_gives_so_many_events_at_once(reactors):
     for stream in wave:
         stream.sendall(raw.frame(raw.header(raw.METADATA, 0)))
     events = taken(reactors, 400)
-    assert len({event[1] for event in events}) == 400 <= POLL_EVENTS_MAX
+    assert len({event.token for event in events}) == 400 <= POLL_EVENTS_MAX
     for event in events:
-        reactors.reply(event[1], raw.frame(b"x"))
+        reactors.reply(event.token, raw.frame(b"x"))
     for stream in wave:
         assert stream.recv(100) == raw.frame(b"x")
         stream.close()
@@ -177,7 +190,7 @@ def test_every_interface_and_every_address_of_a_name_share_one_port(reactors):
 def test_listeners_close_while_connections_stay(reactors, connection):
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
     [event] = taken(reactors)
-    reactors.reply(event[1], raw.frame(b"x"))
+    reactors.reply(event.token, raw.frame(b"x"))
     connection.receive()
     port = connection.socket.getpeername()[1]
     reactors.stop_accepting()
@@ -186,7 +199,7 @@ def test_listeners_close_while_connections_stay(reactors, connection):
         while time.monotonic() < end_s:
             socket.create_connection(("127.0.0.1", port)).close()
     connection.send(raw.frame(raw.header(raw.METADATA, 0)))
-    assert taken(reactors)[0][0] == "request"
+    assert type(taken(reactors)[0]) is RequestContext
 
 
 def test_statistics_count_what_happened(reactors, connection):
@@ -195,7 +208,7 @@ def test_statistics_count_what_happened(reactors, connection):
     stats = reactors.stats()
     assert stats["connections"] == stats["requests_control"] == stats["requests_in_flight"] == 1
     assert stats["fetch_sessions"] == 0 < stats["bytes_in"]
-    reactors.reply(event[1], None)
+    reactors.reply(event.token, None)
 
 
 def test_reactors_that_never_started_go_quietly():

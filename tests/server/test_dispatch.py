@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from pylog.config import Settings
-from pylog.server.dispatch import LASTING_BYTES_MAX, SLICE_NS, Dispatcher, Lasting
+from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog.server.answer_cache import BYTES_MAX, AnswerCache
+from pylog.server.dispatch import SLICE_NS, Dispatcher
 from pylog.metadata.image import Image, Topic
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
@@ -30,13 +32,13 @@ class Reactors:
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
 
-    def leave(self, token, frame, correlation_id, throttle_ms=0):
+    def queue_reply(self, token, frame, correlation_id, throttle_ms=0):
         frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
         self.reply(token, frame, throttle_ms=throttle_ms)
-        self.unrung = True
+        self.unflushed = True
 
-    def ring(self):
-        self.unrung = False
+    def flush_replies(self):
+        self.unflushed = False
 
     def retry(self, connection):
         self.retried.append(connection)
@@ -72,14 +74,19 @@ class Broker:
 
 
 def _request(token, key, version, body=b""):
-    return ("request", token, 7, 0, key, version, 42, b"client", body,
-            "127.0.0.1", 9092, "127.0.0.1", 50000, 0, 400)
+    return RequestContext(
+        token=token, connection=7, api_key=key, api_version=version, correlation_id=42,
+        client_id="client", body=body, local_host="127.0.0.1", local_port=9092,
+        peer_host="127.0.0.1", peer_port=50000, began_ns=400)
 
 
 def _dispatcher(reactors, broker=None, **handlers):
+    broker = broker or Broker()
     table = {key: lambda *_: None for key in api.SERVED if key not in (api.PRODUCE, api.FETCH)}
     table.update({int(key[1:]): handler for key, handler in handlers.items()})
-    return Dispatcher(broker or Broker(), reactors, table)
+    return Dispatcher(
+        reactors, table, metadata=broker, settings=broker.settings, quotas=broker.quotas,
+        grants=broker.grants, install=broker.install)
 
 
 async def _drained(dispatcher):
@@ -90,14 +97,14 @@ async def _drained(dispatcher):
 def test_a_plain_handlers_answer_is_sent_with_the_requests_correlation_id():
     reactors = Reactors(_request(1, 18, 0))
     dispatcher = _dispatcher(
-        reactors, _18=lambda broker, context, request: messages.ApiVersionsResponse())
+        reactors, _18=lambda context, request: messages.ApiVersionsResponse())
     asyncio.run(_drained(dispatcher))
     frame, close = reactors.replies[1]
     assert not close and codec.decode_response_header(18, 0, frame[4:])[0] == 42
 
 
 def test_an_asynchronous_handlers_answer_is_sent_when_it_is_done():
-    async def handle(broker, context, request):
+    async def handle(context, request):
         await asyncio.sleep(0)
         return messages.ApiVersionsResponse(error_code=35)
 
@@ -108,10 +115,10 @@ def test_an_asynchronous_handlers_answer_is_sent_when_it_is_done():
 
 @pytest.mark.parametrize("fault", [ProtocolError("bad"), KeyError("bug")])
 def test_a_handler_that_fails_closes_its_connection_and_no_other(fault):
-    def fail(broker, context, request):
+    def fail(context, request):
         raise fault
 
-    async def fail_later(broker, context, request):
+    async def fail_later(context, request):
         raise fault
 
     reactors = Reactors(_request(1, 18, 0), _request(2, 60, 1, b"\0\1\0"), _request(3, 18, 0))
@@ -126,7 +133,7 @@ def test_a_body_that_cannot_be_read_closes_the_connection():
 
 
 def test_a_miss_is_granted_from_the_image_and_refused_by_name_and_by_id():
-    reactors = Reactors(("miss", 5, 7, 0, 0, 9, 3, [
+    reactors = Reactors(Miss(5, 3, [
         (b"known", None), (None, TOPIC_ID), (b"gone", None), (None, bytes(16)), (b"\xff", None)]))
     broker = Broker()
     asyncio.run(_drained(_dispatcher(reactors, broker)))
@@ -142,17 +149,17 @@ def test_an_event_that_fails_keeps_none_that_came_with_it_back():
             raise RuntimeError("planted")
 
     reactors = Reactors(
-        ("miss", 5, 7, 0, 0, 9, 3, [(b"gone", None), (b"known", None), (b"gone", None)]),
+        Miss(5, 3, [(b"gone", None), (b"known", None), (b"gone", None)]),
         _request(1, 18, 0))
     asyncio.run(_drained(_dispatcher(
         reactors, Failing(),
-        _18=lambda broker, context, request: messages.ApiVersionsResponse())))
+        _18=lambda context, request: messages.ApiVersionsResponse())))
     assert reactors.resumed == {5: [3, -1, -1]}
     assert 1 in reactors.replies
 
 
 def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
-    reactors = Reactors(("miss", 5, 7, 0, 1, 12, 0, [(b"known", None)]))
+    reactors = Reactors(Miss(5, 0, [(b"known", None)]))
     broker = Broker(opened=False)
     asyncio.run(_drained(_dispatcher(reactors, broker)))
     assert reactors.resumed[5] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -160,14 +167,16 @@ def test_a_topic_whose_logs_are_still_opening_has_no_leader_yet():
 
 
 def _metadata(token, body=b"\0\0\0\0\0", version=4, host="127.0.0.1"):
-    return ("request", token, 7, 0, 3, version, token, b"client", body, host, 9092, "127.0.0.1",
-            50000, 0, 0)
+    return RequestContext(
+        token=token, connection=7, api_key=3, api_version=version, correlation_id=token,
+        client_id="client", body=body, local_host=host, local_port=9092, peer_host="127.0.0.1",
+        peer_port=50000)
 
 
-def _counting(asked, lasting=True):
-    def handle(broker, context, request):
+def _counting(asked, cacheable=True):
+    def handle(context, request):
         asked.append(context.local_host)
-        context.lasting = lasting
+        context.cacheable = cacheable
         return messages.MetadataResponse(cluster_id=f"answer {len(asked)}")
     return handle
 
@@ -177,7 +186,7 @@ def _cluster_ids(reactors):
             for token, (frame, _) in reactors.replies.items()}
 
 
-def test_a_lasting_answer_is_given_again_to_whoever_asks_the_same_at_the_same_address():
+def test_a_cacheable_answer_is_given_again_to_whoever_asks_the_same_at_the_same_address():
     asked = []
     reactors = Reactors(_metadata(1), _metadata(2), _metadata(3, host="10.0.0.1"),
                         _metadata(4, body=b"\xff\xff\xff\xff\0"))
@@ -187,7 +196,7 @@ def test_a_lasting_answer_is_given_again_to_whoever_asks_the_same_at_the_same_ad
             for frame, _ in reactors.replies.values()] == [1, 2, 3, 4]
 
 
-def test_a_lasting_answer_ends_with_the_image_that_it_was_made_from():
+def test_a_cached_answer_ends_with_the_image_that_it_was_made_from():
     asked, broker = [], Broker()
     reactors = Reactors(_metadata(1))
 
@@ -202,28 +211,28 @@ def test_a_lasting_answer_ends_with_the_image_that_it_was_made_from():
     assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 2"}
 
 
-def test_an_answer_that_does_not_last_is_made_each_time():
+def test_an_answer_that_is_not_cacheable_is_made_each_time():
     asked = []
     reactors = Reactors(_metadata(1), _metadata(2))
-    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked, lasting=False))))
+    asyncio.run(_drained(_dispatcher(reactors, _3=_counting(asked, cacheable=False))))
     assert len(asked) == 2
 
 
-def test_lasting_answers_take_bounded_memory():
-    lasting, image = Lasting(), Image()
-    assert lasting.find(image, (0, b"")) is None
+def test_cached_answers_take_bounded_memory():
+    cache, image = AnswerCache(), Image()
+    assert cache.find(image, (0, b"")) is None
     for number in range(100):
-        lasting.keep(image, (number, b"k"), b"x" * (LASTING_BYTES_MAX // 10))
-        assert sum(len(answer) for answer in lasting._answers.values()) <= LASTING_BYTES_MAX
-    lasting.keep(image, (100, b"k"), b"x" * (LASTING_BYTES_MAX + 1))
-    assert lasting.find(image, (100, b"k")) is None
+        cache.add(image, (number, b"k"), b"x" * (BYTES_MAX // 10))
+        assert sum(len(frame) for frame in cache._frames.values()) <= BYTES_MAX
+    cache.add(image, (100, b"k"), b"x" * (BYTES_MAX + 1))
+    assert cache.find(image, (100, b"k")) is None
 
 
 def test_a_groups_requests_do_not_wait_for_large_questions():
     order = []
     clock = iter(range(0, 10**12, SLICE_NS // 3))
 
-    def note(broker, context, request):
+    def note(context, request):
         order.append(context.api_key)
         return messages.HeartbeatResponse() if context.api_key == api.HEARTBEAT \
             else messages.MetadataResponse()
@@ -242,7 +251,7 @@ def test_a_groups_requests_do_not_wait_for_large_questions():
         await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
-    assert len(reactors.replies) == 10 and not reactors.unrung
+    assert len(reactors.replies) == 10 and not reactors.unflushed
     assert order.count(3) == 8 and order.index(12, 1) < 8
 
 
@@ -266,7 +275,7 @@ HELLO = b"\x02a\x02b\x00"
 
 
 def test_an_unknown_client_is_installed_and_its_connection_goes_on():
-    reactors, broker = Reactors(("quota", 9, 0, b"client")), _timed_broker()
+    reactors, broker = Reactors(UnknownClient(9, 0, b"client")), _timed_broker()
     asyncio.run(_drained(_dispatcher(reactors, broker)))
     assert reactors.retried == [9]
     assert broker.quotas.native.count() == (1, 1)
@@ -275,7 +284,7 @@ def test_an_unknown_client_is_installed_and_its_connection_goes_on():
 def test_the_time_of_a_handler_throttles_its_client():
     broker = _timed_broker()
 
-    def handle(broker, context, request):
+    def handle(context, request):
         broker.clock_ns += 101_000_000
         return messages.ApiVersionsResponse()
 
@@ -288,7 +297,7 @@ def test_the_time_of_a_handler_throttles_its_client():
 def test_what_a_handler_waits_for_does_not_count():
     broker = _timed_broker()
 
-    async def handle(broker, context, request):
+    async def handle(context, request):
         broker.clock_ns += 50_000_000
         done = asyncio.get_running_loop().create_future()
 
@@ -306,11 +315,11 @@ def test_what_a_handler_waits_for_does_not_count():
 
 
 def test_a_timed_handler_may_fail_and_may_catch():
-    async def fail(broker, context, request):
+    async def fail(context, request):
         await asyncio.sleep(0)
         raise ProtocolError("bad")
 
-    async def catch(broker, context, request):
+    async def catch(context, request):
         future = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(future.set_exception, KeyError("known"))
         try:
@@ -325,7 +334,7 @@ def test_a_timed_handler_may_fail_and_may_catch():
 
 
 def test_a_handler_may_throttle_by_itself():
-    def handle(broker, context, request):
+    def handle(context, request):
         context.throttle_ms = 77
         return messages.ApiVersionsResponse()
 
@@ -335,7 +344,7 @@ def test_a_handler_may_throttle_by_itself():
 
 
 def test_clients_in_versions_without_the_field_are_muted_all_the_same():
-    def handle(broker, context, request):
+    def handle(context, request):
         context.throttle_ms = 77
         return messages.ApiVersionsResponse()
 
@@ -345,10 +354,10 @@ def test_clients_in_versions_without_the_field_are_muted_all_the_same():
 
 
 def test_requests_are_counted_with_their_queueing_and_their_error():
-    def fail(broker, context, request):
+    def fail(context, request):
         raise KeyError("bug")
 
-    async def handle(broker, context, request):
+    async def handle(context, request):
         await asyncio.sleep(0)
         return messages.ApiVersionsResponse(error_code=35)
 
@@ -359,11 +368,11 @@ def test_requests_are_counted_with_their_queueing_and_their_error():
 
 
 def test_a_slow_request_is_a_line_of_the_request_log(caplog):
-    slow = {"api_key": 1, "api_version": 11, "client_id": b"app", "peer": "10.0.0.7:5041",
-            "connection": 7, "correlation_id": 42, "total_ns": 1_204_551_000, "local_ns": 412_000,
-            "remote_ns": 0, "send_ns": 129_000, "request_bytes": 90, "response_bytes": 56,
-            "left_out": 3}
+    slow = Slow(
+        api_key=1, api_version=11, client_id=b"app", peer="10.0.0.7:5041", connection=7,
+        correlation_id=42, total_ns=1_204_551_000, local_ns=412_000, remote_ns=0, send_ns=129_000,
+        request_bytes=90, response_bytes=56, left_out=3)
     with caplog.at_level("WARNING", "pylog.request"):
-        _dispatcher(Reactors(("slow", slow))).drain()
+        _dispatcher(Reactors(slow)).drain()
     [line] = caplog.records
     assert (line.api, line.client, line.total_ms, line.left_out) == ("Fetch", "app", "1204.551", 3)

@@ -36,12 +36,12 @@ def _beating(handler, *events, key=None, settings=None, turns=100_000):
     broker.quotas.clock_ns = clock_ns
     steps = worst = beats = 0
 
-    def step(broker, context, request):
+    def step(context, request):
         nonlocal steps
         steps += 1
         return handler(request)
 
-    def beat(broker, context, request):
+    def beat(context, request):
         nonlocal steps, worst, beats
         worst, steps, beats = max(worst, steps), 0, beats + 1
         return messages.HeartbeatResponse()
@@ -146,13 +146,13 @@ def test_long_requests_of_many_connections_are_answered_in_the_order_they_came()
     assert order == [9, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_whoever_asks_the_same_while_a_lasting_answer_is_made_gets_that_one():
+def test_whoever_asks_the_same_while_a_cacheable_answer_is_made_gets_that_one():
     asked = []
     broker = Broker()
 
-    def handle(broker, context, request):
+    def handle(context, request):
         asked.append(1)
-        context.lasting = True
+        context.cacheable = True
         for number in range(50):
             yield messages.MetadataResponse(cluster_id="c", topics=[
                 messages.MetadataResponse.MetadataResponseTopic(name=f"t{number}")])
@@ -178,11 +178,11 @@ def test_long_requests_that_wait_hold_up_no_long_ones_of_groups_and_no_metadata(
     """Two changes of quotas whose names nobody resolves fill all the places of their kind."""
     ends = asyncio.Event()
 
-    async def waits(broker, context, request):
+    async def waits(context, request):
         await ends.wait()
         return messages.AlterClientQuotasResponse()
 
-    async def commits(broker, context, request):
+    async def commits(context, request):
         return messages.OffsetCommitResponse()
 
     alter = messages.AlterClientQuotasRequest
@@ -204,7 +204,7 @@ def test_long_requests_that_wait_hold_up_no_long_ones_of_groups_and_no_metadata(
     async def scenario():
         dispatcher = _dispatcher(
             reactors, _49=waits, _8=commits,
-            _3=lambda broker, context, request: messages.MetadataResponse())
+            _3=lambda context, request: messages.MetadataResponse())
         dispatcher.drain()
         async with asyncio.timeout(30):
             while len(reactors.replies) < 2:

@@ -10,7 +10,6 @@ Source: none but coordinator.groups.
 import asyncio
 from collections import namedtuple
 
-from pylog.coordinator import groups
 from pylog.protocol import codec
 from pylog.protocol.errors import ProtocolError
 
@@ -57,7 +56,7 @@ async def rows(coordinator, room: Room) -> tuple:
     shards, _ = coordinator.shards()
     looked = 0
     for shard in shards:
-        machine = shard.groups
+        machine = shard.machine
         gone |= machine.gone
         for group_id in list(machine.groups):
             group = machine.groups.get(group_id)
@@ -76,8 +75,7 @@ async def rows(coordinator, room: Room) -> tuple:
 
 async def members(coordinator, group_id: str) -> list:
     """[{field: value}] of the members of one group, with the partitions that each was given."""
-    shard, _ = coordinator.shard_of(group_id)
-    group = None if shard is None else shard.groups.groups.get(group_id)
+    group, _ = coordinator.look(group_id, lambda machine: machine.groups.get(group_id))
     if group is None:
         return []
     return [{"member_id": member.id, "client_id": member.client_id, "host": member.client_host,
@@ -86,12 +84,8 @@ async def members(coordinator, group_id: str) -> list:
 
 
 async def events(coordinator) -> dict:
-    """Event -> how often, over all groups, since they were loaded."""
-    totals = dict.fromkeys(groups.EVENTS, 0)
-    for shard in coordinator.shards()[0]:
-        for name, count in shard.groups.events.items():
-            totals[name] += count
-    return totals
+    """Event -> how often, over all groups, since the start."""
+    return coordinator.events
 
 
 def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
@@ -101,12 +95,12 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
     """
     found = {}
     for shard in shards:
-        for group_id, _ in shard.kept.names():
+        for group_id, _ in shard.snapshot.names():
             if group_id in elsewhere:
                 continue
             one = known.get(group_id)
             if one is None:
-                group = None if room.is_full() else shard.kept.find(group_id)
+                group = None if room.is_full() else shard.snapshot.find(group_id)
                 one = None if group is None else row(group)
             if one is None:
                 room.left_out += room.is_full()

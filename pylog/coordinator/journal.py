@@ -1,8 +1,7 @@
-"""A coordinator's state kept on a partition of a compacted internal topic: append, flush, read
-back.
+"""A coordinator's state on a partition of a compacted internal topic: append, flush, read back.
 
 Owns: the writable end of one such partition; replies that wait for it.
-Called by: coordinator.service, on the event loop.
+Called by: coordinator.runtime, shard and saver, on the event loop.
 Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
   record that was written before it is as durable as an acks=all answer promises; (3) from a
   failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be
@@ -12,10 +11,13 @@ Source: Kafka's `__consumer_offsets`; group commit.
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from pylog._native import batch
-from pylog._native.log import LogError
-from pylog.protocol.errors import ErrorCode
+from pylog._native.flushes import FlushWaits
+from pylog._native.log import Log, LogError
+from pylog.protocol.errors import Error, ErrorCode
 
 BATCH_BYTES_MAX = 512 << 10
 BATCH_RECORDS_MAX = 5000
@@ -24,14 +26,26 @@ READ_BYTES_MAX = 4 << 20
 log = logging.getLogger("pylog.coordinator")
 
 
+class Token(Protocol):
+    """A request that is yet to be answered."""
+
+    def answer(self, message: Any) -> None: ...
+
+    def refuse(self, error: Error) -> None: ...
+
+
+Record = tuple[bytes, bytes | None]
+Reply = tuple[Token, Any]
+
+
 class Journal:
     """The end of one partition. waits: a FlushWaits, of which the slot is ours; None when a reply
     waits for the append only. codec: of the batches. late_s: a flush that takes longer leaves its
     replies refused; the records stand.
     """
 
-    def __init__(self, partition_log, wall_ms, waits, slot: int, codec: int = 0,
-                 late_s: float = 5.0):
+    def __init__(self, partition_log: Log, wall_ms: Callable[[], int], waits: FlushWaits | None,
+                 slot: int, codec: int = 0, late_s: float = 5.0):
         self.log = partition_log
         self.failed = False
         self.broken = asyncio.Event()    # Set while `failed`.
@@ -42,16 +56,17 @@ class Journal:
         self._slot = slot
         self._codec = codec
         self._late_s = late_s
-        self._late = None        # The timer of the flush under way.
+        self._epoch = -1         # The leader epoch under which it appends; -1: any.
+        self._late: asyncio.TimerHandle | None = None    # Of the flush under way.
         self._loop = asyncio.get_running_loop()
-        self._gathered = []      # records of this turn of the loop
-        self._waiting = []       # (token, message) that wait for the next flush
-        self._held = []          # and for the one under way
+        self._gathered: list[Record] = []   # Of this turn of the loop.
+        self._waiting: list[Reply] = []     # They wait for the next flush,
+        self._held: list[Reply] = []        # and these for the one under way.
         self._upto = -1          # The last offset of the flush under way.
         self._scheduled = False
         self._flushing = False
 
-    def write(self, records: list) -> None:
+    def write(self, records: list[Record]) -> None:
         """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
         if self.failed:
             return   # Keeps (3).
@@ -61,7 +76,7 @@ class Journal:
             self._scheduled = True
             self._loop.call_soon(self._append)
 
-    def after(self, token, message) -> None:
+    def after(self, token: Token, message: Any) -> None:
         """Answers `token` when everything written so far is durable (2)."""
         if self.failed:
             token.refuse(ErrorCode.NOT_COORDINATOR)
@@ -84,7 +99,8 @@ class Journal:
             now_ms = self._wall_ms()
             for part in _parts(gathered):
                 rows = [(key, value, now_ms, ()) for key, value in part]
-                self.log.append(batch.build(rows, codec=self._codec), now_ms, trusted=True)
+                self.log.append(batch.build(rows, codec=self._codec), now_ms,
+                                leader_epoch=self._epoch, trusted=True)
         except Exception as error:
             # Keeps (3), whatever it was: what waits for these records must not be told of them.
             self.fail(error)
@@ -96,11 +112,13 @@ class Journal:
             self._start_flush()
 
     def _start_flush(self) -> None:
+        assert not self._held and not self.failed, len(self._held)
         self._held = self._take()
         self._upto = self.log.end_offset - 1
         self._await_flush()
 
     def _await_flush(self) -> None:
+        assert self._waits is not None and not self._flushing, self._slot
         try:
             self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
         except Exception as error:
@@ -112,14 +130,15 @@ class Journal:
             self._late = self._loop.call_later(self._late_s, self._refuse_held)
 
     def _refuse_held(self) -> None:
-        """The disk takes too long: a client that asks again is told when it is done."""
+        """The disk takes too long: clients ask again, and are answered when it is done."""
         # What comes from now on does not wait as long as the disk hangs, either.
         self._late = self._loop.call_later(self._late_s, self._refuse_held)
         held, self._held = self._held, []
-        _refuse(held + self._take(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        _refuse_all(held + self._take(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
-        """The slot was told of: the flush is done, or the log is lost."""
+        """The slot was woken: the flush is done, or the log is lost."""
+        assert self._flushing, self._slot
         self._flushing = False
         if self.failed:
             return
@@ -139,12 +158,12 @@ class Journal:
             self._start_flush()
         self._release(held)
 
-    def _take(self) -> list:
+    def _take(self) -> list[Reply]:
         waiting, self._waiting = self._waiting, []
         return waiting
 
     @staticmethod
-    def _release(held: list) -> None:
+    def _release(held: list[Reply]) -> None:
         for token, message in held:
             try:
                 token.answer(message)
@@ -152,12 +171,12 @@ class Journal:
                 # Keeps (4).
                 log.exception("a reply could not be given")
 
-    def fail(self, reason) -> None:
+    def fail(self, reason: object) -> None:
         """What was written could not be appended or flushed, or the partition is lost."""
         if not self.failed:
             log.error("the coordinator could not write", extra={
                 "topic": self.log.topic, "partition": self.log.partition, "reason": str(reason)},
-                exc_info=reason if _is_bug(reason) else None)
+                exc_info=reason if isinstance(reason, Exception) and _is_bug(reason) else None)
             self.close()
 
     def close(self) -> None:
@@ -170,29 +189,40 @@ class Journal:
             self._late.cancel()
             self._late = None
         held, self._held = self._held, []
-        _refuse(held + self._take(), ErrorCode.NOT_COORDINATOR)
+        _refuse_all(held + self._take(), ErrorCode.NOT_COORDINATOR)
 
-    def reopen(self) -> None:
-        """Writes again; whoever calls has read what the log holds. A flush that was under way goes
-        on, and replies wait for it."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is under way: another one may have the slot."""
+        return not self._flushing
+
+    def reopen(self, epoch: int = -1) -> None:
+        """Writes again, under that leader epoch; whoever calls has read what the log holds. A flush
+        that was under way goes on, and replies wait for it."""
+        assert not (self._gathered or self._waiting or self._held), self._slot
+        self._epoch = epoch
         self.failed = self.appended = False
         self.broken.clear()
 
 
-def _refuse(held: list, error: int) -> None:
-    for token, _ in held:
+def _refuse_all(held: list[Reply], error: Error) -> None:
+    refuse([token for token, _ in held], error)
+
+
+def refuse(tokens: Iterable[Token], error: Error) -> None:
+    """Refuses requests. Keeps (4)."""
+    for token in tokens:
         try:
             token.refuse(error)
         except Exception:
-            # Keeps (4).
             log.exception("a request could not be refused")
 
 
-def _is_bug(reason) -> bool:
-    return isinstance(reason, Exception) and not isinstance(reason, (LogError, MemoryError))
+def _is_bug(error: Exception) -> bool:
+    return not isinstance(error, (LogError, MemoryError))
 
 
-def _parts(records: list):
+def _parts(records: list[Record]) -> Iterator[list[Record]]:
     """Records in stretches that make one batch each; a record that is too long is one of its
     own.
     """
@@ -207,7 +237,7 @@ def _parts(records: list):
     yield records[first:]
 
 
-def replay(partition_log, offset: int):
+def replay(partition_log: Log, offset: int) -> Iterator[Record]:
     """Yields (key, value or None) of every record from `offset` to the end. Raises LogError,
     BatchError.
     """

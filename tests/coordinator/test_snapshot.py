@@ -3,7 +3,7 @@
 import pytest
 
 from pylog.coordinator import offsets
-from pylog.coordinator.kept import Kept
+from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.metadata.store import Store
 from tests.coordinator.test_groups import Machine
 
@@ -19,17 +19,13 @@ def store(tmp_path):
 
 @pytest.fixture
 def kept(store):
-    return Kept(store, TOPIC_ID, 7)
+    return ShardSnapshot(store, TOPIC_ID, 7)
 
 
 def _keep(kept, machine, applied=(10, 0)) -> None:
     machine.settle()
-    topics_of = {}
-    for group_id, topic in machine.groups.changed:
-        topics_of.setdefault(group_id, set()).add(topic)
+    rows = [row for some in kept.rows(machine.groups, machine.groups.changed) for row in some]
     machine.groups.changed.clear()
-    rows = [row for group_id, topics in topics_of.items()
-            for row in kept.rows(machine.groups, group_id, topics)]
     kept.write(rows, applied)
 
 
@@ -73,8 +69,8 @@ def test_entries_of_another_topic_do_not_count(kept, store):
     machine = Machine()
     machine.commit(5)
     _keep(kept, machine)
-    other = Kept(store, bytes(16), 7)
+    other = ShardSnapshot(store, bytes(16), 7)
     assert other.applied() == (-1, -1)
-    assert Kept(store, TOPIC_ID, 8).find("g") is None
+    assert ShardSnapshot(store, TOPIC_ID, 8).find("g") is None
     other.clear()
     assert kept.find("g") is None and kept.applied() == (-1, -1)

@@ -7,7 +7,7 @@ import pytest
 
 from pylog._native import batch
 from pylog._native.log import LogError
-from pylog.coordinator.store import Journal
+from pylog.coordinator.journal import Journal
 from pylog.protocol.errors import ErrorCode
 
 
@@ -17,7 +17,7 @@ class Log:
     def __init__(self):
         self.batches, self.end_offset, self.flushed_offset = [], 0, 0
 
-    def append(self, data, now_ms, trusted):
+    def append(self, data, now_ms, leader_epoch, trusted):
         self.batches.append(data)
         self.end_offset += 1
 

@@ -1,7 +1,8 @@
 """Groups and offsets in `state.lmdb`, so that a start replays only the tail of each partition.
 
 Owns: the keys that begin with `cg/`.
-Called by: coordinator.service; find() on the event loop, write() on a worker thread.
+Called by: coordinator.runtime and saver, as a shard.Snapshot; coordinator.service; find() on the
+  event loop, write() on a worker thread.
 Invariants: (1) a partition's entries hold every record up to its applied offset, perhaps later ones
   too: replaying those again changes nothing; (2) an applied offset is written after all entries
   below it, and after the log is on disk up to there; (3) losing the entries loses nothing.
@@ -32,7 +33,7 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
-class Kept:
+class ShardSnapshot:
     """The entries of one partition of the internal topic. store: a metadata.store.Store."""
 
     def __init__(self, store, topic_id: bytes, partition: int):
@@ -65,6 +66,11 @@ class Kept:
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
 
+    def restore(self, machine) -> None:
+        """Gives an empty machine the groups with members; find() has the others."""
+        for group in self.with_members():
+            machine.groups[group.id] = group
+
     def with_members(self) -> list:
         """The groups that had members."""
         with self._store.transaction() as txn:
@@ -93,8 +99,17 @@ class Kept:
             group.offsets.update(_unpacked(topic, rest))
         return group
 
-    def rows(self, machine, group_id: str, topics: set) -> list:
-        """What write() needs to bring one changed group up to date: [(key, value or None)].
+    def rows(self, machine, changed: set):
+        """Yields what write() needs, a changed group at a time: [(key, value or None)]. changed:
+        {(group id, topic or None)}, as a machine has it."""
+        topics_of: dict = {}
+        for group_id, topic in changed:
+            topics_of.setdefault(group_id, set()).add(topic)
+        for group_id, topics in topics_of.items():
+            yield self._group_rows(machine, group_id, topics)
+
+    def _group_rows(self, machine, group_id: str, topics: set) -> list:
+        """What write() needs to bring one changed group up to date.
 
         topics: whose offsets changed; None in it stands for the group itself.
         """

@@ -1,6 +1,6 @@
 """How many groups and offsets figures take."""
 
-from pylog.coordinator.figures import Room
+from pylog.coordinator.group_metrics import Room
 
 
 def test_groups_and_their_offsets_are_taken_to_the_last_that_has_room():
