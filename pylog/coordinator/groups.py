@@ -13,7 +13,8 @@ Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static
 A token stands for an unanswered request; what it is, is the caller's affair.
 """
 
-from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from pylog.coordinator import records
 from pylog.coordinator.group import (
@@ -39,13 +40,28 @@ ASSIGNMENT_BYTES_MAX = 8 << 20
 EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "generation",
           "offset_committed", "offset_expired", "record_written")
 
-Limits = namedtuple("Limits", (
-    "session_ms_min", "session_ms_max", "members_max", "initial_delay_ms",
-    "metadata_characters_max", "retention_ms"))
-Limits.__doc__ = """The broker's settings that groups obey."""
+
+class Limits(NamedTuple):
+    """The broker's settings that groups obey."""
+
+    session_ms_min: int
+    session_ms_max: int
+    members_max: int
+    initial_delay_ms: int
+    metadata_characters_max: int
+    retention_ms: int
 
 
-def limits_from(settings) -> Limits:
+class Time(Protocol):
+    """now_ms() never goes back; wall_ms() is since 1970."""
+
+    @property
+    def wall_ms(self) -> Callable[[], int]: ...
+
+    def now_ms(self) -> int: ...
+
+
+def limits_from(settings: Any) -> Limits:
     return Limits(
         settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
         settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
@@ -62,22 +78,25 @@ class Groups:
     caller empties them.
     """
 
-    def __init__(self, limits: Limits, clock, new_id, cold=None, names=None, events=None):
+    def __init__(self, limits: Limits, clock: Time, new_id: Callable[[], str],
+                 cold: Callable[[str], Group | None] | None = None,
+                 names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+                 events: dict[str, int] | None = None):
         self.limits = limits
         self.clock = clock
-        self.groups = {}
+        self.groups: dict[str, Group] = {}
         self.timers = Timers()
-        self.records = []
-        self.replies = []
-        self.changed = set()
-        self.gone = set()            # Dropped here, perhaps still kept elsewhere.
-        self.deleting = set()        # Hidden already, with records yet to come.
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.replies: list[tuple[Any, Any]] = []
+        self.changed: set[tuple[str, str | None]] = set()
+        self.gone: set[str] = set()       # Dropped here, perhaps still in the snapshot.
+        self.deleting: set[str] = set()   # Hidden already, with records yet to come.
         self.events = dict.fromkeys(EVENTS, 0) if events is None else events
         self.is_loading = True       # Until loaded().
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
-        self._initial_left_ms = {}   # group id -> what is left of its first rebalance
+        self._initial_left_ms: dict[str, int] = {}   # group id -> what is left of its first rebalance
 
     # ---- groups ---------------------------------------------------------------------------------
 
@@ -89,7 +108,7 @@ class Groups:
                 self.groups[group_id] = group
         return group
 
-    def elsewhere(self) -> list:
+    def elsewhere(self) -> list[tuple[str, str]]:
         """[(group id, protocol type)] of groups that are kept elsewhere; they have no members."""
         return [row for row in self._names()
                 if row[0] not in self.groups and row[0] not in self.gone]
@@ -156,12 +175,12 @@ class Groups:
             if len(group.members) > self.limits.members_max:
                 self._rebalance(group)
 
-    def saved(self, changed: set) -> None:
+    def saved(self, changed: set[tuple[str, str | None]]) -> None:
         """What was in `changed` is in the snapshot: what was dropped before is no more there."""
         self.gone -= {group_id for group_id, _ in changed} - {
             group_id for group_id, _ in self.changed} - self.deleting
 
-    def open_tokens(self):
+    def open_tokens(self) -> Iterator[Any]:
         """The tokens of all members that wait for others."""
         for group in self.groups.values():
             for member in group.members.values():
@@ -394,7 +413,7 @@ class Groups:
         """A SyncGroup request; a follower's is answered when the leader's is here."""
         group = self.find(request.group_id)
         error = self._sync_fault(group, request)
-        if error != ErrorCode.NONE:
+        if group is None or error != ErrorCode.NONE:
             self.replies.append((token, messages.SyncGroupResponse(error_code=error)))
             return
         member = group.members[request.member_id]

@@ -130,7 +130,7 @@ class Everything:
 
     def parts(self, count: int):
         """Yields rows of at most `count` partitions together; none of them now and then."""
-        places = {}
+        places: dict[str, array[int]] = {}
         for place, (topic, _) in enumerate(self._keys, 1):
             places.setdefault(topic, array("L")).append(place - 1)
             if place % PLACES_STEP == 0:

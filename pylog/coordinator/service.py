@@ -130,13 +130,14 @@ def _forget_topic(machine: Groups, name: str) -> None:
 def _expiry(machine: Groups) -> Iterator[object]:
     """Expires what nobody uses any more, some groups at each step."""
     every = [*machine.groups, *(name for name, _ in machine.elsewhere())]
-    return (_expire_groups(machine, every[first:first + EXPIRY_STEP])
-            for first in range(0, len(every), EXPIRY_STEP))
+    return _expire_all(machine, every)
 
 
-def _expire_groups(machine: Groups, group_ids: list[str]) -> None:
-    for group_id in group_ids:
-        _expire_group(machine, group_id)
+def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
+    for first in range(0, len(group_ids), EXPIRY_STEP):
+        for group_id in group_ids[first:first + EXPIRY_STEP]:
+            _expire_group(machine, group_id)
+        yield
 
 
 def _expire_group(machine: Groups, group_id: str) -> None:
