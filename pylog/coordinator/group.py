@@ -94,6 +94,8 @@ class Group:
     # ---- state ----------------------------------------------------------------------------------
 
     def move(self, state: str, wall_ms: int) -> None:
+        # Keeps (1).
+        assert self.members or state in (EMPTY, PREPARING, DEAD), (self.id, state)
         self.previous = self.state
         self.state = state
         self.state_ms = wall_ms
@@ -120,6 +122,8 @@ class Group:
         return not (self.members or self.pending or self.offsets) and self.state == EMPTY
 
     def all_joined(self) -> bool:
+        # Keeps (4).
+        assert 0 <= self.awaiting <= len(self.members), (self.id, self.awaiting)
         return self.awaiting == len(self.members) and not self.pending
 
     # ---- members --------------------------------------------------------------------------------
@@ -156,10 +160,12 @@ class Group:
             del self.statics[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
+        # Keeps (2).
+        assert self.leader in self.members if self.members else self.leader is None, self.id
         return member
 
     def replace(self, old: Member, member_id: str) -> Member:
-        """A static member came back under a new id: its place, assignment and role are kept."""
+        """A static member is back under a new id, with its assignment and role."""
         assert old.join_token is None and old.sync_token is None, old.id
         led = self.leader == old.id
         unsynced = old.id in self.unsynced

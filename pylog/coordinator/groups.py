@@ -14,7 +14,7 @@ A token stands for an unanswered request; what it is, is the caller's affair.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from pylog.coordinator import records
 from pylog.coordinator.group import (
@@ -27,6 +27,7 @@ from pylog.coordinator.group import (
     Group,
     Member,
 )
+from pylog.coordinator.limits import Limits, Time
 from pylog.coordinator.timers import Timers
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -41,41 +42,14 @@ EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "genera
           "offset_committed", "offset_expired", "record_written")
 
 
-class Limits(NamedTuple):
-    """The broker's settings that groups obey."""
-
-    session_ms_min: int
-    session_ms_max: int
-    members_max: int
-    initial_delay_ms: int
-    metadata_characters_max: int
-    retention_ms: int
-
-
-class Time(Protocol):
-    """now_ms() never goes back; wall_ms() is since 1970."""
-
-    @property
-    def wall_ms(self) -> Callable[[], int]: ...
-
-    def now_ms(self) -> int: ...
-
-
-def limits_from(settings: Any) -> Limits:
-    return Limits(
-        settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
-        settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
-        settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000)
-
-
 class Groups:
     """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique
     texts.
 
-    cold: group id -> Group that is kept elsewhere, or None; names: all of those, as elsewhere() has
-    them. `records` are [(key, value or None)],
-    `replies` [(token, message)], `changed` {(group id, topic or None for the group itself)}; the
-    caller empties them.
+    cold: group id -> Group that is in the snapshot, or None; names: all of those, as elsewhere()
+    has them. events: counters, for all machines of a coordinator. `records` are [(key, value or
+    None)], `replies` [(token, message)], `changed` {(group id, topic or None for the group
+    itself)}; the caller empties them.
     """
 
     def __init__(self, limits: Limits, clock: Time, new_id: Callable[[], str],
@@ -96,7 +70,7 @@ class Groups:
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
-        self._initial_left_ms: dict[str, int] = {}   # group id -> what is left of its first rebalance
+        self._initial_left_ms: dict[str, int] = {}   # Left of a group's first rebalance.
 
     # ---- groups ---------------------------------------------------------------------------------
 
@@ -109,7 +83,7 @@ class Groups:
         return group
 
     def elsewhere(self) -> list[tuple[str, str]]:
-        """[(group id, protocol type)] of groups that are kept elsewhere; they have no members."""
+        """[(group id, protocol type)] of groups in the snapshot only; they have no members."""
         return [row for row in self._names()
                 if row[0] not in self.groups and row[0] not in self.gone]
 
@@ -140,10 +114,10 @@ class Groups:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record of the log, in order, before loaded(). Raises ProtocolError."""
-        told = records.decode(key, value)
-        if told is None:
+        decoded = records.decode(key, value)
+        if decoded is None:
             return
-        kind, group_id, *what = told
+        kind, group_id, *what = decoded
         group = self.find(group_id)
         if kind == "offset":
             place, entry = what
@@ -177,6 +151,7 @@ class Groups:
 
     def saved(self, changed: set[tuple[str, str | None]]) -> None:
         """What was in `changed` is in the snapshot: what was dropped before is no more there."""
+        assert not self.deleting & self.groups.keys(), self.deleting
         self.gone -= {group_id for group_id, _ in changed} - {
             group_id for group_id, _ in self.changed} - self.deleting
 
@@ -330,6 +305,7 @@ class Groups:
     def _answer_join(self, group, member, answer) -> bool:
         if member.join_token is None:
             return False
+        assert group.awaiting > 0, group.id
         self.replies.append((member.join_token, answer))
         member.join_token = None
         group.awaiting -= 1
@@ -596,7 +572,7 @@ def _rebalance_ms(request) -> int:
 
 
 def _joined(group, member):
-    """What tells a member of the generation that it is in; the leader learns of everybody."""
+    """The answer that names a member's generation; the leader's lists every member."""
     new = messages.JoinGroupResponse
     rows = [] if group.leader != member.id else [
         new.JoinGroupResponseMember(

@@ -222,17 +222,17 @@ def expire(groups, group) -> int:
     wall_ms = groups.clock.wall_ms()
     retention_ms = groups.limits.retention_ms
     empty = group.state == EMPTY
-    kept = None
+    subscribed = None
     if not empty:
-        kept = subscribed_topics(group) if group.state == STABLE else None
-        if kept is None:
+        subscribed = subscribed_topics(group) if group.state == STABLE else None
+        if subscribed is None:
             return 0
     due = []
     for (topic, partition), entry in group.offsets.items():
         if entry.expire_ms != NO_TIME:
             over = wall_ms >= entry.expire_ms
-        elif kept is not None:
-            over = topic not in kept and wall_ms - entry.commit_ms >= retention_ms
+        elif subscribed is not None:
+            over = topic not in subscribed and wall_ms - entry.commit_ms >= retention_ms
         else:
             since_ms = entry.commit_ms if group.protocol_type is None or group.state_ms < 0 \
                 else group.state_ms

@@ -15,6 +15,7 @@ from pylog.coordinator import groups, offsets
 from pylog.coordinator.group import Group
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.internal_topic import Node, TopicSpec
+from pylog.coordinator.limits import limits_from
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.timers import Clock
@@ -32,7 +33,7 @@ class GroupCoordinator:
     def __init__(self, broker: Node):
         settings = self._settings = broker.settings
         self._broker = broker
-        self._limits = groups.limits_from(settings)
+        self._limits = limits_from(settings)
         self._store: Store | None = None
         self._events = dict.fromkeys(groups.EVENTS, 0)
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(

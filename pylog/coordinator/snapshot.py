@@ -127,7 +127,8 @@ class ShardSnapshot:
             return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None)]
         has_record = group.generation > 0 or group.protocol_type is not None
         head = _packed(group_id) + _packed(group.protocol_type or "")
-        rows: list[Row] = [(GROUP + place, head + (records.group_value(group) if has_record else b"")),
+        value = records.group_value(group) if has_record else b""
+        rows: list[Row] = [(GROUP + place, head + value),
                            (MEMBERS + place, b"" if group.members else None)]
         entries: dict[str, list[bytes]] = {topic: [] for topic in topics if topic is not None}
         if entries:
@@ -141,6 +142,7 @@ class ShardSnapshot:
 
     def write(self, rows: list[Row], applied: tuple[int, int] | None) -> None:
         """Writes rows, and the applied offset when these were the last ones (2)."""
+        assert applied is None or min(applied) >= 0, applied
         with self._store.transaction(write=True) as txn:
             for key, value in rows:
                 if value is not None:
