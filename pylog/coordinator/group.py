@@ -8,7 +8,8 @@ Invariants: (1) a group without members is Empty, or PreparingRebalance for the 
 Source: Kafka's group protocol: KIP-62, KIP-134, KIP-345, KIP-394, KIP-559.
 """
 
-from collections import namedtuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
@@ -18,11 +19,15 @@ DEAD = "Dead"
 CONSUMER = "consumer"
 NO_TIME = -1
 
-Offset = namedtuple("Offset", (
-    "offset", "leader_epoch", "metadata", "commit_ms", "expire_ms", "topic_id"))
-Offset.__doc__ = """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by
-retention.
-"""
+class Offset(NamedTuple):
+    """A committed offset. commit_ms, expire_ms: wall clock; expire_ms NO_TIME: by retention."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+    topic_id: bytes
 
 
 class Member:
@@ -33,8 +38,9 @@ class Member:
     __slots__ = ("assignment", "client_host", "client_id", "id", "instance_id", "is_new",
                  "join_token", "protocols", "rebalance_ms", "session_ms", "sync_token")
 
-    def __init__(self, id_, instance_id, client_id, client_host, rebalance_ms, session_ms,
-                 protocols, assignment=b""):
+    def __init__(self, id_: str, instance_id: str | None, client_id: str, client_host: str,
+                 rebalance_ms: int, session_ms: int, protocols: list[tuple[str, bytes]],
+                 assignment: bytes = b""):
         self.id = id_
         self.instance_id = instance_id
         self.client_id = client_id
@@ -44,10 +50,10 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        self.join_token = None
-        self.sync_token = None
+        self.join_token: Any = None
+        self.sync_token: Any = None
 
-    def metadata(self, protocol: str) -> bytes:
+    def metadata(self, protocol: str | None) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
@@ -72,22 +78,24 @@ class Group:
         self.state = self.previous = EMPTY
         self.state_ms = now_ms
         self.generation = 0
-        self.protocol_type = None
-        self.protocol = None
-        self.leader = None
-        self.members = {}
-        self.statics = {}
-        self.pending = set()
-        self.unsynced = set()
-        self.supported = {}
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.statics: dict[str, str] = {}        # instance id -> member id
+        self.pending: set[str] = set()
+        self.unsynced: set[str] = set()
+        self.supported: dict[str, int] = {}      # protocol -> members that know it
         self.awaiting = 0
         self.grown = False
-        self.offsets = {}
-        self.offset_keys = {}        # topic -> records.offset_keys()
+        self.offsets: dict[tuple[str, int], Offset] = {}
+        self.offset_keys: dict[str, bytes] = {}  # topic -> records.offset_keys()
 
     # ---- state ----------------------------------------------------------------------------------
 
     def move(self, state: str, wall_ms: int) -> None:
+        # Keeps (1).
+        assert self.members or state in (EMPTY, PREPARING, DEAD), (self.id, state)
         self.previous = self.state
         self.state = state
         self.state_ms = wall_ms
@@ -114,11 +122,13 @@ class Group:
         return not (self.members or self.pending or self.offsets) and self.state == EMPTY
 
     def all_joined(self) -> bool:
+        # Keeps (4).
+        assert 0 <= self.awaiting <= len(self.members), (self.id, self.awaiting)
         return self.awaiting == len(self.members) and not self.pending
 
     # ---- members --------------------------------------------------------------------------------
 
-    def fault_of(self, member_id: str, instance_id: str | None):
+    def fault_of(self, member_id: str, instance_id: str | None) -> str | None:
         """None when the member is who it says; else "unknown" or "fenced" (KIP-345)."""
         if instance_id is not None:
             current = self.statics.get(instance_id)
@@ -128,7 +138,7 @@ class Group:
                 return "fenced"
         return None if member_id in self.members else "unknown"
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: Member, protocol_type: str | None) -> None:
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -150,10 +160,12 @@ class Group:
             del self.statics[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
+        # Keeps (2).
+        assert self.leader in self.members if self.members else self.leader is None, self.id
         return member
 
     def replace(self, old: Member, member_id: str) -> Member:
-        """A static member came back under a new id: its place, assignment and role are kept."""
+        """A static member is back under a new id, with its assignment and role."""
         assert old.join_token is None and old.sync_token is None, old.id
         led = self.leader == old.id
         unsynced = old.id in self.unsynced
@@ -167,7 +179,7 @@ class Group:
             self.unsynced.add(member_id)
         return member
 
-    def set_protocols(self, member: Member, protocols: list) -> None:
+    def set_protocols(self, member: Member, protocols: list[tuple[str, bytes]]) -> None:
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -194,7 +206,7 @@ class Group:
 
     # ---- protocols ------------------------------------------------------------------------------
 
-    def supports(self, protocol_type: str, names) -> bool:
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Whether a member with these protocols can be in the group."""
         if self.state == EMPTY:
             return bool(protocol_type) and bool(names)
@@ -211,7 +223,7 @@ class Group:
         """
         count = len(self.members)
         shared = {name for name, known in self.supported.items() if known == count}
-        votes = {}
+        votes: dict[str, int] = {}
         for member in self.members.values():
             for name, _ in member.protocols:
                 if name in shared:

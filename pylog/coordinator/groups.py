@@ -13,7 +13,8 @@ Source: Kafka's group protocol: KIP-62, KIP-134 (initial delay), KIP-345 (static
 A token stands for an unanswered request; what it is, is the caller's affair.
 """
 
-from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from pylog.coordinator import records
 from pylog.coordinator.group import (
@@ -26,6 +27,7 @@ from pylog.coordinator.group import (
     Group,
     Member,
 )
+from pylog.coordinator.limits import Limits, Time
 from pylog.coordinator.timers import Timers
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -39,45 +41,36 @@ ASSIGNMENT_BYTES_MAX = 8 << 20
 EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "generation",
           "offset_committed", "offset_expired", "record_written")
 
-Limits = namedtuple("Limits", (
-    "session_ms_min", "session_ms_max", "members_max", "initial_delay_ms",
-    "metadata_characters_max", "retention_ms"))
-Limits.__doc__ = """The broker's settings that groups obey."""
-
-
-def limits_from(settings) -> Limits:
-    return Limits(
-        settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
-        settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
-        settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000)
-
 
 class Groups:
     """clock: has now_ms(), which never goes back, and wall_ms(). new_id: a function, gives unique
     texts.
 
-    cold: group id -> Group that is kept elsewhere, or None; names: all of those, as elsewhere() has
-    them. `records` are [(key, value or None)],
-    `replies` [(token, message)], `changed` {(group id, topic or None for the group itself)}; the
-    caller empties them.
+    cold: group id -> Group that is in the snapshot, or None; names: all of those, as elsewhere()
+    has them. events: counters, for all machines of a coordinator. `records` are [(key, value or
+    None)], `replies` [(token, message)], `changed` {(group id, topic or None for the group
+    itself)}; the caller empties them.
     """
 
-    def __init__(self, limits: Limits, clock, new_id, cold=None, names=None, events=None):
+    def __init__(self, limits: Limits, clock: Time, new_id: Callable[[], str],
+                 cold: Callable[[str], Group | None] | None = None,
+                 names: Callable[[], Iterable[tuple[str, str]]] | None = None,
+                 events: dict[str, int] | None = None):
         self.limits = limits
         self.clock = clock
-        self.groups = {}
+        self.groups: dict[str, Group] = {}
         self.timers = Timers()
-        self.records = []
-        self.replies = []
-        self.changed = set()
-        self.gone = set()            # Dropped here, perhaps still kept elsewhere.
-        self.deleting = set()        # Hidden already, with records yet to come.
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.replies: list[tuple[Any, Any]] = []
+        self.changed: set[tuple[str, str | None]] = set()
+        self.gone: set[str] = set()       # Dropped here, perhaps still in the snapshot.
+        self.deleting: set[str] = set()   # Hidden already, with records yet to come.
         self.events = dict.fromkeys(EVENTS, 0) if events is None else events
         self.is_loading = True       # Until loaded().
         self._new_id = new_id
         self._cold = cold or (lambda group_id: None)
         self._names = names or (lambda: ())
-        self._initial_left_ms = {}   # group id -> what is left of its first rebalance
+        self._initial_left_ms: dict[str, int] = {}   # Left of a group's first rebalance.
 
     # ---- groups ---------------------------------------------------------------------------------
 
@@ -89,8 +82,8 @@ class Groups:
                 self.groups[group_id] = group
         return group
 
-    def elsewhere(self) -> list:
-        """[(group id, protocol type)] of groups that are kept elsewhere; they have no members."""
+    def elsewhere(self) -> list[tuple[str, str]]:
+        """[(group id, protocol type)] of groups in the snapshot only; they have no members."""
         return [row for row in self._names()
                 if row[0] not in self.groups and row[0] not in self.gone]
 
@@ -121,10 +114,10 @@ class Groups:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record of the log, in order, before loaded(). Raises ProtocolError."""
-        told = records.decode(key, value)
-        if told is None:
+        decoded = records.decode(key, value)
+        if decoded is None:
             return
-        kind, group_id, *what = told
+        kind, group_id, *what = decoded
         group = self.find(group_id)
         if kind == "offset":
             place, entry = what
@@ -156,12 +149,13 @@ class Groups:
             if len(group.members) > self.limits.members_max:
                 self._rebalance(group)
 
-    def saved(self, changed: set) -> None:
+    def saved(self, changed: set[tuple[str, str | None]]) -> None:
         """What was in `changed` is in the snapshot: what was dropped before is no more there."""
+        assert not self.deleting & self.groups.keys(), self.deleting
         self.gone -= {group_id for group_id, _ in changed} - {
             group_id for group_id, _ in self.changed} - self.deleting
 
-    def open_tokens(self):
+    def open_tokens(self) -> Iterator[Any]:
         """The tokens of all members that wait for others."""
         for group in self.groups.values():
             for member in group.members.values():
@@ -311,6 +305,7 @@ class Groups:
     def _answer_join(self, group, member, answer) -> bool:
         if member.join_token is None:
             return False
+        assert group.awaiting > 0, group.id
         self.replies.append((member.join_token, answer))
         member.join_token = None
         group.awaiting -= 1
@@ -394,7 +389,7 @@ class Groups:
         """A SyncGroup request; a follower's is answered when the leader's is here."""
         group = self.find(request.group_id)
         error = self._sync_fault(group, request)
-        if error != ErrorCode.NONE:
+        if group is None or error != ErrorCode.NONE:
             self.replies.append((token, messages.SyncGroupResponse(error_code=error)))
             return
         member = group.members[request.member_id]
@@ -577,7 +572,7 @@ def _rebalance_ms(request) -> int:
 
 
 def _joined(group, member):
-    """What tells a member of the generation that it is in; the leader learns of everybody."""
+    """The answer that names a member's generation; the leader's lists every member."""
     new = messages.JoinGroupResponse
     rows = [] if group.leader != member.id else [
         new.JoinGroupResponseMember(

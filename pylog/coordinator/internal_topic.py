@@ -1,5 +1,4 @@
-"""The internal topic that a coordinator keeps its state on: which partition has a key, and how the
-topic comes to be.
+"""The internal topic with a coordinator's state: the partition of a key, the topic's creation.
 
 Owns: the creation under way.
 Called by: coordinator.runtime, and each coordinator that describes its topic.

@@ -20,7 +20,7 @@ def listed(groups, states, types):
     if types and TYPE not in types:
         return
     new = messages.ListGroupsResponse.ListedGroup
-    # As they are now: what changes while some were told of does not bring one twice.
+    # A copy: a group that changes while others are listed does not come twice.
     elsewhere = groups.elsewhere() if not states or EMPTY.lower() in states else ()
     for group in list(groups.groups.values()):
         if not states or group.state.lower() in states:
@@ -79,6 +79,7 @@ def delete(groups, group_id: str):
     groups.hide(group)
     groups.deleting.add(group_id)
     yield from offsets.forget_all(groups, group)
+    assert group_id not in groups.groups, group_id
     groups.deleting.discard(group_id)
     groups.record_group(group, gone=True)
     return ErrorCode.NONE

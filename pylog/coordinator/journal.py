@@ -5,7 +5,7 @@ Called by: coordinator.runtime, shard and saver, on the event loop.
 Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
   record that was written before it is as durable as an acks=all answer promises; (3) from a
   failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be
-  given keeps no other one back.
+  given holds no other one back.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 

@@ -130,7 +130,7 @@ class Everything:
 
     def parts(self, count: int):
         """Yields rows of at most `count` partitions together; none of them now and then."""
-        places = {}
+        places: dict[str, array[int]] = {}
         for place, (topic, _) in enumerate(self._keys, 1):
             places.setdefault(topic, array("L")).append(place - 1)
             if place % PLACES_STEP == 0:
@@ -222,17 +222,17 @@ def expire(groups, group) -> int:
     wall_ms = groups.clock.wall_ms()
     retention_ms = groups.limits.retention_ms
     empty = group.state == EMPTY
-    kept = None
+    subscribed = None
     if not empty:
-        kept = subscribed_topics(group) if group.state == STABLE else None
-        if kept is None:
+        subscribed = subscribed_topics(group) if group.state == STABLE else None
+        if subscribed is None:
             return 0
     due = []
     for (topic, partition), entry in group.offsets.items():
         if entry.expire_ms != NO_TIME:
             over = wall_ms >= entry.expire_ms
-        elif kept is not None:
-            over = topic not in kept and wall_ms - entry.commit_ms >= retention_ms
+        elif subscribed is not None:
+            over = topic not in subscribed and wall_ms - entry.commit_ms >= retention_ms
         else:
             since_ms = entry.commit_ms if group.protocol_type is None or group.state_ms < 0 \
                 else group.state_ms

@@ -56,6 +56,10 @@ class Pending:
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.is_answered:
             done = asyncio.get_running_loop().create_future()
-            self.then(lambda message: done.done() or done.set_result(message))
+            def answered(message: Any) -> None:
+                if not done.done():
+                    done.set_result(message)
+
+            self.then(answered)
             yield from done
         return self._message

@@ -1,7 +1,7 @@
 """A group's state as records of `__consumer_offsets`, and back.
 
 Owns: nothing.
-Called by: coordinator.groups and the modules beside it, coordinator.journal.
+Called by: coordinator.groups and the modules beside it, coordinator.snapshot.
 Invariants: (1) what decode gives for an encoded group or offset is equal to it; (2) a record of
   another kind of group is skipped, not misread.
 Source: Kafka's coordinator schemas: keys 0 and 1 (offsets), 2 (classic groups).
@@ -83,20 +83,20 @@ def decode(key: bytes, value: bytes | None):
     Raises ProtocolError for what cannot be read.
     """
     try:
-        told = records.decode_key(STEM, key)
+        row = records.decode_key(STEM, key)
     except UnsupportedVersion:
         return None
-    kind = type(told).__name__
+    kind = type(row).__name__
     if kind == "GroupMetadataKey":
-        return "group", told.group, None if value is None else group_from(told.group, value)
+        return "group", row.group, None if value is None else group_from(row.group, value)
     if kind in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
-        place = told.topic, told.partition
+        topic_partition = row.topic, row.partition
         if value is None:
-            return "offset", told.group, place, None
+            return "offset", row.group, topic_partition, None
         # Both keys go with the same values: the first only names an older client.
-        of = messages.OffsetCommitKey(group=told.group, topic=told.topic, partition=told.partition)
+        of = messages.OffsetCommitKey(group=row.group, topic=row.topic, partition=row.partition)
         found = records.decode_value(of, value)[1]
-        return "offset", told.group, place, Offset(
+        return "offset", row.group, topic_partition, Offset(
             found.offset, found.leader_epoch, found.metadata, found.commit_timestamp,
             found.expire_timestamp, bytes(found.topic_id))
     return None
@@ -104,17 +104,18 @@ def decode(key: bytes, value: bytes | None):
 
 def group_from(group_id: str, value: bytes) -> Group:
     """The group that a value describes, without offsets. Raises ProtocolError."""
-    told = records.decode_value(messages.GroupMetadataKey(group=group_id), value)[1]
-    group = Group(group_id, told.current_state_timestamp)
-    group.generation = told.generation
-    for row in told.members:
-        rebalance_ms = row.rebalance_timeout if row.rebalance_timeout >= 0 else row.session_timeout
-        group.add(Member(row.member_id, row.group_instance_id, row.client_id, row.client_host,
-                         rebalance_ms, row.session_timeout,
-                         [(told.protocol, bytes(row.subscription))], bytes(row.assignment)),
-                  told.protocol_type)
-    group.protocol_type = told.protocol_type or None
-    group.protocol = told.protocol if group.members else None
-    group.leader = told.leader if told.leader in group.members else next(iter(group.members), None)
+    row = records.decode_value(messages.GroupMetadataKey(group=group_id), value)[1]
+    group = Group(group_id, row.current_state_timestamp)
+    group.generation = row.generation
+    for cell in row.members:
+        rebalance_ms = cell.rebalance_timeout if cell.rebalance_timeout >= 0 \
+            else cell.session_timeout
+        group.add(Member(cell.member_id, cell.group_instance_id, cell.client_id, cell.client_host,
+                         rebalance_ms, cell.session_timeout,
+                         [(row.protocol, bytes(cell.subscription))], bytes(cell.assignment)),
+                  row.protocol_type)
+    group.protocol_type = row.protocol_type or None
+    group.protocol = row.protocol if group.members else None
+    group.leader = row.leader if row.leader in group.members else next(iter(group.members), None)
     group.state = group.previous = STABLE if group.members else EMPTY
     return group

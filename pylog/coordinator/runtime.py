@@ -161,6 +161,7 @@ class CoordinatorRuntime(Generic[M]):
 
     def _lead(self, index: int, epoch: int) -> Shard[M] | None:
         """Begins a term, unless it is an older one or under way; None while its log is not open."""
+        assert epoch >= 0, (index, epoch)
         shard = self._shards[index]
         if shard is not None and epoch <= shard.epoch:
             # Keeps (6).

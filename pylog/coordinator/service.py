@@ -15,6 +15,7 @@ from pylog.coordinator import groups, offsets
 from pylog.coordinator.group import Group
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.internal_topic import Node, TopicSpec
+from pylog.coordinator.limits import limits_from
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.timers import Clock
@@ -32,7 +33,7 @@ class GroupCoordinator:
     def __init__(self, broker: Node):
         settings = self._settings = broker.settings
         self._broker = broker
-        self._limits = groups.limits_from(settings)
+        self._limits = limits_from(settings)
         self._store: Store | None = None
         self._events = dict.fromkeys(groups.EVENTS, 0)
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
@@ -130,13 +131,14 @@ def _forget_topic(machine: Groups, name: str) -> None:
 def _expiry(machine: Groups) -> Iterator[object]:
     """Expires what nobody uses any more, some groups at each step."""
     every = [*machine.groups, *(name for name, _ in machine.elsewhere())]
-    return (_expire_groups(machine, every[first:first + EXPIRY_STEP])
-            for first in range(0, len(every), EXPIRY_STEP))
+    return _expire_all(machine, every)
 
 
-def _expire_groups(machine: Groups, group_ids: list[str]) -> None:
-    for group_id in group_ids:
-        _expire_group(machine, group_id)
+def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
+    for first in range(0, len(group_ids), EXPIRY_STEP):
+        for group_id in group_ids[first:first + EXPIRY_STEP]:
+            _expire_group(machine, group_id)
+        yield
 
 
 def _expire_group(machine: Groups, group_id: str) -> None:

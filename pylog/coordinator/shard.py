@@ -1,5 +1,5 @@
-"""One partition of a coordinator's topic at work: loaded when this broker becomes its leader, loaded
-again when its memory is ahead of its log, unloaded when leadership moves away.
+"""One partition of a coordinator's topic: loaded when this broker becomes its leader and when its
+memory is ahead of its log, unloaded when leadership moves away.
 
 Owns: the state machine, the term in which it is served, and how long a reload waits.
 Called by: coordinator.runtime and coordinator.saver, on the event loop.
@@ -8,7 +8,7 @@ Invariants: (1) what is served is what the log holds, and what waits for the nex
   sees a machine that is being loaded; (4) while writes fail, reloads are RELOAD_SECONDS_MAX apart
   at last; (5) leader epochs rise from term to term, and a machine serves in the term that it was
   loaded for only.
-Source: Kafka's CoordinatorRuntime, which takes a failed write back; here the log tells what was
+Source: Kafka's CoordinatorRuntime, which takes a failed write back; here the log says what was
   written.
 """
 

@@ -14,15 +14,20 @@ topic: the offsets committed for it.
 """
 
 import struct
+from collections.abc import Iterator
 from hashlib import blake2b
+from typing import Any
 
 from pylog.coordinator import records
 from pylog.coordinator.group import NO_TIME, Group, Offset
+from pylog.coordinator.groups import Groups
+from pylog.metadata.store import Store
 
 DIGEST_BYTES = 16
 NO_ID = bytes(16)
 NOTHING = -1, -1
 APPLIED, GROUP, MEMBERS, OFFSETS = b"cg/a", b"cg/g", b"cg/m", b"cg/o"
+Row = tuple[bytes, bytes | None]
 _PARTITION = struct.Struct(">I")
 _APPLIED = struct.Struct(">16sqi")
 _LENGTH = struct.Struct(">H")
@@ -36,7 +41,7 @@ def _digest(text: str) -> bytes:
 class ShardSnapshot:
     """The entries of one partition of the internal topic. store: a metadata.store.Store."""
 
-    def __init__(self, store, topic_id: bytes, partition: int):
+    def __init__(self, store: Store, topic_id: bytes, partition: int):
         self._store = store
         self._topic_id = topic_id
         self._partition = _PARTITION.pack(partition)
@@ -66,19 +71,20 @@ class ShardSnapshot:
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
 
-    def restore(self, machine) -> None:
+    def restore(self, machine: Groups) -> None:
         """Gives an empty machine the groups with members; find() has the others."""
         for group in self.with_members():
             machine.groups[group.id] = group
 
-    def with_members(self) -> list:
+    def with_members(self) -> list[Group]:
         """The groups that had members."""
         with self._store.transaction() as txn:
             found = [key[len(MEMBERS + self._partition):]
                      for key, _ in _walk(txn, MEMBERS + self._partition)]
-            return [self._read(txn, digest) for digest in found]
+            return [group for digest in found
+                    if (group := self._read(txn, digest)) is not None]
 
-    def names(self) -> list:
+    def names(self) -> list[tuple[str, str]]:
         """[(group id, protocol type)] of all groups."""
         found = []
         with self._store.transaction() as txn:
@@ -87,7 +93,7 @@ class ShardSnapshot:
                 found.append((group_id, _text(rest)[0]))
         return found
 
-    def _read(self, txn, digest: bytes) -> Group | None:
+    def _read(self, txn: Any, digest: bytes) -> Group | None:
         value = txn.get(GROUP + self._partition + digest)
         if value is None:
             return None
@@ -99,16 +105,18 @@ class ShardSnapshot:
             group.offsets.update(_unpacked(topic, rest))
         return group
 
-    def rows(self, machine, changed: set):
+    def rows(self, machine: Groups,
+             changed: set[tuple[str, str | None]]) -> Iterator[list[Row]]:
         """Yields what write() needs, a changed group at a time: [(key, value or None)]. changed:
         {(group id, topic or None)}, as a machine has it."""
-        topics_of: dict = {}
+        topics_of: dict[str, set[str | None]] = {}
         for group_id, topic in changed:
             topics_of.setdefault(group_id, set()).add(topic)
         for group_id, topics in topics_of.items():
             yield self._group_rows(machine, group_id, topics)
 
-    def _group_rows(self, machine, group_id: str, topics: set) -> list:
+    def _group_rows(self, machine: Groups, group_id: str,
+                    topics: set[str | None]) -> list[Row]:
         """What write() needs to bring one changed group up to date.
 
         topics: whose offsets changed; None in it stands for the group itself.
@@ -119,9 +127,10 @@ class ShardSnapshot:
             return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None)]
         has_record = group.generation > 0 or group.protocol_type is not None
         head = _packed(group_id) + _packed(group.protocol_type or "")
-        rows = [(GROUP + place, head + (records.group_value(group) if has_record else b"")),
-                (MEMBERS + place, b"" if group.members else None)]
-        entries = {topic: [] for topic in topics if topic is not None}
+        value = records.group_value(group) if has_record else b""
+        rows: list[Row] = [(GROUP + place, head + value),
+                           (MEMBERS + place, b"" if group.members else None)]
+        entries: dict[str, list[bytes]] = {topic: [] for topic in topics if topic is not None}
         if entries:
             for (topic, partition), entry in group.offsets.items():
                 if topic in entries:
@@ -131,8 +140,9 @@ class ShardSnapshot:
                          _packed(topic) + b"".join(parts) if parts else None))
         return rows
 
-    def write(self, rows: list, applied: tuple[int, int] | None) -> None:
+    def write(self, rows: list[Row], applied: tuple[int, int] | None) -> None:
         """Writes rows, and the applied offset when these were the last ones (2)."""
+        assert applied is None or min(applied) >= 0, applied
         with self._store.transaction(write=True) as txn:
             for key, value in rows:
                 if value is not None:
@@ -145,7 +155,7 @@ class ShardSnapshot:
                 txn.put(APPLIED + self._partition, _APPLIED.pack(self._topic_id, *applied))
 
 
-def _walk(txn, prefix: bytes):
+def _walk(txn: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     cursor = txn.cursor()
     if cursor.set_range(prefix):
         for key, value in cursor:
@@ -154,7 +164,7 @@ def _walk(txn, prefix: bytes):
             yield key, value
 
 
-def _delete_all(txn, prefix: bytes) -> None:
+def _delete_all(txn: Any, prefix: bytes) -> None:
     for key in [key for key, _ in _walk(txn, prefix)]:
         txn.delete(key)
 
@@ -176,7 +186,7 @@ def _packed_offset(partition: int, entry: Offset) -> bytes:
                        entry.expire_ms, entry.topic_id, len(raw)) + raw
 
 
-def _unpacked(topic: str, data: bytes):
+def _unpacked(topic: str, data: bytes) -> Iterator[tuple[tuple[str, int], Offset]]:
     at = 0
     while at < len(data):
         partition, offset, epoch, commit_ms, expire_ms, topic_id, length = \

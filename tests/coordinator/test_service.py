@@ -10,8 +10,9 @@ import pytest
 
 from pylog._native.log import DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, Log, LogDir
 from pylog.config.settings import Settings
-from pylog.coordinator import groups, offsets, shard
+from pylog.coordinator import groups, inventory, offsets, records, shard
 from pylog.coordinator.internal_topic import partition_of
+from pylog.coordinator.journal import replay
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.snapshot import ShardSnapshot
 from pylog.coordinator.service import TOPIC, GroupCoordinator
@@ -87,6 +88,17 @@ class Node:
         """What the machine of partition `index` tells, once it is loaded."""
         entry = offsets.fetch(self.shard(index)[0].machine, self.group(index), None)
         return entry[0][1][0][1].offset if entry else None
+
+    def elect(self, index: int, leader: int, epoch: int) -> None:
+        """What the publisher does for a change of a partition's leader."""
+        if leader == self.node_id:
+            self.parts[index].become_leader(epoch)
+        else:
+            self.parts[index].become_follower(epoch)
+        topic = self.image.topics[TOPIC]
+        topic.partitions = list(topic.partitions)
+        topic.partitions[index] = SimpleNamespace(leader=leader, leader_epoch=epoch)
+        self.groups.topic_changed(topic)
 
     async def until(self, condition) -> None:
         async with asyncio.timeout(20):
@@ -363,4 +375,120 @@ def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
         node.groups.runtime._step(found, step)
         async with asyncio.timeout(20):
             assert await waiting == 16
+    on_node(scenario)
+
+
+def test_a_member_that_waits_is_sent_to_the_new_leader_of_its_partition(on_node):
+    async def scenario(node):
+        first = await node.join(0)
+        waiting = node.join(0)
+        assert first.error_code == 0 and not waiting.is_answered
+        assert await node.commit(1, 3) == 0
+        node.elect(0, 2, 1)
+        assert waiting.message.error_code == 16
+        assert node.commit(0, 5).message == 16
+        node.elect(0, node.node_id, 2)
+        await node.until(lambda: node.shard(0)[1] == 0)
+        # The member is in its group still: the log has it.
+        assert len(node.shard(0)[0].machine.groups[node.group(0)].members) == 1
+        assert node.committed(1) == 3
+    on_node(scenario)
+
+
+def test_events_are_counted_on_over_changes_of_leaders(on_node):
+    async def scenario(node):
+        await node.commit(0, 1)
+        before = node.groups.events
+        node.elect(0, 2, 1)
+        node.elect(0, node.node_id, 2)
+        await node.committed_at_last(0, 2)
+        assert node.groups.events == {
+            **before, "offset_committed": before["offset_committed"] + 1,
+            "record_written": before["record_written"] + 1}
+    on_node(scenario)
+
+
+# ---- deletion of a group with many offsets ------------------------------------------------------
+
+def _fill(node, partitions: int) -> None:
+    entries = [("t", TOPIC_ID, partition, 1, 0, "") for partition in range(partitions)]
+    node.groups.run(node.group(0), Pending(lambda code: code), offsets.commit,
+                    commit_request(node.group(0)), entries)
+
+
+def _delete(node) -> Pending:
+    return node.groups.run_in_pieces(
+        node.group(0), Pending(lambda code: code), inventory.delete, node.group(0))
+
+
+MANY = 5 * offsets.FORGET_STEP
+
+
+def test_the_records_of_a_large_deletion_come_in_stretches_the_groups_own_last(on_node):
+    async def scenario(node):
+        _fill(node, MANY)
+        journal, written = node.shard(0)[0].journal, []
+        write = journal.write
+        journal.write = lambda rows: (written.append(len(rows)), write(rows))
+        assert await _delete(node) == 0
+        assert written == [offsets.FORGET_STEP] * (MANY // offsets.FORGET_STEP) + [1]
+        assert await _delete(node) == 69
+        await node.again()
+        assert node.shard(0)[0].machine.find(node.group(0)) is None
+        await node.groups.stop()
+        ShardSnapshot(node.store, bytes(15) + b"\x01", 0).clear()
+        *_, last = replay(node.parts[0], 0)
+        assert last == (records.group_key(node.group(0)), None)
+        await node.begin()
+        assert node.shard(0)[0].machine.find(node.group(0)) is None
+    on_node(scenario)
+
+
+def test_nobody_sees_a_group_half_deleted_nor_takes_its_name_before_the_end(on_node):
+    async def scenario(node):
+        _fill(node, MANY)
+        deleted = _delete(node)
+        machine = node.shard(0)[0].machine
+        assert not deleted.is_answered
+        assert offsets.fetch(machine, node.group(0), None) == []
+        assert machine.find(node.group(0)) is None
+        assert list(inventory.listed(machine, set(), set())) == []
+        again, taken, joined = _delete(node), node.commit(0, 5), node.join(0)
+        assert (await again, await taken, (await joined).error_code) == (14, 14, 14)
+        assert await deleted == 0
+        assert await node.commit(0, 6) == 0
+        assert node.committed(0) == 6
+        await node.again()
+        assert node.committed(0) == 6
+    on_node(scenario)
+
+
+def test_other_groups_are_served_while_one_is_deleted(on_node):
+    async def scenario(node):
+        _fill(node, MANY)
+        other = next(name for name in map(str, range(1000, 2000))
+                     if partition_of(name, PARTITIONS) == 0)
+        deleted = _delete(node)
+        assert await node.groups.run(
+            other, Pending(lambda code: code), offsets.commit, commit_request(other),
+            [(*PLACE, 3, 0, "")]) == 0
+        node.groups.look(other, groups.Groups.find, other)
+        assert await deleted == 0
+    on_node(scenario)
+
+
+def test_a_deletion_whose_coordinator_moves_away_is_refused_and_can_be_asked_for_again(on_node):
+    async def scenario(node):
+        _fill(node, MANY)
+        deleted = _delete(node)
+        await asyncio.sleep(0)
+        node.elect(0, 2, 1)
+        assert await deleted == 16
+        node.elect(0, node.node_id, 2)
+        await node.until(lambda: node.shard(0)[1] == 0)
+        left = node.shard(0)[0].machine.find(node.group(0))
+        assert 0 < len(left.offsets) < MANY
+        assert await _delete(node) == 0
+        await node.again()
+        assert node.shard(0)[0].machine.find(node.group(0)) is None
     on_node(scenario)

@@ -83,6 +83,7 @@ class Followers:
     def __init__(self):
         self.void = []
         self.deleted = []
+        self.changed = []
 
     def remove(self, name):
         self.void.append(name)
@@ -91,7 +92,7 @@ class Followers:
         self.deleted.append(name)
 
     def topic_changed(self, topic):
-        pass
+        self.changed.append((topic.name, [state.leader for state in topic.partitions]))
 
 
 class Unlimited:

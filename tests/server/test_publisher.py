@@ -75,6 +75,19 @@ def test_a_topic_that_another_controller_removed_loses_logs_grants_and_offsets()
     assert broker.followers.deleted == ["t"]
 
 
+def test_coordinators_learn_of_leaders_once_the_logs_have_their_parts():
+    broker = Broker()
+    seen, changed = [], broker.followers.topic_changed
+    broker.followers.topic_changed = lambda topic: (
+        seen.append(broker.logs.topics["t"][1][0].leads), changed(topic))
+    asyncio.run(broker.follow(*topic_records()))
+    for leader in (2, 1):
+        asyncio.run(broker.follow(messages.PartitionChangeRecord(
+            partition_id=0, topic_id=b"t".ljust(16, b"-"), leader=leader)))
+    assert broker.followers.changed == [("t", [1]), ("t", [2]), ("t", [1])]
+    assert seen == [True, False, True]
+
+
 def test_a_topic_made_again_in_one_stretch_is_another_one():
     broker = Broker()
     asyncio.run(broker.follow(*topic_records()))
