@@ -266,7 +266,7 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
 def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
              ) -> tuple[int, list[tuple[int, int, int]]]:
     """(how many, runs of them): neither there nor replaced."""
-    missing, runs = 0, []
+    missing, runs = 0, list[tuple[int, int, int]]()
     for generator, count in expected.counts.items():
         gone = ~bits[generator][:count]
         gone[replaced.get(generator, [])] = False
@@ -312,4 +312,4 @@ def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]
         if row["kind"] == kind:
             sums[row["second"]][0] += row["records"]
             sums[row["second"]][1] += row["bytes"]
-    return [(second, *sums[second]) for second in sorted(sums)]
+    return [(second, records, size) for second, (records, size) in sorted(sums.items())]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pylog._native.columns import ColumnReader, Columns, Record, RecordsError, records
+from pylog._native.columns import ColumnReader, Columns, Fetched, Record, RecordsError, records
 from pylog.client.errors import KafkaError, SerializationError, error
 from pylog.client.ready import Ready, ReadyQueue
 
@@ -112,7 +112,7 @@ class Taker:
             try:
                 reader.read(fetched, records_max - reader.count)
                 if reader.full and not reader.count:
-                    return self._alone(item, headers)
+                    return self._alone(item, fetched, headers)
             except RecordsError as broken:
                 if reader.count:
                     break
@@ -123,14 +123,14 @@ class Taker:
                 break
         return reader.finish() if reader.count else None
 
-    def _alone(self, item: Ready, headers: bool) -> Columns:
+    def _alone(self, item: Ready, fetched: Fetched, headers: bool) -> Columns:
         """One record that is longer than bytes_max."""
         reader = ColumnReader(headers=headers)
-        reader.read(item.fetched, 1)
-        self._advance(item, item.fetched)
+        reader.read(fetched, 1)
+        self._advance(item, fetched)
         return reader.finish()
 
-    def _advance(self, item: Ready, fetched: Any) -> None:
+    def _advance(self, item: Ready, fetched: Fetched) -> None:
         """Keeps (1)."""
         state = item.state
         if item.epoch == state.epoch:

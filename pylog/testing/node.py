@@ -43,10 +43,16 @@ class Node:
     def __init__(self, texts: dict):
         self.clock = MovedClock()
         self._texts = {**SETTINGS, **texts}
-        self._broker = None
-        self._disturbances = None
-        self._spent = None       # Why no other test may have this broker.
-        self._at_first = None    # What is not of topics, as it was at the start.
+        self._running: Broker | None = None
+        self._disturbances: Disturbances     # From begin() on.
+        self._spent: str | None = None       # Why no other test may have this broker.
+        self._at_first: list | None = None   # What is not of topics, as it was at the start.
+
+    @property
+    def _broker(self) -> Broker:
+        """Only between begin() and end()."""
+        assert self._running is not None
+        return self._running
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -58,14 +64,14 @@ class Node:
         except (StartError, OSError) as error:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None
-        self._broker = broker
+        self._running = broker
         self._at_first = self._state()
         port = broker.network.addresses[0][2]
         self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
         return port
 
     async def end(self) -> None:
-        broker, self._broker = self._broker, None
+        broker, self._running = self._running, None
         if broker is not None:
             await self._disturbances.take_relay_away()
             await broker.end(DRAIN_MS_MAX)
@@ -81,8 +87,8 @@ class Node:
 
     async def reset(self) -> str | None:
         """Makes it as good as new for another test, or says why it is not."""
-        broker = self._broker
-        if self._spent is None and self._state() != self._at_first:
+        broker = self._running
+        if self._spent is None and broker is not None and self._state() != self._at_first:
             self._spent = "settings were changed"
         if self._spent is not None or broker is None:
             return self._spent or "it was stopped"

@@ -102,7 +102,7 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
     wanted = os.path.join(settings.log_dirs[0], METADATA)
     if os.path.isdir(wanted):
         return
-    places = [path for path in (settings["metadata.log.dir"], *settings.log_dirs[1:])
+    places = [path for path in (str(settings["metadata.log.dir"] or ""), *settings.log_dirs[1:])
               if path and os.path.isdir(os.path.join(path, METADATA))]
     if not places:
         yield Finding("metadata", "", FAIL, f"there is no {METADATA}",
@@ -147,7 +147,7 @@ def _batches(folder: str) -> Iterator[MetadataBatch]:
             if last < end or not head.record_count:
                 continue
             rows = [] if head.attributes & batch.CONTROL else [
-                records.decode_record(row[3])[1] for row in batch.records(data[position:])]
+                records.decode_record(row[3] or b"")[1] for row in batch.records(data[position:])]
             yield MetadataBatch(last, head.leader_epoch, rows)
 
 
@@ -198,20 +198,23 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
         for name in os.listdir(path):
             if PARTITION.fullmatch(name) and name != METADATA:
                 places[name] = path
-    elsewhere, missing, others, old = [], [], [], []
+    elsewhere: list[str] = []
+    missing: list[str] = []
+    others: list[str] = []
+    old: list[str] = []
     node = settings["node.id"]
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
             name = f"{topic.name}-{index}"
-            path = places.pop(name, None)
+            where = places.pop(name, None)
             if node not in state.replicas or not (
                     state.leader == node or node in (state.isr or state.eligible_leader_replicas)):
                 elsewhere.append(name)
-            elif path is None:
+            elif where is None:
                 missing.append(name)
-            elif topic_id_in(os.path.join(path, name)) not in (None, topic.id):
+            elif topic_id_in(os.path.join(where, name)) not in (None, topic.id):
                 others.append(name)
-            elif _is_old(os.path.join(path, name)):
+            elif _is_old(os.path.join(where, name)):
                 old.append(name)
     tiered = [name for (_, name), values in image.configs.items()
               if values.get("remote.storage.enable") == "true"]

@@ -199,7 +199,7 @@ def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]
     while not fetched.exhausted:
         if not columns.read(fetched, RECORDS_MAX):
             continue
-        offsets = np.frombuffer(columns.finish().offsets, np.int64)
+        offsets = np.frombuffer(memoryview(columns.finish().offsets), np.int64)
         offsets = offsets[:np.searchsorted(offsets, reader.stretch.end)]
         kinds = np.array([kind for _, kind in heads])[
             np.searchsorted(np.array([base for base, _ in heads]), offsets, side="right") - 1]

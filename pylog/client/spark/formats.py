@@ -95,7 +95,8 @@ def settled(made: Formats, topics: list[str]) -> Formats:
     for side in SIDES:
         if made.of(side).name == AVRO and not made.of(side).schema:
             text = _registered(made, side, topics)
-            made = replace(made, **{side: replace(made.of(side), schema=text)})
+            found = replace(made.of(side), schema=text)
+            made = replace(made, key=found) if side == "key" else replace(made, value=found)
     return made
 
 
@@ -207,8 +208,10 @@ def columns(made: Formats, own: Any) -> Any:
         return ", ".join(_ddl(name, kind) for name, kind in fields)
     shape, nullable = StructType(), {field.name: field for field in own}
     for name, kind in fields:
-        shape.add(nullable[name] if name in nullable and name not in SIDES else name, kind if (
-            name not in nullable or name in SIDES) else None)
+        if name in nullable and name not in SIDES:
+            shape.add(nullable[name])
+        else:
+            shape.add(name, kind)
     return shape
 
 
