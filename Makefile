@@ -89,7 +89,7 @@ bench-control: build $(VENV)/.tested
 	$(PY) -m bench.control $(ARGS)
 
 bench-spark: build $(VENV)/.tested
-	$(PY) -m bench.spark $(ARGS)
+	$(PY) -m spark.comparison $(ARGS)
 
 # Spark's tests with their long variants: a cluster of two workers, jobs killed and resumed.
 test-spark: build $(VENV)/.tested

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.brokers import RELAXED, PylogBroker
 from bench.kafka import KafkaBroker
-from bench.vs import machine_line
+from bench.machine import machine_line
 
 MB = 1_000_000
 TOPIC = "recovered"

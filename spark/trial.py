@@ -23,8 +23,8 @@ from typing import Any
 
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker, KafkaMissing
+from bench.machine import machine_line
 from bench.process import BrokerFailed, BrokerProcess
-from bench.vs import machine_line
 from spark import cluster, load, validate
 from spark.plan import Outcome, Plan, PlanError
 from spark.records import ContentError

@@ -72,6 +72,7 @@ def check_text(path: PurePath, text: str):
         yield from _cython(text)
     else:
         yield from _python(path, tree)
+        yield from layers.out_of_tree_order(path, text)
     if path.parts[0] == "pylog":
         yield from layers.upward(path, text)
         if path.suffix != ".pxd":
