@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/assertion.h"
 #include "format/batch.h"
 #include "format/compress.h"
 
