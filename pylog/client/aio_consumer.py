@@ -68,8 +68,8 @@ class Consumer:
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """Up to max_records (default max.poll.records) records; empty after `timeout` seconds."""
         most = self._records_max if max_records is None else max_records
-        taker = self._core.taker
-        found: list[Record] = await self._poll(timeout, lambda: taker.records(most)) or []
+        collector = self._core.collector
+        found: list[Record] = await self._poll(timeout, lambda: collector.records(most)) or []
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
         return found
@@ -101,9 +101,9 @@ class Consumer:
 
     async def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
                        ) -> Columns | None:
-        taker = self._core.taker
+        collector = self._core.collector
         found: Columns | None = await self._poll(
-            timeout, lambda: taker.columns(max_records, headers, max_bytes))
+            timeout, lambda: collector.columns(max_records, headers, max_bytes))
         return found
 
     async def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:

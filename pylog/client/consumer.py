@@ -63,8 +63,8 @@ class Consumer:
         Also joins the group, runs callbacks and commits where that is automatic. Raises KafkaError.
         """
         most = self._records_max if max_records is None else max_records
-        taker = self._core.taker
-        found: list[Record] = self._poll(timeout, lambda: taker.records(most)) or []
+        collector = self._core.collector
+        found: list[Record] = self._poll(timeout, lambda: collector.records(most)) or []
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
         return found
@@ -104,9 +104,9 @@ class Consumer:
 
     def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
                  ) -> Columns | None:
-        taker = self._core.taker
+        collector = self._core.collector
         found: Columns | None = self._poll(
-            timeout, lambda: taker.columns(max_records, headers, max_bytes))
+            timeout, lambda: collector.columns(max_records, headers, max_bytes))
         return found
 
     def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:

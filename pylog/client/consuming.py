@@ -28,11 +28,11 @@ from pylog.client.membership import ClassicMembership
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
 )
-from pylog.client.ready import Ready, ReadyQueue
+from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.reconciliation import ConsumerMembership
 from pylog.client.settings import Settings
 from pylog.client.subscription import PartitionState, Subscription
-from pylog.client.taking import Taker
+from pylog.client.fetch_collector import FetchCollector
 from pylog.protocol.errors import ErrorCode
 
 COMMIT_BEFORE_REVOKE_S = 5.0
@@ -55,11 +55,11 @@ class Consuming:
         self.loop = asyncio.get_running_loop()
         self.cluster = Cluster(settings)
         self.subscription = Subscription(settings["exclude.internal.topics"])
-        self.queue = ReadyQueue(settings["queued.max.messages.kbytes"] * 1024,
+        self.queue = FetchBuffer(settings["queued.max.messages.kbytes"] * 1024,
                                 settings["isolation.level"] == "read_committed",
                                 settings["check.crcs"])
         self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
-        self.taker = Taker(self.queue, self._failed, settings["key.deserializer"],
+        self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
                            settings["value.deserializer"])
         self.interceptors = list(settings["interceptor.classes"] or ())
         self.membership: Any = None
@@ -210,7 +210,7 @@ class Consuming:
                             self.membership.generation)
         return Identity(self.settings["group.id"])
 
-    def _failed(self, item: Ready) -> None:
+    def _failed(self, item: CompletedFetch) -> None:
         """A partition's fetch ended with an error, and all before it was read."""
         state, failure = item.state, item.error
         state.error = None

@@ -1,5 +1,4 @@
-/* What the C programs of this folder share: a check that ends the program, a log's settings, a batch
- * of one record. */
+/* What the C programs of this folder share: a check that ends the program. */
 #ifndef PYLOG_SCENES_H
 #define PYLOG_SCENES_H
 

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import datasource as spark
 
 from pylog.client.offsets import TopicPartition
-from pylog.client.spark.places import Places
+from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -88,7 +88,7 @@ class Pushed:
             since = micros // 1000 + 1 if isinstance(one, spark.GreaterThan) else -(-micros // 1000)
             self._since_ms = max(self._since_ms, since)
 
-    def cut(self, stretches: Iterable[Stretch], places: Places) -> list[Stretch]:
+    def cut(self, stretches: Iterable[Stretch], planner: Planner) -> list[Stretch]:
         """What is left of the stretches."""
         left = []
         for one in stretches:
@@ -99,7 +99,7 @@ class Pushed:
         if not self._since_ms or not left:
             return left
         # Before the first record that is as young there is none that is.
-        found = places.consumer.offsets_for_times({
+        found = planner.consumer.offsets_for_times({
             TopicPartition(one.topic, one.partition): self._since_ms for one in left})
         began = [(one, found[TopicPartition(one.topic, one.partition)]) for one in left]
         left = [one._replace(start=max(one.start, at.offset)) for one, at in began if at]
