@@ -101,7 +101,7 @@ class Plan:
         if self.engine not in ("pylog", "kafka"):
             raise PlanError(f"engine={self.engine!r}: pylog or kafka")
         if self.engine == "kafka" and self.duration_s and not self.rate.high:
-            raise PlanError("the stock connector tells no counts: give records, or a rate with "
+            raise PlanError("the stock connector reports no counts: give records, or a rate with "
                             "the duration")
         if self.engine == "kafka" and self.transactional:
             raise PlanError("the stock connector writes no transactions")

@@ -42,7 +42,7 @@ def java_version(java: str = "") -> int:
     done = subprocess.run([program, "-version"], capture_output=True, text=True)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
-        raise SetupError(f"{needed}; {program} does not tell its version")
+        raise SetupError(f"{needed}; {program} does not name its version")
     if int(found[1]) < JAVA_MIN:
         raise SetupError(f"{needed}, and {program} is Java {found[1]}")
     return int(found[1])

@@ -73,7 +73,7 @@ void columns_source_end(struct columns_source *s) {
     s->view_at = s->view_count = 0;
 }
 
-/* The first of the entries that a producer has, on which alone its state is kept. */
+/* The first of the entries that a producer has, which alone has its state. */
 static struct columns_open *source_open_of(struct columns_source *s, int64_t producer_id) {
     size_t low = 0, high = s->open_count;
     while (low < high) {

@@ -46,9 +46,11 @@ class Consumer:
     async def start(self) -> Consumer:
         """Once, on the loop that all calls will be made on."""
         if self._started is None:
-            core = Consuming(self.settings, self._tell, self._event.set)
+            core = Consuming(self.settings, self._call, self._event.set)
             self._started = await core.start()
-            self._interceptors = [one for one in core.interceptors if hasattr(one, "on_consume")]
+            self._interceptors = [
+                interceptor for interceptor in core.interceptors
+                if hasattr(interceptor, "on_consume")]
         return self
 
     async def __aenter__(self) -> Consumer:
@@ -57,7 +59,7 @@ class Consumer:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _tell(self, function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
+    async def _call(self, function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
         """Keeps (2)."""
         result = function(partitions)
         if inspect.isawaitable(result):
@@ -157,8 +159,8 @@ class Consumer:
                         on_revoke: Callable[..., Any] | None = None,
                         on_lost: Callable[..., Any] | None = None) -> None:
         """Topics by name, or all that match a pattern (re, or one name that begins with "^")."""
-        told = listener_of(listener, on_assign, on_revoke, on_lost)
-        await self._core.subscribe(topics, pattern, told)
+        callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
+        await self._core.subscribe(topics, pattern, callbacks)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions, without a group's help."""

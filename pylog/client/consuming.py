@@ -42,15 +42,15 @@ COMMIT_BEFORE_REVOKE_S = 5.0
 HEAP_KEPT_BYTES = 16 << 20
 _GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
          int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
-Tell = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
+RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
 
 
 class Consuming:
-    """One consumer. tell: runs an application's callback; notify: wakes a poll that waits."""
+    """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
 
-    def __init__(self, settings: Settings, tell: Tell, notify: Callable[[], None]):
+    def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
         self.settings = settings
-        self._tell = tell
+        self._run_callback = run_callback
         self._notify = notify
         self.loop = asyncio.get_running_loop()
         self.cluster = Cluster(settings)
@@ -226,7 +226,7 @@ class Consuming:
 
     # Callbacks
 
-    async def tell(self, what: str, partitions: list[TopicPartition]) -> None:
+    async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (3)."""
         listener = self.subscription.listener
         found = getattr(listener, f"on_partitions_{what}", None)
@@ -236,7 +236,7 @@ class Consuming:
             return
         self._telling = True
         try:
-            await self._tell(found, partitions)
+            await self._run_callback(found, partitions)
         finally:
             self._telling = False
 
@@ -511,7 +511,7 @@ class Consuming:
             raise ClosedError("the consumer is closed")
 
     async def close(self, timeout_s: float) -> None:
-        """Commits automatically where that is set, tells the listener, leaves the group."""
+        """Commits automatically where that is set, calls the listener, leaves the group."""
         if self.closed:
             return
         try:

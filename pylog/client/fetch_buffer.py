@@ -101,13 +101,13 @@ class FetchBuffer:
         """Drops what was put aside and is void by now. On the thread that takes."""
         if not self.parked:
             return
-        kept = []
+        parked = []
         for item in self.parked:
             if item.epoch == item.state.epoch and not item.state.revoking:
-                kept.append(item)
+                parked.append(item)
             else:
                 self.drop(item)
-        self.parked = kept
+        self.parked = parked
 
     def unpark(self, state: PartitionState) -> None:
         """A partition was resumed. Keeps (1)."""

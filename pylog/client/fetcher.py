@@ -157,7 +157,7 @@ class _Node:
             pass
 
     def _fail(self, wanted: list[PartitionState], failure: Exception) -> None:
-        """The application is told by its next poll."""
+        """The application's next poll raises it."""
         for state in wanted:
             state.error = failure
         self.fetcher.queue.put([CompletedFetch(state, b"", [], None, failure)

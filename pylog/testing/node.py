@@ -25,7 +25,7 @@ DRAIN_MS_MAX = 100
 READ_BYTES_MAX = 4 << 20
 READ_RECORDS_MAX = 1_000_000
 NEW_TOPICS = messages.CreateTopicsRequest
-# What a test would wait for in vain, or pay for without need. A test's own settings are stronger.
+# What a test would wait for in vain, or pay for without need. Its own settings take precedence.
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "num.network.threads": "1",
@@ -197,7 +197,7 @@ class Node:
     def _logs(self, name: str) -> list:
         topic = self._broker.image.topics.get(name)
         if topic is None:
-            raise BrokerFailed(f"there is no topic {name!r}")
+            raise BrokerFailed(f"no such topic: {name!r}")
         return [self._broker.logs.get(name, index) for index in range(len(topic.partitions))]
 
     # ---- groups ---------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Node:
         """(topic, partition) -> committed offset."""
         _, group = self._group(group_id)
         return {} if group is None else {
-            place: entry.offset for place, entry in group.offsets.items()}
+            partition: entry.offset for partition, entry in group.offsets.items()}
 
     async def rebalance(self, group_id: str) -> None:
         """Everybody is to join again. Raises BrokerFailed without members."""
@@ -234,8 +234,8 @@ class Node:
             raise BrokerFailed(f"group {group_id!r} has no members")
         if member_id is not None and member_id not in group.members:
             raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
-        for one in [member_id] if member_id is not None else list(group.members):
-            shard.groups.expire_session(group, one)
+        for id_ in [member_id] if member_id is not None else list(group.members):
+            shard.groups.expire_session(group, id_)
         self._broker.groups.settle(shard)
 
     def _group(self, group_id: str):

@@ -3,7 +3,7 @@
 Owns: nothing; files are only read, but for the move that --execute asks for.
 Called by: cli.
 Invariants: (1) nothing is written without --execute; (2) a directory that a broker uses is refused;
-  (3) what Kafka kept and brokerd would not keep up (access control, credentials, tiered storage,
+  (3) what Kafka had and brokerd would not go on with (access control, credentials, tiered storage,
   replicas elsewhere) is a failure with what to do about it, never passed over.
 Source: docs/migration.md; Kafka 4.3's directories and metadata records as seen on disk.
 """
@@ -62,8 +62,8 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     found += _place_of_metadata(settings, execute)
     if any(finding.status == FAIL for finding in found):
         return found
-    image, told = _metadata(settings)
-    found += told
+    image, findings = _metadata(settings)
+    found += findings
     if image is not None:
         found += _topics(image, settings)
     return found
@@ -154,15 +154,15 @@ def _batches(folder: str) -> Iterator[MetadataBatch]:
 def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     kinds: Counter[str] = Counter()
 
-    def kept() -> Iterator[MetadataBatch]:
-        for one in _batches(os.path.join(settings.log_dirs[0], METADATA)):
-            kinds.update(type(record).__name__ for record in one.records)
-            yield one._replace(records=[
-                record for record in one.records if is_kept(type(record).__name__)])
+    def known_batches() -> Iterator[MetadataBatch]:
+        for read in _batches(os.path.join(settings.log_dirs[0], METADATA)):
+            kinds.update(type(record).__name__ for record in read.records)
+            yield read._replace(records=[
+                record for record in read.records if is_kept(type(record).__name__)])
 
     try:
         tail = Tail(Image())
-        tail.replay(kept())
+        tail.replay(known_batches())
         image = tail.newest
     except (MetadataError, ValueError) as error:
         return None, [Finding("metadata", "", FAIL, f"it cannot be read: {error}",
@@ -262,7 +262,7 @@ def _is_old(folder: str) -> bool:
 # ---- the command -----------------------------------------------------------------------------
 
 
-def told(found: list[Finding], as_json: bool) -> str:
+def rendered(found: list[Finding], as_json: bool) -> str:
     """What is printed."""
     if as_json:
         import json

@@ -85,7 +85,7 @@ def test_a_trigger_limit_is_shared_by_what_waits_and_kept_exactly():
 def test_splits_are_disjoint_and_together_the_stretch(given, monkeypatch):
     planner = Planner.__new__(Planner)
     planner.options = options(**given)
-    monkeypatch.setattr(Planner, "_record_bytes", lambda self, one: {("t", 0): 50, ("t", 1): 50})
+    monkeypatch.setattr(Planner, "_record_bytes", lambda *_: {("t", 0): 50, ("t", 1): 50})
     whole = [Stretch("t", 0, 10, 110), Stretch("t", 1, 0, 30)]
     found = planner.split(whole)
     assert len(found) >= 7

@@ -116,28 +116,28 @@ class Planner:
     def split(self, stretches: list[Stretch]) -> list[Stretch]:
         """Cuts stretches by splitBytes, minPartitions and maxRecordsPerPartition. Keeps (1)."""
         options = self.options
-        total = sum(one.end - one.start for one in stretches)
+        total = sum(stretch.end - stretch.start for stretch in stretches)
         weights = self._record_bytes(stretches) if total else {}
         made = []
-        for one in stretches:
-            count = one.end - one.start
-            parts = max(1, -(-count * weights.get((one.topic, one.partition), 0)
+        for stretch in stretches:
+            count = stretch.end - stretch.start
+            parts = max(1, -(-count * weights.get((stretch.topic, stretch.partition), 0)
                              // options.split_bytes))
             if options.partition_records_max:
                 parts = max(parts, -(-count // options.partition_records_max))
             if options.partitions_min > len(stretches):
                 parts = max(parts, round(options.partitions_min * count / total))
             parts = min(int(parts), count)
-            size = int(count * weights.get((one.topic, one.partition), 0))
-            made += [one._replace(start=one.start + count * part // parts,
-                                  end=one.start + count * (part + 1) // parts,
+            size = int(count * weights.get((stretch.topic, stretch.partition), 0))
+            made += [stretch._replace(start=stretch.start + count * part // parts,
+                                  end=stretch.start + count * (part + 1) // parts,
                                   size=size // parts)
                      for part in range(parts)]
         return made
 
     def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
-        """On disk per offset, as the leaders tell; {} when they do not."""
-        partitions = [TopicPartition(one.topic, one.partition) for one in stretches]
+        """On disk per offset, as the leaders report it; {} when they do not."""
+        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches]
         sizes: dict[tuple[str, int], int] = {}
         try:
             with Admin({name: value for name, value in self.options.settings.items()

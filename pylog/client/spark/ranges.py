@@ -111,10 +111,10 @@ class RangeReader:
 
     def _bytes_from(self, position: int) -> int:
         """What to ask for: no more than is left, so that a short stretch costs little."""
-        one = self.stretch
-        if not one.size:
+        stretch = self.stretch
+        if not stretch.size:
             return self._fetch_bytes
-        left = one.size * (one.end - position) // (one.end - one.start)
+        left = stretch.size * (stretch.end - position) // (stretch.end - stretch.start)
         if left < self._fetch_bytes:
             # Where sizes vary the guess may be too low: twice as much each time.
             self._spare *= 2

@@ -31,7 +31,7 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
 from pylog.client.spark.decoding import decoders
 from pylog.client.spark.filters import Pushed
-from pylog.client.spark.formats import checked, columns, settled
+from pylog.client.spark.formats import checked, columns, with_schemas
 from pylog.client.spark.options import ReadOptions, read_options, write_options
 from pylog.client.spark.planning import Offsets, Planner
 from pylog.client.spark.ranges import RangeReader, Stretch, lost
@@ -85,7 +85,7 @@ class PylogSource(DataSource):
 
 def _settled(options: ReadOptions) -> ReadOptions:
     topics = list(options.topics) or sorted({place.topic for place in options.assigned})
-    return replace(options, formats=settled(options.formats, topics))
+    return replace(options, formats=with_schemas(options.formats, topics))
 
 
 @dataclass
@@ -117,7 +117,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         with Planner(self.options) as planner:
             stretches = self.pushed.cut(planner.stretches(), planner)
-            return [Split(one) for one in planner.split(stretches)] or [Split(None)]
+            return [Split(stretch) for stretch in planner.split(stretches)] or [Split(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
@@ -129,7 +129,7 @@ class FilteredReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Those that Spark must look at still."""
-        return [one for one in filters if not self.pushed.take(one)]
+        return [each for each in filters if not self.pushed.take(each)]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -206,13 +206,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
         stretches = [Stretch(*place, starts[place], ends[place]) for place in sorted(ends)
                      if starts[place] < ends[place]]
-        return [Split(one) for one in self.planner.split(stretches)]
+        return [Split(stretch) for stretch in self.planner.split(stretches)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is Spark's; no group is told."""
+        """The checkpoint is Spark's; no group is informed."""
 
     def stop(self) -> None:
         if self._planner is not None:
