@@ -16,8 +16,8 @@ from pathlib import Path
 from bench import loads
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker
+from bench.machine import commit_line, machine_line
 from bench.programs import cache_dir, load_client
-from bench.vs import commit_line, machine_line
 
 TOPIC_PARTITIONS = 1000
 SETTLE_S = 3

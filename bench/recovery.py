@@ -1,7 +1,7 @@
 """Recovery after kill -9, beside Apache Kafka: `python -m bench.recovery [--partitions 2000]`.
 
 The same records go to both, spread over all partitions, and the broker is killed before any
-checkpoint. Counted is the next start: until the first and until the last partition tells its end,
+checkpoint. Counted is the next start: until the first and until the last partition answers,
 and what the broker computes for it.
 
 Owns: the brokers it starts, their directories, its topic.
@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.brokers import RELAXED, PylogBroker
 from bench.kafka import KafkaBroker
-from bench.vs import machine_line
+from bench.machine import machine_line
 
 MB = 1_000_000
 TOPIC = "recovered"

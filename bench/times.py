@@ -19,8 +19,8 @@ from bench import loads
 from bench.brokers import RELAXED, PylogBroker
 from bench.control.wire import Connection, frame, replay, run
 from bench.kafka import KafkaBroker, KafkaMissing
+from bench.machine import commit_line, machine_line
 from bench.programs import cache_dir, load_client
-from bench.vs import commit_line, machine_line
 from pylog.protocol import messages
 
 LIST_OFFSETS = 2

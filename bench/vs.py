@@ -1,6 +1,6 @@
 """pylog beside Apache Kafka on one machine in one run: `python -m bench.vs`, `make bench-vs`.
 
-Owns: the order of rounds, the report below bench/results/.
+Owns: the order of rounds.
 Called by: a person.
 Invariants: (1) the sides alternate, and the order turns round from round to round; (2) a figure is
   the median over rounds of one run; (3) a load that fails is reported and leaves no figure.
@@ -8,10 +8,7 @@ Invariants: (1) the sides alternate, and the order turns round from round to rou
 
 import argparse
 import fnmatch
-import json
-import mmap
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -20,14 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import loads, table
+from bench import loads, report, table
 from bench.kafka import KafkaMissing, classpath, kafka_version
+from bench.machine import commit_line, machine_line, touch_free_memory
 from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
 from bench.scenarios import FULL, QUICK, SCENARIOS, Scale, Side
 
-RESULTS = Path(__file__).with_name("results")
-FREE_SHARE_TOUCHED = 0.8
+SECTION = "Records: produce, fetch, latency, start"
+SIDES = "kafka,pylog"
 EXPECTED = (loads.LoadFailed, BrokerFailed, subprocess.TimeoutExpired, OSError)
 
 
@@ -37,7 +35,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
                         help="a load, a prefix or a pattern of loads; repeatable")
     parser.add_argument("--rounds", type=int, default=None, help="default 3, with --quick 1")
     parser.add_argument("--quick", action="store_true", help="small sizes, about five minutes")
-    parser.add_argument("--sides", default="kafka,pylog")
+    parser.add_argument("--sides", default=SIDES)
     parser.add_argument("--partitions", type=int, help="of the load partitions-10k")
     parser.add_argument("--list", action="store_true", help="name the loads and end")
     return parser.parse_args(argv)
@@ -54,39 +52,6 @@ def _chosen(patterns: list[str]) -> list[str]:
             raise SystemExit(f"no load named {pattern}; --list names them")
         names += [name for name in found if name not in names]
     return names
-
-
-def machine_line() -> str:
-    """Processor, cores, memory, kernel and load average."""
-    model = next((line.partition(":")[2].strip()
-                  for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return (f"{os.cpu_count()} × {model}, {memory:.0f} GiB, Linux {platform.release()}, "
-            f"load {os.getloadavg()[0]:.1f} at the start")
-
-
-def commit_line() -> str:
-    """Abbreviated commit of the checkout, with a + when tracked files differ from it."""
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", str(Path(__file__).parent), *args],
-                              capture_output=True, text=True)
-        return done.stdout.strip()
-    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "-s", "-uno") else "")
-
-
-def touch_free_memory(bytes_max: int) -> None:
-    """Write once to most free pages.
-
-    A virtual machine gets its memory from the host at first touch, and the time is charged to
-    whichever broker fills the page cache first.
-    """
-    size = os.sysconf("SC_PAGE_SIZE")
-    pages = min(int(os.sysconf("SC_AVPHYS_PAGES") * FREE_SHARE_TOUCHED), bytes_max // size)
-    with mmap.mmap(-1, pages * size) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-        for position in range(0, pages * size, size):
-            memory[position] = 1
 
 
 class Run:
@@ -145,15 +110,15 @@ def _report(run: Run, options: argparse.Namespace, head: list[str]) -> str:
     body = [*head, "", table.render(run.samples, kafka_version())]
     if run.failures:
         body += ["", "Loads without a figure:", *(f"- {line}" for line in run.failures)]
-    RESULTS.mkdir(exist_ok=True)
-    stem = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{commit_line()}"
     text = "\n".join(body) + "\n"
-    (RESULTS / f"{stem}.md").write_text(text)
-    (RESULTS / f"{stem}.json").write_text(json.dumps({
-        "head": head, "quick": options.quick, "samples": run.samples, "failures": run.failures,
-        "table": text,
-    }, indent=1))
+    report.save(text, {"head": head, "quick": options.quick, "samples": run.samples,
+                       "failures": run.failures})
     return text
+
+
+def is_full(options: argparse.Namespace, rounds: int) -> bool:
+    """Whether a run may replace the table in docs: all loads, both brokers, a median."""
+    return not options.only and options.sides == SIDES and rounds > 1
 
 
 def main(argv: list[str]) -> int:
@@ -193,6 +158,8 @@ def main(argv: list[str]) -> int:
             side.stop()
         text = _report(run, options, head)
         shutil.rmtree(folder, ignore_errors=True)
+    if is_full(options, rounds):
+        report.publish(SECTION, text)
     print(f"\n{text}")
     return 1 if run.failures else 0
 

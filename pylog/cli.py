@@ -186,7 +186,7 @@ def _adopt(command: str, argv: list[str]) -> int:
     from .tools import adopt
 
     found = adopt.adopt(Settings.load(args.properties, args.override), args.execute)
-    print(adopt.told(found, args.json), flush=True)
+    print(adopt.rendered(found, args.json), flush=True)
     return 0 if adopt.is_adoptable(found) else EXIT_FAILED
 
 

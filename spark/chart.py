@@ -31,13 +31,13 @@ def bars(values: Sequence[float], ticks: Sequence[tuple[float, str]], hints: Seq
                      f'y2="{y:.1f}"/><text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">'
                      f"{short(level)}</text>")
     gap = 1.0 if across > 4 else 0.0
-    for place, value in enumerate(values):
+    for bar, value in enumerate(values):
         if value:
             height = max(up * value / top, 1.0)
             parts.append(
-                f'<rect class="{kind}" x="{LEFT + place * across:.2f}" '
+                f'<rect class="{kind}" x="{LEFT + bar * across:.2f}" '
                 f'y="{HEIGHT - BOTTOM - height:.2f}" width="{across - gap:.2f}" '
-                f'height="{height:.2f}"><title>{markup.escape(hints[place])}</title></rect>')
+                f'height="{height:.2f}"><title>{markup.escape(hints[bar])}</title></rect>')
     for place, text in ticks:
         x = LEFT + place * across
         if LEFT <= x <= WIDTH - RIGHT + 1:

@@ -20,9 +20,9 @@ class ClusterError(Exception):
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in given.items()
+    chosen = {name: value for name, value in given.items()
             if name in _SHARED or name.startswith(("ssl.", "sasl."))}
-    return {**kept, "default.api.timeout.ms": QUESTION_MS, "request.timeout.ms": QUESTION_MS}
+    return {**chosen, "default.api.timeout.ms": QUESTION_MS, "request.timeout.ms": QUESTION_MS}
 
 
 def _asked(given: Mapping[str, Any], question: Any) -> Any:
@@ -42,7 +42,7 @@ def _places(consumer: Any, topic: str) -> list[Any]:
 
     topics = consumer.list_topics()
     if topic not in topics:
-        raise ClusterError(f"there is no topic {topic!r} (--create makes one)")
+        raise ClusterError(f"no such topic: {topic!r} (--create makes one)")
     return [TopicPartition(topic, number) for number in topics[topic]]
 
 

@@ -5,7 +5,7 @@
     spark-submit --master spark://host:7077 spark/load.py --engine kafka ...
 
 Owns: the manifest's directory while it runs.
-Called by: users, spark.soak, spark.trial, bench.spark.
+Called by: users, spark.soak, spark.trial, spark.comparison.
 Invariants: (1) it ends with 0 only when every record was acknowledged as --acks asks; (2) a
   generator is one task and one producer, so its records reach a partition in its order.
 """
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
         print(f"load: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 1
-    print(told(outcome))
+    print(summary_text(outcome))
     return 0
 
 
@@ -137,7 +137,7 @@ def load(plan: Plan, manifest: str, master: str = "", spark: Any = None) -> Outc
     return outcome
 
 
-def told(outcome: Outcome) -> str:
+def summary_text(outcome: Outcome) -> str:
     """One line for people."""
     total, seconds = sum(outcome.counts.values()), (outcome.ended_ms - outcome.started_ms) / 1000
     return (f"loaded {total} records, {outcome.bytes / 1e6:.1f} MB of values in {seconds:.1f} s: "
@@ -162,7 +162,7 @@ def _through_pylog(spark: Any, frame: Any, plan: Plan, manifest: str) -> tuple[d
 
 
 def _produce(plan: Plan, batches: Iterator[Any]) -> Iterator[Any]:
-    """Per generator id of the batches: makes, sends, waits, tells what was acknowledged."""
+    """Per generator id of the batches: makes, sends, waits, reports what was acknowledged."""
     for batch in batches:
         for generator in batch.column(0).to_pylist():
             yield from _generate(plan, generator)
@@ -280,7 +280,7 @@ def _through_connector(spark: Any, frame: Any, plan: Plan, manifest: str
     size = _values_bytes(plan, counts)
     after = cluster.ends(plan.settings, plan.topic)
     ended_ms = round(time.time() * 1000)
-    # The connector tells nothing of its batches: a row per partition stands for all of them.
+    # The connector reports nothing of its batches: a row per partition stands for all of them.
     rows = [(-1, 0, sum(counts.values()), size, partition, before.get(partition, 0),
              after[partition] - before.get(partition, 0), started_ms, ended_ms)
             for partition in sorted(after)]

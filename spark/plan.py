@@ -1,7 +1,7 @@
 """What a load sends, how fast, and what is recorded of it.
 
 Owns: the description of a load, and the manifest's directory: load.json beside Parquet files.
-Called by: spark.load, spark.validate, bench.spark.
+Called by: spark.load, spark.validate, spark.comparison.
 Invariants: (1) a plan says how many records each generator makes before it begins, or the manifest
   says it afterwards; (2) a plan goes to executors as it is: plain values only.
 """
@@ -101,7 +101,7 @@ class Plan:
         if self.engine not in ("pylog", "kafka"):
             raise PlanError(f"engine={self.engine!r}: pylog or kafka")
         if self.engine == "kafka" and self.duration_s and not self.rate.high:
-            raise PlanError("the stock connector tells no counts: give records, or a rate with "
+            raise PlanError("the stock connector reports no counts: give records, or a rate with "
                             "the duration")
         if self.engine == "kafka" and self.transactional:
             raise PlanError("the stock connector writes no transactions")

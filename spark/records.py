@@ -223,7 +223,8 @@ def _mask(lengths: np.ndarray) -> np.ndarray | None:
     if (lengths == lengths[0]).all():
         return None
     longest = int(lengths.max())
-    kind = np.int16 if longest < 1 << 15 else np.int32  # Narrow numbers are compared faster.
+    # Narrow numbers are compared faster.
+    kind: type[np.signedinteger[Any]] = np.int16 if longest < 1 << 15 else np.int32
     return np.arange(longest, dtype=kind) < lengths.astype(kind)[:, None]
 
 

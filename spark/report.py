@@ -43,7 +43,7 @@ td, th { padding: .28rem .6rem; border-bottom: 1px solid var(--line); text-align
   white-space: nowrap } td.text, th.text { text-align: left; white-space: normal }
 .fault { color: var(--bad); font-weight: 600 } .soft { color: var(--soft) }
 @media (prefers-color-scheme: dark) { .fault { color: #ff8a80 } }
-ul.told { margin: .5rem 0; padding-left: 1.2rem } ul.told li { overflow-wrap: anywhere }
+ul.faults { margin: .5rem 0; padding-left: 1.2rem } ul.faults li { overflow-wrap: anywhere }
 .scroll { overflow-x: auto } svg { display: block; width: 100%; min-width: 620px; height: auto }
 svg text { font: 11.5px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: var(--soft) }
 svg .grid { stroke: var(--line) } svg .a { fill: var(--bar) } svg .b { fill: var(--bar2) }
@@ -61,7 +61,7 @@ def html(topic: str, found: Verdict, outcome: Outcome | None, seconds: float,
     word = "Good" if found.good else "Bad"
     parts = [
         f"<h1>Topic <code>{markup.escape(topic)}</code></h1>", _verdict(word, found),
-        _told(found), _cards(found, outcome, seconds),
+        _fault_list(found), _cards(found, outcome, seconds),
         "<h2>Checks</h2>", _checks(found), *_throughput(found), *_latency(found),
         "<h2>Partitions</h2>", _partitions(found.partitions), _circumstances(found, outcome, more),
         f"<footer>Written {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())} by "
@@ -85,14 +85,14 @@ def _verdict(word: str, found: Verdict) -> str:
     return f'<p class="verdict {word.lower()}"><strong>{word}</strong> {says}</p>'
 
 
-def _told(found: Verdict) -> str:
+def _fault_list(found: Verdict) -> str:
     """Keeps (3): the first places of each fault."""
     runs = [f"missing: generator {generator}, sequence {first}" if first == last else
             f"missing: generator {generator}, sequences {first} to {last} ({last - first + 1:,})"
             for generator, first, last in found.missing_runs]
     items = "".join(f"<li><code>{markup.escape(text)}</code></li>"
                     for text in [*runs, *found.examples])
-    return f'<ul class="told">{items}</ul>' if items else ""
+    return f'<ul class="faults">{items}</ul>' if items else ""
 
 
 def _cards(found: Verdict, outcome: Outcome | None, seconds: float) -> str:

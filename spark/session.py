@@ -1,7 +1,7 @@
 """Spark sessions for the jobs: Java, jars of the stock connector, this package on every executor.
 
 Owns: the folder `spark/` of the cache ($PYLOG_CACHE, by default .cache/ of the checkout).
-Called by: spark.load, spark.validate, bench.spark, the tests.
+Called by: spark.load, spark.validate, spark.comparison, the tests.
 Invariants: (1) jars are of exactly the Spark version that is installed; (2) what was resolved once
   needs no network; (3) what is missing on the machine is one line for the user, a Setup error.
 Source: pom.xml; PySpark's installation page (Java 17 or later).
@@ -42,7 +42,7 @@ def java_version(java: str = "") -> int:
     done = subprocess.run([program, "-version"], capture_output=True, text=True)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     if found is None:
-        raise SetupError(f"{needed}; {program} does not tell its version")
+        raise SetupError(f"{needed}; {program} does not name its version")
     if int(found[1]) < JAVA_MIN:
         raise SetupError(f"{needed}, and {program} is Java {found[1]}")
     return int(found[1])

@@ -117,8 +117,8 @@ class _Part:
               more: np.ndarray | None = None) -> None:
         places = np.flatnonzero(rows)
         self.counts[kind] += len(places)
-        told = sum(text.startswith(kind) for text in self.examples)
-        for row in places[:EXAMPLES_MAX - told]:
+        listed = sum(text.startswith(kind) for text in self.examples)
+        for row in places[:EXAMPLES_MAX - listed]:
             detail = "" if more is None else f" (sequence {int(more[row])})"
             self.examples.append(f"{kind} at {self.partition}/{int(offsets[row])}{detail}")
 

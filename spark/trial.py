@@ -7,7 +7,7 @@
 Owns: the broker that it starts, with its data in --data, which it removes at the end.
 Called by: users, make trial.
 Invariants: (1) the exit code is the verdict's: 0 good, 1 bad, 2 none; (2) what the broker took is
-  told per phase, from its own process's clocks.
+  reported per phase, from its own process's clocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker, KafkaMissing
+from bench.machine import machine_line
 from bench.process import BrokerFailed, BrokerProcess
-from bench.vs import machine_line
 from spark import cluster, load, validate
 from spark.plan import Outcome, Plan, PlanError
 from spark.records import ContentError
@@ -91,7 +91,7 @@ def trial(options: argparse.Namespace, broker: BrokerProcess | None) -> int:
             meter.phase("loading and reading", outcome)
         else:
             outcome = load.load(plan, options.manifest, spark=spark)
-            print(load.told(outcome), flush=True)
+            print(load.summary_text(outcome), flush=True)
             meter.phase("loading", outcome)
             expected, _ = validate.expectation(checks)
             found, seconds = validate.validate(checks, expected, spark)
@@ -99,7 +99,7 @@ def trial(options: argparse.Namespace, broker: BrokerProcess | None) -> int:
     finally:
         spark.stop()
     validate.acknowledged(found, options.manifest)
-    validate.told(checks, found, outcome, seconds, meter.rows)
+    validate.report_verdict(checks, found, outcome, seconds, meter.rows)
     return 0 if found.good else 1
 
 
@@ -137,7 +137,7 @@ def _beside(spark: Any, plan: Plan, options: argparse.Namespace, checks: argpars
         loading.join()
     if isinstance(outcomes[0], Exception):
         raise outcomes[0]
-    print(load.told(outcomes[0]), flush=True)
+    print(load.summary_text(outcomes[0]), flush=True)
     return outcomes[0], found, seconds
 
 

@@ -5,9 +5,9 @@
     python -m spark.validate ... --stream --checkpoint state/     # goes on after a kill
 
 Owns: the checkpoint directory of a streaming run (Spark's checkpoint, and the summaries).
-Called by: users, spark.soak, spark.trial, bench.spark.
+Called by: users, spark.soak, spark.trial, spark.comparison.
 Invariants: (1) exit code 0 only for a good verdict, 1 for a bad one, 2 when there is none; (2) a
-  summary is kept before Spark commits its batch, under the batch's number: a killed run leaves
+  summary is saved before Spark commits its batch, under the batch's number: a killed run leaves
   nothing twice and nothing out.
 """
 
@@ -52,11 +52,12 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as failure:  # Spark wraps what an executor raised: its first line counts.
         print(f"validate: failed: {cluster.first_line(failure)}", file=sys.stderr)
         return 2
-    told(options, found, outcome, seconds)
+    report_verdict(options, found, outcome, seconds)
     return 0 if found.good else 1
 
 
-def told(options: argparse.Namespace, found: Verdict, outcome: Outcome | None, seconds: float,
+def report_verdict(options: argparse.Namespace, found: Verdict, outcome: Outcome | None,
+                   seconds: float,
          more: Iterable[tuple[str, str]] = ()) -> None:
     """Writes and prints what was found. more: of the circumstances."""
     rows = [("validation", f"engine {options.engine}, " + (
@@ -294,8 +295,8 @@ def _kept(directory: str) -> list[dict[str, Any]]:
     import pyarrow.dataset as ds
 
     # Not those below _temporary: they are still being written, or were when a run was killed.
-    kept = Path(directory) / "summaries"
-    paths = sorted(map(str, [*kept.glob("*.parquet"), *kept.glob("batch=*/*.parquet")]))
+    saved = Path(directory) / "summaries"
+    paths = sorted(map(str, [*saved.glob("*.parquet"), *saved.glob("batch=*/*.parquet")]))
     if not paths:
         return []
     rows: list[dict[str, Any]] = []

@@ -129,7 +129,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
                      if text and not text.startswith("doubled")]
     _stretches(partitions, ranges, planned)
     seen = [row for row in rows if row["kind"] == "seen"]
-    bits, doubled, told = _sequences(expected, seen, ranges, partitions)
+    bits, doubled, notes = _sequences(expected, seen, ranges, partitions)
     _between(seen, partitions, examples)
     gone = _unexplained(partitions, explained)
     replaced: dict[int, np.ndarray] = {}
@@ -138,11 +138,11 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
     superseded = sum(map(len, replaced.values()))
     missing, runs = _missing(expected, bits, replaced)
     if replaced:
-        _settle(partitions, superseded, told)
+        _explain_gaps(partitions, superseded, notes)
         if superseded > gone:  # More are gone than there are places that they could have had.
             missing += superseded - gone
-            told.append(f"missing: {superseded - gone} of the records that compaction may remove "
-                        "have left no gap")
+            notes.append(f"missing: {superseded - gone} of the records that compaction may remove "
+                         "have left no gap")
     faults = {name: sum(getattr(part, name) for part in partitions.values()) for name in FAULTS}
     faults["missing"], faults["doubled"] = missing, doubled
     counts = [part.records for part in partitions.values()]
@@ -150,7 +150,7 @@ def verdict(expected: Expected, rows: list[dict[str, Any]], planned: dict[int, t
     return Verdict(
         good=not any(faults.values()), expected=sum(expected.counts.values()), records=total,
         bytes=sum(part.bytes for part in partitions.values()), faults=faults,
-        examples=_shortened(told + examples),
+        examples=_shortened(notes + examples),
         partitions=[partitions[number] for number in sorted(partitions)], missing_runs=runs,
         latency_ms=percentiles(latencies), latencies=latencies.tolist(),
         seconds=_seconds(rows, "second"), read_seconds=_seconds(rows, "read"),
@@ -191,17 +191,17 @@ def _superseded(expected: Expected, bits: dict[int, np.ndarray]) -> dict[int, np
     return found
 
 
-def _settle(partitions: dict[int, PartitionRow], superseded: int, told: list[str]) -> None:
+def _explain_gaps(partitions: dict[int, PartitionRow], superseded: int, notes: list[str]) -> None:
     """As many offsets are explained as records were superseded: each left one."""
     left = superseded
     for part in partitions.values():
-        settled = min(left, part.unexplained_gaps)
-        part.unexplained_gaps -= settled
-        part.explained_gaps += settled
-        left -= settled
+        explained = min(left, part.unexplained_gaps)
+        part.unexplained_gaps -= explained
+        part.explained_gaps += explained
+        left -= explained
     over = sum(part.unexplained_gaps for part in partitions.values())
     if over:
-        told.append(f"unexplained: {over} offsets more are empty than compaction can account for")
+        notes.append(f"unexplained: {over} offsets more are empty than compaction can account for")
 
 
 def _gaps(data: bytes) -> list[tuple[int, int]]:
@@ -244,11 +244,11 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
     """(per generator what was seen, how many doubled, examples of doubled ones)."""
     bits: dict[int, np.ndarray] = {generator: np.zeros(-(-count // BLOCK) * BLOCK, bool)
                                    for generator, count in expected.counts.items()}
-    doubled, told = 0, []
+    doubled, notes = 0, []
     for row in ranges:
         doubled += row["doubled"]
         partitions[row["partition"]].doubled += row["doubled"]
-        told += [text for text in row["examples"].split("\n") if text.startswith("doubled")]
+        notes += [text for text in row["examples"].split("\n") if text.startswith("doubled")]
     for row in seen:
         block = np.unpackbits(np.frombuffer(row["bitmap"], np.uint8)).astype(bool)
         start = row["block"] * BLOCK
@@ -257,16 +257,16 @@ def _sequences(expected: Expected, seen: list[dict[str, Any]], ranges: list[dict
         if len(twice):
             doubled += len(twice)
             partitions[row["partition"]].doubled += len(twice)
-            told.append(f"doubled in {row['partition']} (generator {row['generator']}, sequence "
+            notes.append(f"doubled in {row['partition']} (generator {row['generator']}, sequence "
                         f"{start + int(twice[0])})")
         window |= block
-    return bits, doubled, told
+    return bits, doubled, notes
 
 
 def _missing(expected: Expected, bits: dict[int, np.ndarray], replaced: dict[int, np.ndarray]
              ) -> tuple[int, list[tuple[int, int, int]]]:
     """(how many, runs of them): neither there nor replaced."""
-    missing, runs = 0, []
+    missing, runs = 0, list[tuple[int, int, int]]()
     for generator, count in expected.counts.items():
         gone = ~bits[generator][:count]
         gone[replaced.get(generator, [])] = False
@@ -312,4 +312,4 @@ def _seconds(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int, int]
         if row["kind"] == kind:
             sums[row["second"]][0] += row["records"]
             sums[row["second"]][1] += row["bytes"]
-    return [(second, *sums[second]) for second in sorted(sums)]
+    return [(second, records, size) for second, (records, size) in sorted(sums.items())]

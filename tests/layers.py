@@ -2,7 +2,8 @@
 
 Owns: nothing.
 Called by: tests.tidy.
-Invariants: (1) a module imports only what has a lower rank, or its own package.
+Invariants: (1) a module imports only what has a lower rank, or its own package; (2) so do the
+  folders at the top of the tree.
 Source: docs/ARCHITECTURE.md, The file map.
 """
 
@@ -28,6 +29,8 @@ ORDER = (
     ("__main__",),
 )
 RANKS = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# Folders at the top of the tree, lowest first.
+TREE = ("pylog", "bench", "spark", "tests")
 # Folders of csrc/; `columns` is what only a client needs.
 C_ORDER = (("format",), ("thread",), ("log", "columns"), ("serve",), ("net",))
 C_RANKS = {name: rank for rank, names in enumerate(C_ORDER) for name in names}
@@ -71,6 +74,17 @@ def upward(path: PurePath, text: str):
             yield line, f"{missing} has no rank in tests/layers.py"
         elif RANKS[parts[1]] >= RANKS[own]:
             yield line, f"{own} imports {name}, which is not below it"
+
+
+def out_of_tree_order(path: PurePath, text: str):
+    """(line, message) of each import in a Python file that breaks (2)."""
+    own = path.parts[0]
+    if own not in TREE:
+        return
+    above = TREE[TREE.index(own) + 1:]
+    for line, source, _ in _of_python(text):
+        if source.partition(".")[0] in above:
+            yield line, f"{own} imports {source}, which is not below it"
 
 
 def c_upward(path: PurePath, text: str):

@@ -39,6 +39,21 @@ def test_a_package_without_a_layer_is_found():
 
 
 @pytest.mark.parametrize(("path", "text", "message"), [
+    ("bench/x.py", "from spark import plan\n", "bench imports spark, which is not below it"),
+    ("pylog/log/x.py", "import bench.kafka\n", "pylog imports bench.kafka, which is not below it"),
+    ("spark/x.py", "from tests import brokers\n", "spark imports tests, which is not below it"),
+])
+def test_a_folder_that_imports_one_above_it_is_found(path, text, message):
+    assert list(layers.out_of_tree_order(PurePath(path), text)) == [(1, message)]
+
+
+def test_folders_import_those_below_them():
+    text = "from bench import kafka\nfrom pylog.client import Admin\nfrom pyspark.sql import Row\n"
+    assert list(layers.out_of_tree_order(PurePath("spark/x.py"), text)) == []
+    assert list(layers.out_of_tree_order(PurePath("setup.py"), text)) == []
+
+
+@pytest.mark.parametrize(("path", "text", "message"), [
     ("csrc/log/x.c", '#include "net/reactor.h"\n', "log includes net/reactor.h, which is not"),
     ("csrc/columns/x.c", '#include "log/log.h"\n', "columns includes log/log.h, which is not"),
     ("csrc/attic/x.c", '#include "log/log.h"\n', "log/log.h has no rank"),

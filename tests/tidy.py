@@ -23,7 +23,7 @@ TABLES = {"pylog/config/catalogue.py", "pylog/monitor/metrics.py", "pylog/protoc
           "csrc/format/crc32c_table.h", "pylog/_native/csrc.pxd"}
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
 CLOCK_READERS = {"pylog/broker.py", "pylog/cli.py", "pylog/testing/clock.py",
-                 "pylog/testing/places.py", "pylog/testing/topics.py"}
+                 "pylog/testing/data_directories.py", "pylog/testing/topics.py"}
 CLOCK_PACKAGES = ("pylog/client/", "pylog/tools/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns",
           "clock_gettime", "clock_gettime_ns", "sleep"}
@@ -72,6 +72,7 @@ def check_text(path: PurePath, text: str):
         yield from _cython(text)
     else:
         yield from _python(path, tree)
+        yield from layers.out_of_tree_order(path, text)
     if path.parts[0] == "pylog":
         yield from layers.upward(path, text)
         if path.suffix != ".pxd":

@@ -27,7 +27,7 @@ from pathlib import Path
 from bench.brokers import CHECKOUT, PylogBroker
 from bench.client.readers import PARTITIONS, READERS
 from bench.client.writers import WRITERS
-from bench.vs import machine_line
+from bench.machine import machine_line
 from pylog._native import batch
 from pylog.client.cluster import Cluster
 from pylog.client.settings import CODECS, Settings

@@ -1,6 +1,6 @@
 """`python -m bench.control [--only NAME] [--rounds N] [--no-kafka]`: one table, both brokers.
 
-Owns: the brokers and their data directories while it runs, its reports below bench/results/.
+Owns: the brokers and their data directories while it runs.
 Called by: make, people.
 Invariants: (1) the brokers run one after the other, never at once, and take turns at being first;
   (2) Kafka gets each load untimed first, because a JVM compiles while it works; (3) a load that
@@ -11,7 +11,6 @@ after each message.
 """
 
 import argparse
-import json
 import resource
 import subprocess
 import sys
@@ -20,15 +19,17 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import report
 from bench.brokers import KAFKA_FLUSH_EACH, RELAXED, PylogBroker
 from bench.control import groups, metadata, offsets
 from bench.control.table import SIDES, render
 from bench.kafka import KafkaBroker, KafkaMissing, kafka_version
 from bench.loads import LoadFailed
+from bench.machine import commit_line, machine_line, touch_free_memory
 from bench.process import BrokerFailed
 from bench.programs import ProgramMissing, cache_dir, load_client
-from bench.vs import RESULTS, commit_line, machine_line, touch_free_memory
 
+SECTION = "The control plane"
 # The backlog: a thousand clients that connect at once are not what is measured.
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "socket.listen.backlog.size": "1024"}
 TOUCHED_BYTES = 6 << 30
@@ -105,11 +106,7 @@ def _report(run: Run, head: list[str]) -> str:
     if run.failures:
         body += ["", "Loads without a figure:", *(f"- {line}" for line in run.failures)]
     text = "\n".join(body) + "\n"
-    RESULTS.mkdir(exist_ok=True)
-    stem = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{commit_line()}-control"
-    (RESULTS / f"{stem}.md").write_text(text)
-    (RESULTS / f"{stem}.json").write_text(json.dumps(
-        {"head": head, "samples": run.samples, "failures": run.failures, "table": text}, indent=1))
+    report.save(text, {"head": head, "samples": run.samples, "failures": run.failures}, "-control")
     return text
 
 
@@ -143,6 +140,8 @@ def main(argv: list[str]) -> int:
                 run.load(name)
     finally:
         text = _report(run, head)
+    if not options.only and sides == list(SIDES):
+        report.publish(SECTION, text)
     print(f"\n{text}")
     return 1 if run.failures else 0
 

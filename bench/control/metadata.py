@@ -54,14 +54,14 @@ def _decoded(body: bytes):
 
 
 async def _prepare(port: int) -> int:
-    """Makes the topics. Returns how many bytes tell of all of them."""
+    """Makes the topics. Returns how many bytes describe all of them."""
     connection = await Connection.open(port)
     await create_topics(connection, _names(), PARTITIONS)
     body = await connection.ask_bytes(_ask(None))
     counts = [len(topic.partitions) for topic in _decoded(body).topics]
     connection.close()
     if counts.count(PARTITIONS) < TOPICS:
-        raise LoadFailed(f"{len(counts)} topics, {sum(counts)} partitions are told of")
+        raise LoadFailed(f"{len(counts)} topics, {sum(counts)} partitions are listed")
     return len(body)
 
 
@@ -143,8 +143,8 @@ def _turn(broker, topic: str, frames: list | None) -> dict:
         done = _latency(broker, topic, LATENCY_SECONDS)
         figures = {"p50_us": done["p50_us"], "p99_us": done["p99_us"]}
         if beside is not None:
-            told = beside.end()
-            figures.update(storm_per_s=told["requests_s"], storm_p99_ms=told["p99_us"] / 1000)
+            latency = beside.end()
+            figures.update(storm_per_s=latency["requests_s"], storm_p99_ms=latency["p99_us"] / 1000)
         return figures
     finally:
         if beside is not None:

@@ -98,8 +98,8 @@ async def found(connection: Connection, group: str = "g") -> None:
     while time.monotonic() < end_s:
         answer = await connection.ask(10, 3, messages.FindCoordinatorRequest(key=group))
         if answer.error_code == 0:
-            told = await connection.ask(9, 5, messages.OffsetFetchRequest(group_id=group))
-            if told.error_code not in RETRIABLE:
+            answer = await connection.ask(9, 5, messages.OffsetFetchRequest(group_id=group))
+            if answer.error_code not in RETRIABLE:
                 return
         await asyncio.sleep(0.002)
     raise LoadFailed("no coordinator")
@@ -117,7 +117,7 @@ async def create_topics(connection: Connection, names: list, partitions: int) ->
             raise LoadFailed(f"topics are refused with {codes}")
     ask = messages.MetadataRequest
     end_s = time.monotonic() + TOPICS_WAIT_S
-    # Kafka tells of a topic before its partitions have leaders.
+    # Kafka lists a topic before its partitions have leaders.
     while time.monotonic() < end_s:
         answer = await connection.ask(3, 4, ask(topics=[
             ask.MetadataRequestTopic(name=name) for name in names]))

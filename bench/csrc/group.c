@@ -3,7 +3,7 @@
  * usage: group PORT MEMBERS HEARTBEAT_MS SECONDS_MAX GROUP
  * Each member has a connection of its own and does what a consumer does: JoinGroup v5 (twice, as
  * KIP-394 asks), SyncGroup v3, the leader with an assignment for everybody, then heartbeats every
- * HEARTBEAT_MS until one of them tells of a rebalance. Prints one line of JSON.
+ * HEARTBEAT_MS until one of them announces a rebalance. Prints one line of JSON.
  */
 #include <stdbool.h>
 #include <sys/epoll.h>
@@ -197,10 +197,10 @@ static void receive(party *p, member *m)
 static bool go_on(party *p)
 {
     int64_t now_ns = wire_now_ns();
-    int settled = 0;
+    int stable = 0;
     for (int i = 0; i < p->count; i++) {
         member *m = &p->members[i];
-        settled += m->generation == p->generation_max && m->asked != JOIN;
+        stable += m->generation == p->generation_max && m->asked != JOIN;
         if (m->asked >= 0 || m->due_ns > now_ns) {
             continue;
         }
@@ -211,7 +211,7 @@ static bool go_on(party *p)
             ask_heartbeat(p, m);
         }
     }
-    return settled == p->count;
+    return stable == p->count;
 }
 
 int main(int argc, char **argv)

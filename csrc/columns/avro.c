@@ -25,6 +25,8 @@ static size_t avro_value_bytes(const struct avro_column *c) {
 
 int avro_column_begin(struct avro_column *c, size_t rows) {
     size_t bitmap_bytes = rows / 8 + 1;
+    assert(c->kind >= AVRO_NULL && c->kind <= AVRO_ENUM && c->size >= 0);
+    assert(rows <= INT32_MAX); /* of offsets of 32 bits */
     c->len = c->room = 0;
     c->null_count = 0;
     c->offsets = NULL;
@@ -55,12 +57,14 @@ void avro_column_end(struct avro_column *c) {
 static void avro_put_null(struct avro_column *c, size_t row) {
     c->validity[row >> 3] &= (uint8_t)~(1u << (row & 7));
     c->null_count++;
+    assert(c->null_count > 0 && c->len <= INT32_MAX);
     if (c->offsets != NULL) {
         c->offsets[row + 1] = (int32_t)c->len;
     }
 }
 
 static __attribute__((noinline)) int avro_grow(struct avro_column *c, size_t more) {
+    assert(c->offsets != NULL && c->len <= c->room);
     if (c->len + more > INT32_MAX) {
         return AVRO_E_SIZE;
     }
@@ -72,6 +76,7 @@ static __attribute__((noinline)) int avro_grow(struct avro_column *c, size_t mor
     }
     c->values = grown;
     c->room = room;
+    assert(c->room - c->len >= more);
     return 0;
 }
 
@@ -86,6 +91,7 @@ static inline int avro_put_bytes(struct avro_column *c, size_t row, const uint8_
         memcpy(c->values + c->len, p, len);
         c->len += len;
     }
+    assert(c->offsets[row] <= (int32_t)c->len); /* what a row leaves out, the next would take */
     c->offsets[row + 1] = (int32_t)c->len;
     return 0;
 }
@@ -101,6 +107,7 @@ static inline int avro_number(const struct avro_field *f, struct avro_column *c,
     if (c == NULL) {
         return 0;
     }
+    assert(c->kind == AVRO_LONG || (c->kind == AVRO_INT && f->kind == AVRO_INT));
     if (c->kind == AVRO_INT) {
         int32_t narrow = (int32_t)v;
         memcpy(c->values + 4 * row, &narrow, 4);
@@ -116,6 +123,7 @@ static inline int avro_fixed(struct avro_column *c, size_t row, const uint8_t **
         return AVRO_E_VALUE;
     }
     if (c != NULL) {
+        assert(size == avro_value_bytes(c));
         memcpy(c->values + size * row, *p, size);
     }
     *p += size;
@@ -154,6 +162,7 @@ static int avro_enum(const struct avro_field *f, struct avro_column *c, size_t r
     }
     size_t from = symbol == 0 ? 0 : (size_t)f->symbol_ends[symbol - 1];
     size_t to = (size_t)f->symbol_ends[symbol];
+    assert(from <= to);
     return c == NULL ? 0 : avro_put_bytes(c, row, f->symbols + from, to - from);
 }
 
@@ -204,6 +213,10 @@ int64_t avro_schema_id(const struct builder_column *rows, int64_t row) {
 int64_t avro_decode(const struct avro_field *fields, size_t field_count, int64_t id,
                     struct avro_column *columns, size_t column_count,
                     const struct builder_column *rows, int64_t row, int64_t stop, int *error) {
+    assert(row >= 0 && row <= stop);
+    for (size_t i = 0; i < field_count; i++) {
+        assert(fields[i].column < 0 || (size_t)fields[i].column < column_count);
+    }
     *error = 0;
     for (; row < stop; row++) {
         const uint8_t *p;
@@ -227,6 +240,7 @@ int64_t avro_decode(const struct avro_field *fields, size_t field_count, int64_t
         }
         const uint8_t *end = p + len;
         p += AVRO_HEAD_BYTES;
+        assert(p <= end);
         for (size_t i = 0; i < field_count && *error == 0; i++) {
             const struct avro_field *f = &fields[i];
             *error = avro_value(f, f->column < 0 ? NULL : &columns[f->column], (size_t)row, &p,

@@ -23,7 +23,7 @@ enum avro_kind {
 enum avro_error {
     AVRO_E_MEMORY = -1,
     AVRO_E_VALUE = -2,  /* cut short, or no value of its schema */
-    AVRO_E_SIZE = -3,   /* more bytes in one column than 32-bit offsets can tell */
+    AVRO_E_SIZE = -3,   /* more bytes in one column than 32-bit offsets can address */
     AVRO_E_COLUMN = -4, /* the input's offsets leave its data */
 };
 
@@ -45,7 +45,7 @@ struct avro_field {
 struct avro_column {
     int kind;
     int32_t size;      /* bytes of a fixed */
-    uint8_t *values;   /* by row, or the bytes that `offsets` tell apart */
+    uint8_t *values;   /* by row, or the bytes that `offsets` delimit */
     size_t len, room;  /* of the latter */
     int32_t *offsets;
     uint8_t *validity; /* a bit for each row, set where there is a value */

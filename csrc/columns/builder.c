@@ -71,33 +71,43 @@ static inline uint8_t *put_bytes(uint8_t *p, const uint8_t *data, int64_t len) {
     return p;
 }
 
-int builder_pool_begin(struct builder_pool *pool, size_t bytes_max) {
+void builder_pool_begin(struct builder_pool *pool, size_t bytes_max) {
     memset(pool, 0, sizeof *pool);
+    lock_init(&pool->lock);
     pool->bytes_max = bytes_max;
-    return pthread_mutex_init(&pool->lock, NULL) == 0 ? 0 : BUILDER_E_MEMORY;
 }
 
 void builder_pool_end(struct builder_pool *pool) {
+    lock_acquire(&pool->lock);
     while (pool->count > 0) {
-        free(pool->free[--pool->count].bytes);
+        struct builder_room *room = &pool->free[--pool->count];
+        assert(room->bytes != NULL && room->room >= BUILDER_POOLED_BYTES_MIN);
+        pool->bytes -= room->room;
+        free(room->bytes);
     }
-    pthread_mutex_destroy(&pool->lock);
+    assert(pool->bytes == 0);
+    lock_release(&pool->lock);
+    lock_destroy(&pool->lock);
 }
 
 uint8_t *builder_pool_take(struct builder_pool *pool, size_t *room) {
     struct builder_room found = {NULL, 0};
+    assert(*room > 0);
     if (pool != NULL && *room >= BUILDER_POOLED_BYTES_MIN) {
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
+        assert(pool->count >= 0 && pool->count <= BUILDER_POOL_MAX);
+        assert(pool->bytes <= pool->bytes_max);
         /* The last one given is the likeliest to be in the processor's cache. */
         for (int i = pool->count - 1; i >= 0; i--) {
             if (pool->free[i].room >= *room) {
                 found = pool->free[i];
                 pool->free[i] = pool->free[--pool->count];
+                assert(pool->bytes >= found.room);
                 pool->bytes -= found.room;
                 break;
             }
         }
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
     }
     if (found.bytes == NULL) {
         return malloc(*room);
@@ -108,13 +118,13 @@ uint8_t *builder_pool_take(struct builder_pool *pool, size_t *room) {
 
 void builder_pool_give(struct builder_pool *pool, uint8_t *bytes, size_t room) {
     if (pool != NULL && bytes != NULL && room >= BUILDER_POOLED_BYTES_MIN) {
-        pthread_mutex_lock(&pool->lock);
+        lock_acquire(&pool->lock);
         if (pool->count < BUILDER_POOL_MAX && pool->bytes + room <= pool->bytes_max) {
             pool->free[pool->count++] = (struct builder_room){bytes, room};
             pool->bytes += room;
             bytes = NULL;
         }
-        pthread_mutex_unlock(&pool->lock);
+        lock_release(&pool->lock);
     }
     free(bytes);
 }
@@ -133,6 +143,7 @@ static __attribute__((noinline)) bool builder_grow(struct builder *b, size_t len
     }
     b->bytes = grown;
     b->room = room;
+    assert(b->room >= len && b->len <= b->room);
     return true;
 }
 
@@ -140,6 +151,8 @@ static inline int64_t length_or_zero(int64_t len) { return len > 0 ? len : 0; }
 
 int builder_append(struct builder *b, const struct builder_record *r) {
     size_t at = b->count == 0 ? (size_t)BATCH_HEADER_BYTES : b->len;
+    assert(b->count >= 0 && (b->count == 0) == (b->len == 0) && b->len <= b->room);
+    assert(r->key_len >= -1 && r->value_len >= -1);
     int64_t delta = b->count == 0
                         ? 0
                         : (int64_t)((uint64_t)r->timestamp - (uint64_t)b->base_timestamp);
@@ -173,6 +186,7 @@ int builder_append(struct builder *b, const struct builder_record *r) {
         memcpy(p, r->headers, r->headers_len);
     }
     b->len = at + bytes;
+    assert(p + headers_len == b->bytes + b->len && b->len <= b->room);
     if (b->count == 0) {
         b->base_timestamp = b->max_timestamp = r->timestamp;
     } else if (r->timestamp > b->max_timestamp) {
@@ -183,18 +197,21 @@ int builder_append(struct builder *b, const struct builder_record *r) {
 }
 
 static void builder_put_header(const struct builder *b, uint8_t *p, size_t len, int codec) {
+    assert(len > BATCH_HEADER_BYTES && len <= INT32_MAX);
+    assert(codec >= CODEC_NONE && codec <= CODEC_ZSTD);
+    assert(b->max_timestamp >= b->base_timestamp);
     memset(p, 0, BATCH_HEADER_BYTES);
-    put_i32(p + 8, (int32_t)(len - BATCH_LOG_OVERHEAD));
-    put_i32(p + 12, -1);
-    p[16] = 2;
-    put_i16(p + 21, (int16_t)codec);
-    put_i32(p + 23, b->count - 1);
-    put_i64(p + 27, b->base_timestamp);
-    put_i64(p + 35, b->max_timestamp);
-    put_i64(p + 43, -1);
-    put_i16(p + 51, -1);
-    put_i32(p + 53, -1);
-    put_i32(p + 57, b->count);
+    put_i32(p + BATCH_LENGTH_AT, (int32_t)(len - BATCH_LOG_OVERHEAD));
+    put_i32(p + BATCH_LEADER_EPOCH_AT, -1);
+    p[BATCH_MAGIC_AT] = 2;
+    put_i16(p + BATCH_ATTRIBUTES_AT, (int16_t)codec);
+    put_i32(p + BATCH_LAST_OFFSET_DELTA_AT, b->count - 1);
+    put_i64(p + BATCH_BASE_TIMESTAMP_AT, b->base_timestamp);
+    put_i64(p + BATCH_MAX_TIMESTAMP_AT, b->max_timestamp);
+    put_i64(p + BATCH_PRODUCER_ID_AT, -1);
+    put_i16(p + BATCH_PRODUCER_EPOCH_AT, -1);
+    put_i32(p + BATCH_BASE_SEQUENCE_AT, -1);
+    put_i32(p + BATCH_RECORD_COUNT_AT, b->count);
 }
 
 /* The records in another codec, behind a header's room. */
@@ -207,6 +224,7 @@ static int builder_deflate(const struct builder *b, int codec, int level,
     if (rc < 0) {
         return rc == COMPRESS_E_MEMORY ? BUILDER_E_MEMORY : BUILDER_E_CODEC;
     }
+    assert(payload != NULL && payload_len > 0);
     out->len = BATCH_HEADER_BYTES + payload_len;
     out->room = out->len;
     out->bytes = out->len > INT32_MAX ? NULL : builder_pool_take(b->pool, &out->room);
@@ -218,6 +236,7 @@ static int builder_deflate(const struct builder *b, int codec, int level,
 }
 
 int builder_close(struct builder *b, int codec, int level, struct builder_batch *out) {
+    assert(b->count > 0 && b->len > BATCH_HEADER_BYTES && b->len <= b->room);
     if (codec == CODEC_NONE) {
         out->bytes = b->bytes;
         out->len = b->len;
@@ -231,6 +250,7 @@ int builder_close(struct builder *b, int codec, int level, struct builder_batch 
     b->hint = b->len + BUILDER_VARINTS_BYTES_MAX;
     out->count = b->count;
     out->max_timestamp = b->max_timestamp;
+    assert(out->bytes != NULL && out->len <= out->room);
     builder_put_header(b, out->bytes, out->len, codec);
     if (codec == CODEC_NONE) {
         b->bytes = NULL;
@@ -252,13 +272,18 @@ void builder_free(struct builder *b) {
 
 void builder_stamp(uint8_t *batch, int64_t producer_id, int16_t epoch, int32_t base_sequence,
                    bool transactional) {
-    int16_t attributes = (int16_t)(get_i16(batch + 21) & ~BATCH_TRANSACTIONAL);
-    put_i16(batch + 21, (int16_t)(attributes | (transactional ? BATCH_TRANSACTIONAL : 0)));
-    put_i64(batch + 43, producer_id);
-    put_i16(batch + 51, epoch);
-    put_i32(batch + 53, base_sequence);
+    assert(batch[BATCH_MAGIC_AT] == 2);
+    int16_t attributes = (int16_t)(get_i16(batch + BATCH_ATTRIBUTES_AT) & ~BATCH_TRANSACTIONAL);
+    attributes = (int16_t)(attributes | (transactional ? BATCH_TRANSACTIONAL : 0));
+    put_i16(batch + BATCH_ATTRIBUTES_AT, attributes);
+    put_i64(batch + BATCH_PRODUCER_ID_AT, producer_id);
+    put_i16(batch + BATCH_PRODUCER_EPOCH_AT, epoch);
+    put_i32(batch + BATCH_BASE_SEQUENCE_AT, base_sequence);
 }
 
 void builder_seal(uint8_t *batch, size_t len) {
-    put_u32(batch + 17, crc32c_extend(0, batch + 21, len - 21));
+    assert(len > BATCH_HEADER_BYTES && batch[BATCH_MAGIC_AT] == 2);
+    assert(get_i32(batch + BATCH_LENGTH_AT) == (int32_t)(len - BATCH_LOG_OVERHEAD));
+    put_u32(batch + BATCH_CRC_AT, crc32c_extend(0, batch + BATCH_ATTRIBUTES_AT,
+                                                len - BATCH_ATTRIBUTES_AT));
 }

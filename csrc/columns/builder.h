@@ -3,10 +3,12 @@
 #ifndef PYLOG_BUILDER_H
 #define PYLOG_BUILDER_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "format/assertion.h"
+#include "thread/lock.h"
 
 enum {
     BUILDER_FULL = 1,          /* the record would pass bytes_max: close first */
@@ -27,16 +29,17 @@ uint32_t builder_crc32(const uint8_t *key, size_t len);
 
 /* Memory of batches that are done with: a new piece costs a page fault for every 4 KiB. */
 struct builder_pool {
-    pthread_mutex_t lock;
-    size_t bytes, bytes_max;
-    int count;
+    struct lock lock;
+    size_t bytes_max;
+    size_t bytes GUARDED_BY(lock);
+    int count GUARDED_BY(lock);
     struct builder_room {
         uint8_t *bytes;
         size_t room;
-    } free[BUILDER_POOL_MAX];
+    } free[BUILDER_POOL_MAX] GUARDED_BY(lock);
 };
 
-int builder_pool_begin(struct builder_pool *pool, size_t bytes_max);
+void builder_pool_begin(struct builder_pool *pool, size_t bytes_max);
 void builder_pool_end(struct builder_pool *pool);
 
 /* At least *room bytes, how many in *room; NULL without memory. `pool` may be NULL in both. */
@@ -99,6 +102,7 @@ struct builder_column {
 /* The bytes of one row; *len -1: null. False when the offsets cannot be right. */
 static inline bool builder_column_at(const struct builder_column *c, int64_t row,
                                      const uint8_t **at, int64_t *len) {
+    assert(c->start >= 0 && row >= 0);
     size_t i = (size_t)(c->start + row);
     int64_t from, to;
     *len = -1;
@@ -107,6 +111,7 @@ static inline bool builder_column_at(const struct builder_column *c, int64_t row
         (c->validity != NULL && (c->validity[i >> 3] >> (i & 7) & 1) == 0)) {
         return true;
     }
+    assert(c->width == 4 || c->width == 8);
     if (c->width == 4) {
         from = ((const int32_t *)c->offsets)[i];
         to = ((const int32_t *)c->offsets)[i + 1];

@@ -18,6 +18,8 @@ enum {
 
 int builder_writer_begin(struct builder_writer *w, int32_t partition_count, const int32_t *sticky,
                          int32_t sticky_count) {
+    assert(partition_count > 0 && sticky_count > 0);
+    assert(w->open == NULL && w->closed_count == 0);
     w->open = calloc((size_t)partition_count, sizeof *w->open);
     w->sticky = calloc((size_t)sticky_count, sizeof *w->sticky);
     if (w->open == NULL || w->sticky == NULL) {
@@ -27,6 +29,9 @@ int builder_writer_begin(struct builder_writer *w, int32_t partition_count, cons
     w->partition_count = partition_count;
     w->sticky_count = sticky_count;
     memcpy(w->sticky, sticky, (size_t)sticky_count * sizeof *sticky);
+    for (int32_t i = 0; i < sticky_count; i++) {
+        assert(sticky[i] >= 0 && sticky[i] < partition_count);
+    }
     for (int32_t i = 0; i < partition_count; i++) {
         w->open[i].bytes_max = w->bytes_max;
         w->open[i].pool = w->pool;
@@ -49,6 +54,8 @@ void builder_writer_end(struct builder_writer *w) {
 }
 
 static int writer_close(struct builder_writer *w, int32_t partition) {
+    assert(partition >= 0 && partition < w->partition_count);
+    assert(w->closed_count <= w->closed_room);
     if (w->closed_count == w->closed_room) {
         size_t room = w->closed_room > 0 ? w->closed_room * 2 : 64;
         struct builder_batch *grown = realloc(w->closed, room * sizeof *grown);
@@ -64,10 +71,11 @@ static int writer_close(struct builder_writer *w, int32_t partition) {
         return rc;
     }
     batch->partition = partition;
+    assert(w->open[partition].count == 0);
     w->closed_count++;
     w->closed_bytes += batch->len;
     /* KIP-480: null keys stay until a batch is full, then move on. */
-    if (w->sticky_count > 0 && w->sticky[w->sticky_at] == partition) {
+    if (w->sticky[w->sticky_at] == partition) {
         w->sticky_at = (w->sticky_at + 1) % w->sticky_count;
     }
     return 0;
@@ -94,6 +102,7 @@ static bool headers_reserve(struct builder_writer *w, size_t room) {
     }
     w->headers = grown;
     w->headers_room = room;
+    assert(w->headers_room > 0);
     return true;
 }
 
@@ -109,6 +118,7 @@ static int headers_put(struct builder_writer *w, size_t *used, const uint8_t *da
         memcpy(w->headers + *used, data, (size_t)len);
         *used += (size_t)len;
     }
+    assert(*used <= w->headers_room);
     return 0;
 }
 
@@ -159,7 +169,8 @@ static inline int32_t writer_partition(const struct builder_writer *w,
         return BUILDER_E_PARTITION;
     }
     if (r->key_len < 0) {
-        return w->sticky_count > 0 ? w->sticky[w->sticky_at] : 0;
+        assert(w->sticky_at >= 0 && w->sticky_at < w->sticky_count);
+        return w->sticky[w->sticky_at];
     }
     size_t len = (size_t)r->key_len;
     uint32_t hash = w->partitioner == BUILDER_MURMUR2 ? builder_murmur2(r->key, len)
@@ -192,6 +203,7 @@ static int writer_row(struct builder_writer *w, const struct builder_rows *rows,
         if (UNLIKELY(partition < 0)) {
             return partition;
         }
+        assert(partition < w->partition_count);
         int rc = builder_append(&w->open[partition], &r);
         if (LIKELY(rc != BUILDER_FULL)) {
             return rc;
@@ -206,6 +218,7 @@ static int writer_row(struct builder_writer *w, const struct builder_rows *rows,
 
 int64_t builder_write(struct builder_writer *w, const struct builder_rows *rows, int64_t row,
                       int64_t stop, size_t closed_bytes_max, int *error) {
+    assert(row >= 0 && row <= stop);
     *error = 0;
     for (; row < stop && w->closed_bytes <= closed_bytes_max; row++) {
         *error = writer_row(w, rows, row);
@@ -213,5 +226,6 @@ int64_t builder_write(struct builder_writer *w, const struct builder_rows *rows,
             break;
         }
     }
+    assert(row <= stop && *error <= 0);
     return row;
 }

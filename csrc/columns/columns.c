@@ -35,6 +35,7 @@ static bool columns_resize(void *at, size_t bytes) {
 static bool bytes_grow_rows(struct columns_bytes *b, size_t old_room, size_t room) {
     size_t old_bits = b->validity == NULL ? 0 : (old_room + 7) / 8, bits = (room + 7) / 8;
     bool first = b->offsets == NULL;
+    assert(room > old_room && b->null_count <= old_room);
     if (!columns_resize(&b->offsets, (room + 1) * sizeof *b->offsets) ||
         !columns_resize(&b->validity, bits)) {
         return false;
@@ -50,6 +51,7 @@ static bool columns_grow_rows(struct columns *c) {
     size_t room = c->rows_room * 2 > COLUMNS_ROWS_MIN ? c->rows_room * 2 : COLUMNS_ROWS_MIN;
     room = c->rows_room == 0 && c->rows_hint > room ? c->rows_hint : room;
     bool first = c->header_offsets == NULL;
+    assert(c->rows == c->rows_room && room > c->rows_room);
     if (!columns_resize(&c->offsets, room * sizeof *c->offsets) ||
         !columns_resize(&c->timestamps, room * sizeof *c->timestamps) ||
         !bytes_grow_rows(&c->key, c->rows_room, room) ||
@@ -71,6 +73,7 @@ static bool columns_grow_rows(struct columns *c) {
 static bool columns_grow_headers(struct columns *c) {
     size_t room =
         c->headers_room * 2 > COLUMNS_ROWS_MIN ? c->headers_room * 2 : COLUMNS_ROWS_MIN;
+    assert(c->with_headers && c->headers <= c->headers_room);
     if (!bytes_grow_rows(&c->header_key, c->headers_room, room) ||
         !bytes_grow_rows(&c->header_value, c->headers_room, room)) {
         return false;
@@ -80,6 +83,7 @@ static bool columns_grow_headers(struct columns *c) {
 }
 
 static __attribute__((noinline)) bool bytes_grow_data(struct columns_bytes *b, size_t more) {
+    assert(b->len <= b->room && b->room - b->len < more);
     size_t room = b->room * 2 > b->len + more ? b->room * 2 : b->len + more;
     room = b->room == 0 && b->hint > room ? b->hint : room;
     room = room < COLUMNS_DATA_BYTES_MIN ? (size_t)COLUMNS_DATA_BYTES_MIN : room;
@@ -87,6 +91,7 @@ static __attribute__((noinline)) bool bytes_grow_data(struct columns_bytes *b, s
         return false;
     }
     b->room = room;
+    assert(b->room - b->len >= more);
     return true;
 }
 
@@ -97,6 +102,7 @@ static inline bool bytes_reserve(struct columns_bytes *b, size_t more) {
 /* Sets row `row`, for which there is room, as for its bytes. `len` -1: null. */
 static inline void bytes_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     if (len > 0) {
+        assert(b->room - b->len >= (size_t)len);
         memcpy(b->data + b->len, p, (size_t)len);
         b->len += (size_t)len;
     }
@@ -147,12 +153,14 @@ static bool utf8_is_valid(const uint8_t *p, const uint8_t *end) {
 /* A header's key: Arrow believes that a string is UTF-8, a producer need not have. */
 static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     const uint8_t *end = p + len;
+    assert(len >= 0);
     if (LIKELY(utf8_is_valid(p, end))) {
         bytes_put(b, row, p, len);
         return;
     }
     while (p < end) {
         size_t n = utf8_character(p, end);
+        assert(b->room - b->len >= (n == 0 ? (size_t)COLUMNS_REPLACEMENT_BYTES : n));
         memcpy(b->data + b->len, n == 0 ? (const uint8_t *)"\xef\xbf\xbd" : p, n == 0 ? 3 : n);
         b->len += n == 0 ? (size_t)COLUMNS_REPLACEMENT_BYTES : n;
         p += n == 0 ? 1 : n;
@@ -171,6 +179,7 @@ static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const u
     n = n < end - p ? n : end - p;
     *at = p;
     *len = (int32_t)n;
+    assert(p <= end && n <= end - p);
     return n < 0 ? p : p + n;
 }
 
@@ -178,6 +187,7 @@ static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const u
 static void headers_put(struct columns *c, const struct columns_view *v) {
     const uint8_t *p = v->headers, *end = v->headers + v->headers_len, *at;
     int32_t len;
+    assert(c->headers_room - c->headers >= (size_t)v->header_count);
     for (int32_t i = 0; i < v->header_count; i++) {
         p = header_bytes(p, end, &at, &len);
         header_key_put(&c->header_key, c->headers, at, len < 0 ? 0 : len);
@@ -221,6 +231,7 @@ static bool columns_put(struct columns *c, const struct columns_view *v) {
                  (headers && !headers_reserve(c, v)))) {
         return false;
     }
+    assert(row < c->rows_room);
     c->offsets[row] = v->offset;
     c->timestamps[row] = v->timestamp;
     bytes_put(&c->key, row, v->key, v->key_len);
@@ -240,6 +251,7 @@ static struct columns_run *columns_run_of(struct columns *c, int32_t source) {
     if (c->run_count > 0 && c->runs[c->run_count - 1].source == source) {
         return &c->runs[c->run_count - 1];
     }
+    assert(c->run_count <= c->runs_room);
     if (c->run_count == c->runs_room) {
         size_t room = c->runs_room > 0 ? c->runs_room * 2 : 16;
         if (!columns_resize(&c->runs, room * sizeof *c->runs)) {
@@ -255,6 +267,9 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
                        int64_t rows_max) {
     int64_t done = 0;
     int rc = 1;
+    assert(source >= 0 && rows_max >= 0);
+    assert(c->bytes_max > 0 && c->bytes_max <= INT32_MAX); /* of offsets of 32 bits */
+    size_t rows_before = c->rows;
     struct columns_run *run = columns_run_of(c, source);
     if (run == NULL) {
         return BATCH_E_MEMORY;
@@ -279,6 +294,7 @@ int64_t columns_append(struct columns *c, struct columns_source *s, int32_t sour
         columns_source_took(s, taken);
         done += taken;
     }
+    assert(done <= rows_max && c->rows == rows_before + (size_t)done);
     run->count += done;
     c->run_count -= run->count == 0;
     return done > 0 || rc > 0 ? done : rc;
@@ -290,6 +306,8 @@ static size_t columns_hint(size_t size) {
 }
 
 void columns_note_sizes(struct columns *c) {
+    assert(c->rows <= c->rows_room && c->key.null_count <= c->rows);
+    assert(c->value.null_count <= c->rows && c->header_value.null_count <= c->headers);
     c->rows_hint = columns_hint(c->rows);
     c->key.hint = columns_hint(c->key.len);
     c->value.hint = columns_hint(c->value.len);
@@ -328,6 +346,7 @@ bool columns_spread(const struct columns_run *runs, size_t run_count, const int3
             return false;
         }
         int32_t value = values[runs[i].source];
+        assert(runs[i].count > 0); /* columns_append takes an empty one back */
         for (int64_t j = 0; j < runs[i].count; j++) {
             *out++ = value;
         }
@@ -363,6 +382,7 @@ static inline void fixed_copy(uint8_t *out, const uint8_t *p, size_t width, bool
 
 bool columns_fixed(const int32_t *offsets, const uint8_t *data, const uint8_t *validity,
                    size_t start, size_t rows, size_t width, bool swap, uint8_t *out) {
+    assert(width == 1 || width == 2 || width == 4 || width == 8);
     for (size_t row = 0; row < rows; row++, out += width) {
         size_t bit = start + row;
         if (validity != NULL && (validity[bit >> 3] >> (bit & 7) & 1) == 0) {

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/assertion.h"
 #include "format/batch.h"
 #include "format/compress.h"
 
@@ -93,7 +94,7 @@ struct columns {
     int64_t *offsets, *timestamps;
     size_t rows, rows_room, rows_hint;
     struct columns_bytes key, value;
-    int32_t *header_offsets; /* rows + 1, kept also while there are no headers */
+    int32_t *header_offsets; /* rows + 1, also while there are no headers */
     size_t headers, headers_room;
     struct columns_bytes header_key, header_value;
     struct columns_run *runs;

@@ -40,6 +40,7 @@ static int source_by_producer(const void *a, const void *b) {
 
 int columns_source_begin(struct columns_source *s, const struct columns_aborted *aborted,
                          size_t aborted_count) {
+    assert(s->p <= s->end && s->aborted == NULL && s->open == NULL && s->carry == NULL);
     s->leader_epoch = -1;
     s->aborted_count = s->open_count = aborted_count;
     if (aborted_count == 0) {
@@ -72,7 +73,7 @@ void columns_source_end(struct columns_source *s) {
     s->view_at = s->view_count = 0;
 }
 
-/* The first of the entries that a producer has, on which alone its state is kept. */
+/* The first of the entries that a producer has, which alone has its state. */
 static struct columns_open *source_open_of(struct columns_source *s, int64_t producer_id) {
     size_t low = 0, high = s->open_count;
     while (low < high) {
@@ -113,7 +114,10 @@ static bool source_is_aborted(struct columns_source *s) {
     const struct batch_header *h = &s->header;
     while (s->aborted_next < s->aborted_count &&
            s->aborted[s->aborted_next].first_offset <= batch_last_offset(h)) {
-        source_open_of(s, s->aborted[s->aborted_next++].producer_id)->open = true;
+        struct columns_open *begun =
+            source_open_of(s, s->aborted[s->aborted_next++].producer_id);
+        assert(begun != NULL); /* both lists were made of the same entries */
+        begun->open = true;
     }
     if (h->producer_id < 0 || s->open_count == 0) {
         return false;
@@ -154,6 +158,9 @@ static int source_begin_batch(struct columns_source *s) {
     const struct batch_header *h = &s->header;
     const uint8_t *payload = s->p + BATCH_HEADER_BYTES;
     size_t payload_len = batch_bytes(h) - BATCH_HEADER_BYTES;
+    assert(!s->in_batch && s->view_at == s->view_count);
+    assert(batch_bytes(h) >= BATCH_HEADER_BYTES);
+    assert(batch_bytes(h) <= (size_t)(s->end - s->p));
     s->inflating = batch_codec(h) != CODEC_NONE && h->record_count > 0;
     s->piece = payload;
     s->piece_end = s->inflating || h->record_count == 0 ? payload : payload + payload_len;
@@ -174,6 +181,7 @@ static int source_begin_batch(struct columns_source *s) {
     s->in_batch = true;
     s->carry_len = 0;
     s->p += batch_bytes(h);
+    assert(s->records_left >= 0 && s->p <= s->end);
     return 0;
 }
 
@@ -181,6 +189,7 @@ static int source_begin_batch(struct columns_source *s) {
  * COLUMNS_NEEDS_INFLATER or a batch_error. */
 static int source_next_batch(struct columns_source *s) {
     for (;;) {
+        assert(s->p <= s->end);
         size_t len = (size_t)(s->end - s->p);
         int rc = len == 0 ? BATCH_E_SHORT : batch_parse(s->p, len, &s->header);
         if (rc == BATCH_E_SHORT || (rc == 0 && batch_bytes(&s->header) > len)) {
@@ -206,6 +215,7 @@ static int source_next_batch(struct columns_source *s) {
 
 /* The next piece of the batch's plain bytes: 1, 0 when there is none, or a batch_error. */
 static int source_next_piece(struct columns_source *s) {
+    assert(s->in_batch && s->piece == s->piece_end); /* its bytes are overwritten */
     if (!s->inflating) {
         return 0;
     }
@@ -223,6 +233,7 @@ static int source_next_piece(struct columns_source *s) {
 /* All records of the batch were seen: nothing may follow them. */
 static int source_end_batch(struct columns_source *s) {
     int64_t last_offset = batch_last_offset(&s->header);
+    assert(s->records_left == 0);
     if (s->piece < s->piece_end) {
         return BATCH_E_COUNT;
     }
@@ -308,6 +319,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
     v->headers_len = (int32_t)(end - p);
     v->header_count = (int32_t)headers;
     v->offset = s->header.base_offset + offset_delta;
+    assert(v->offset <= batch_last_offset(&s->header) && v->headers_len >= 0);
     v->timestamp = s->append_time
                        ? s->header.max_timestamp
                        : (int64_t)((uint64_t)s->header.base_timestamp + (uint64_t)timestamp_delta);
@@ -315,6 +327,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
 }
 
 static int carry_append(struct columns_source *s, size_t n) {
+    assert(n <= (size_t)(s->piece_end - s->piece) && s->carry_len <= s->carry_room);
     if (s->carry_room - s->carry_len < n) {
         size_t room = s->carry_room * 2 > s->carry_len + n ? s->carry_room * 2 : s->carry_len + n;
         room = room < SOURCE_CARRY_BYTES_MIN ? (size_t)SOURCE_CARRY_BYTES_MIN : room;
@@ -328,6 +341,7 @@ static int carry_append(struct columns_source *s, size_t n) {
     memcpy(s->carry + s->carry_len, s->piece, n);
     s->carry_len += n;
     s->piece += n;
+    assert(s->carry_len <= s->carry_room);
     return 0;
 }
 
@@ -397,6 +411,7 @@ static int source_run(struct columns_source *s, int n, bool *straddles) {
         s->records_left--;
         p = at + body;
     }
+    assert(p >= s->piece && p <= end && s->records_left >= 0);
     s->piece = p;
     return n;
 }
@@ -432,7 +447,7 @@ static int source_views(struct columns_source *s) {
 
 /* Steps over what has no records to take: the end of a batch, batches without data. 0, or
  * COLUMNS_NEEDS_INFLATER; errors stay in s->error. */
-static int source_settle(struct columns_source *s) {
+static int source_skip_empty(struct columns_source *s) {
     while (s->error == 0 && !s->exhausted) {
         int rc;
         if (s->in_batch) {
@@ -454,7 +469,7 @@ static int source_settle(struct columns_source *s) {
 
 int columns_source_look(struct columns_source *s) {
     while (s->view_at == s->view_count) {
-        int rc = source_settle(s);
+        int rc = source_skip_empty(s);
         if (rc < 0) {
             return rc;
         }
@@ -463,18 +478,22 @@ int columns_source_look(struct columns_source *s) {
         }
         s->view_at = 0;
         s->view_count = source_views(s);
+        assert(s->view_count >= 0 && s->view_count <= COLUMNS_VIEWS_MAX);
     }
     return s->view_count - s->view_at;
 }
 
 void columns_source_took(struct columns_source *s, int32_t n) {
-    if (n <= 0) {
+    assert(n >= 0 && n <= s->view_count - s->view_at);
+    if (n == 0) {
         return;
     }
     s->view_at += n;
+    /* A position only rises, or a consumer would go in circles. */
+    assert(s->views[s->view_at - 1].offset >= s->next_offset);
     s->next_offset = s->views[s->view_at - 1].offset + 1;
     if (s->view_at == s->view_count) {
         /* So that a consumer's position is past markers and gaps at once. */
-        (void)source_settle(s);
+        (void)source_skip_empty(s);
     }
 }

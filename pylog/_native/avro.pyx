@@ -193,7 +193,7 @@ cdef class Decoder:
                 if not holds(&self.columns[place], &program.fields[i]):
                     raise ValueError("the program writes what a column cannot hold")
         for i in range(self.count):
-            # Offsets rise only where each row is told.
+            # Offsets rise only where each row is written.
             if self.columns[i].kind in (csrc.AVRO_BYTES, csrc.AVRO_ENUM) and not written[i]:
                 raise ValueError("the program leaves a column of bytes out")
         return 0

@@ -71,8 +71,7 @@ cdef class Pool:
     """Memory of batches that are gone, for those to come."""
 
     def __cinit__(self, int64_t bytes_max):
-        if csrc.builder_pool_begin(&self.state, <size_t>max(bytes_max, 0)) < 0:
-            raise MemoryError
+        csrc.builder_pool_begin(&self.state, <size_t>max(bytes_max, 0))
         self.begun = True
 
     def __dealloc__(self):

@@ -142,7 +142,7 @@ cdef extern from "columns/builder.h" nogil:
     uint32_t builder_crc32(const uint8_t *key, size_t len)
     struct builder_pool:
         size_t bytes, bytes_max
-    int builder_pool_begin(builder_pool *pool, size_t bytes_max)
+    void builder_pool_begin(builder_pool *pool, size_t bytes_max)
     void builder_pool_end(builder_pool *pool)
     void builder_pool_give(builder_pool *pool, uint8_t *bytes, size_t room)
     struct builder:

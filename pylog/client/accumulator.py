@@ -2,7 +2,7 @@
 
 Owns: the queues, the memory account, the lock that guards both.
 Called by: client.producer from the application's threads; client.sender on the event loop.
-Invariants: (1) bytes_used is what unsettled batches hold, at most bytes_max unless one batch alone
+Invariants: (1) bytes_used is what incomplete batches hold, at most bytes_max unless one batch alone
   is larger; (2) a queue's ready batches are in the order of their numbers, retries at their place;
   (3) the sender sleeps only while no batch was opened or closed since it last looked.
 Source: Kafka's Java client (RecordAccumulator, BufferPool); KIP-480, KIP-794.
@@ -58,7 +58,7 @@ class Accumulator:
         self.lock = Mutex()
         self.pool = Pool(min(bytes_max, POOLED_BYTES_MAX))
         self.bytes_used = 0
-        self.unsettled: dict[float, Pending] = {}
+        self.incomplete: dict[float, Pending] = {}
         self.active: dict[tuple[str, int], Queue] = {}
         self.flushing = 0
         self.changed = False
@@ -159,7 +159,7 @@ class Accumulator:
         made = Pending(queue.topic, queue.partition, queue, self._number, reserved,
                        time.monotonic())
         self.bytes_used += reserved
-        self.unsettled[self._number] = made
+        self.incomplete[self._number] = made
         self.active[queue.topic, queue.partition] = queue
         self.changed = True
         return made
@@ -215,20 +215,20 @@ class Accumulator:
             if queue.open is None and not queue.ready and not queue.in_flight:
                 self.active.pop((queue.topic, queue.partition), None)
 
-    def settle(self, pending: Pending, base_offset: int = -1, append_time: int = -1,
+    def complete(self, pending: Pending, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
-        """The end of a batch: its memory is free, all who wait are told."""
+        """The end of a batch: its memory is free, all who wait are notified."""
         with self.lock:
             self.bytes_used -= pending.bytes
-            del self.unsettled[pending.number]
+            del self.incomplete[pending.number]
             waiting, self._waiting = self._waiting, collections.deque()
         for function in waiting:
             function()
-        pending.settle(base_offset, append_time, error)
+        pending.complete(base_offset, append_time, error)
 
     def split(self, pending: Pending) -> None:
         """Two batches take the place of one that a broker finds too large: same records, same
-        sequences. It is settled when both are."""
+        sequences. It is complete when both are."""
         queue, rows, half = pending.queue, native.records(pending.batch), pending.count // 2
         parts = []
         for place, (first, stop) in enumerate(((0, half), (half, pending.count))):
@@ -248,15 +248,15 @@ class Accumulator:
             parts.append((first, part))
         pending.parts, pending.batch = parts, None
 
-        def settled() -> None:
+        def complete_whole() -> None:
             if all(part.done for _, part in parts) and not pending.done:
                 failures = [part.error for _, part in parts if part.error is not None]
-                self.settle(pending, error=failures[0] if failures else None)
+                self.complete(pending, error=failures[0] if failures else None)
 
         for _, part in parts:
-            part.when_done(settled)
+            part.when_done(complete_whole)
             with self.lock:
-                self.unsettled[part.number] = part
+                self.incomplete[part.number] = part
             queue.put_back(part)
 
     def fail_unsent(self, failure: BaseException) -> None:
@@ -266,12 +266,12 @@ class Accumulator:
                 self._close(queue)
                 failed, queue.ready = list(queue.ready), collections.deque()
             for pending in failed:
-                self.settle(pending, error=failure)
+                self.complete(pending, error=failure)
 
     def pendings(self) -> list[Pending]:
-        """The batches that are not settled."""
+        """The batches that are not complete."""
         with self.lock:
-            return list(self.unsettled.values())
+            return list(self.incomplete.values())
 
     # Waiting for memory.
 

@@ -134,7 +134,7 @@ class Admin(Groups):
         """The topics' ids by name. Raises TopicAlreadyExistsError and the like."""
         request = messages.CreateTopicsRequest
         wanted = {topic.name: topic for topic in [
-            NewTopic(one) if isinstance(one, str) else one for one in topics]}
+            NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]}
 
         async def ask(left: dict[str, NewTopic]) -> dict[str, Any]:
             answer = await self._controlled(request(
@@ -267,8 +267,8 @@ class Admin(Groups):
             answers = await self._by_owner(left, lambda share: request(
                 include_documentation=True, resources=[
                     request.DescribeConfigsResource(
-                        resource_type=int(one.type), resource_name=one.name,
-                        configuration_keys=None) for one in share]))
+                        resource_type=int(resource.type), resource_name=resource.name,
+                        configuration_keys=None) for resource in share]))
             return {_resource(row): _outcome(row, row.resource_name, {
                 entry.name: ConfigEntry(
                     entry.name, entry.value, entry.config_source,
@@ -289,11 +289,11 @@ class Admin(Groups):
             answers = await self._by_owner(left, lambda share: request(
                 validate_only=validate_only, resources=[
                     request.AlterConfigsResource(
-                        resource_type=int(one.type), resource_name=one.name, configs=[
+                        resource_type=int(resource.type), resource_name=resource.name, configs=[
                             request.AlterableConfig(
                                 name=op.name, config_operation=int(op.op),
                                 value=None if op.value is None else str(op.value))
-                            for op in left[one]]) for one in share]))
+                            for op in left[resource]]) for resource in share]))
             return {_resource(row): _outcome(row, row.resource_name)
                     for answer in answers for row in answer.responses}
 
@@ -304,7 +304,7 @@ class Admin(Groups):
     async def list_config_resources(self, types: Iterable[ResourceType] = (),
                                     timeout: float | None = None) -> list[ConfigResource]:
         answer = await self.cluster.retry(lambda: self.cluster.send_any(
-            messages.ListConfigResourcesRequest(resource_types=[int(one) for one in types])),
+            messages.ListConfigResourcesRequest(resource_types=[int(kind) for kind in types])),
             timeout)
         raise_for(answer.error_code)
         return [_resource(row) for row in answer.config_resources]
@@ -313,9 +313,9 @@ class Admin(Groups):
                         build: Callable[[list[ConfigResource]], Any]) -> list[Any]:
         """A broker's own settings are asked of that broker, the rest of any."""
         shares: dict[int | None, list[ConfigResource]] = {}
-        for one in resources:
-            owner = int(one.name) if one.type in _BROKER_TYPES and one.name else None
-            shares.setdefault(owner, []).append(one)
+        for resource in resources:
+            owner = int(resource.name) if resource.type in _BROKER_TYPES and resource.name else None
+            shares.setdefault(owner, []).append(resource)
         if any(owner is not None for owner in shares):
             await self._nodes(None)
         return list(await asyncio.gather(*[

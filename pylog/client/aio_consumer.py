@@ -46,9 +46,11 @@ class Consumer:
     async def start(self) -> Consumer:
         """Once, on the loop that all calls will be made on."""
         if self._started is None:
-            core = Consuming(self.settings, self._tell, self._event.set)
+            core = Consuming(self.settings, self._call, self._event.set)
             self._started = await core.start()
-            self._interceptors = [one for one in core.interceptors if hasattr(one, "on_consume")]
+            self._interceptors = [
+                interceptor for interceptor in core.interceptors
+                if hasattr(interceptor, "on_consume")]
         return self
 
     async def __aenter__(self) -> Consumer:
@@ -57,7 +59,7 @@ class Consumer:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _tell(self, function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
+    async def _call(self, function: Callable[..., Any], partitions: list[TopicPartition]) -> None:
         """Keeps (2)."""
         result = function(partitions)
         if inspect.isawaitable(result):
@@ -68,8 +70,8 @@ class Consumer:
     async def poll(self, timeout: float = 0.0, max_records: int | None = None) -> list[Record]:
         """Up to max_records (default max.poll.records) records; empty after `timeout` seconds."""
         most = self._records_max if max_records is None else max_records
-        taker = self._core.taker
-        found: list[Record] = await self._poll(timeout, lambda: taker.records(most)) or []
+        collector = self._core.collector
+        found: list[Record] = await self._poll(timeout, lambda: collector.records(most)) or []
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
         return found
@@ -101,9 +103,9 @@ class Consumer:
 
     async def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
                        ) -> Columns | None:
-        taker = self._core.taker
+        collector = self._core.collector
         found: Columns | None = await self._poll(
-            timeout, lambda: taker.columns(max_records, headers, max_bytes))
+            timeout, lambda: collector.columns(max_records, headers, max_bytes))
         return found
 
     async def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:
@@ -157,8 +159,8 @@ class Consumer:
                         on_revoke: Callable[..., Any] | None = None,
                         on_lost: Callable[..., Any] | None = None) -> None:
         """Topics by name, or all that match a pattern (re, or one name that begins with "^")."""
-        told = listener_of(listener, on_assign, on_revoke, on_lost)
-        await self._core.subscribe(topics, pattern, told)
+        callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
+        await self._core.subscribe(topics, pattern, callbacks)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions, without a group's help."""

@@ -43,7 +43,7 @@ class Producer:
                    on_delivery: Callable[..., Any] | None = None) -> Delivery:
         """Hands one record over; await the Delivery for its outcome. As Producer.send."""
         core = self._core
-        given = core.ready(topic, value, key, partition, timestamp, headers, on_delivery)
+        given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
         while not isinstance(found, Delivery):
             end_s = end_s or time.monotonic() + core.block_s

@@ -126,7 +126,7 @@ def record_batch(
 
 
 def _times(columns: Columns, kind: Any) -> Any:
-    """-1 says that the producer gave no time: as it is, since only a look at each could tell."""
+    """-1 says that the producer gave no time. It stays: to find it takes a look at each."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(kind, columns.count, [None, buffer(columns.timestamps)], 0)

@@ -25,7 +25,7 @@ from pylog.client.errors import (
     AuthenticationError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     UnsupportedByBrokerError, error,
 )
-from pylog.client.outlet import Outlet
+from pylog.client.send_buffer import SendBuffer
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self._low_water = 1
         self._socket: Any = None
         self._writable: asyncio.Event | None = None
-        self._outlet: Outlet | None = None
+        self._send_buffer: SendBuffer | None = None
 
     @classmethod
     async def open(cls, host: str, port: int, settings: Settings, pool: BufferPool) -> Connection:
@@ -269,10 +269,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         self.used_s = time.monotonic()
-        if self._outlet is None:
+        if self._send_buffer is None:
             self.transport.writelines(pieces)
         else:
-            self._outlet.write(pieces)
+            self._send_buffer.write(pieces)
 
     async def drain(self) -> None:
         """Waits until the send buffer has room again."""
@@ -298,8 +298,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.failure is not None:
             return
         self.failure = failure
-        if self._outlet is not None:
-            self._outlet.close()
+        if self._send_buffer is not None:
+            self._send_buffer.close()
         if self.transport is not None:
             self.transport.abort()
         if self._writable is not None:
@@ -328,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         # Under TLS the socket's bytes are not the frame's.
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket")
-            self._outlet = Outlet(
+            self._send_buffer = SendBuffer(
                 self.loop, self._socket.fileno(), pause=self.pause_writing,
                 resume=self.resume_writing, failed=self.connection_lost)
 

@@ -44,7 +44,8 @@ class Consumer:
         self._event = threading.Event()
         self._records_max = self.settings["max.poll.records"]
         self._core: Consuming = self._desk.run(self._make())
-        self._interceptors = [one for one in self._core.interceptors if hasattr(one, "on_consume")]
+        self._interceptors = [interceptor for interceptor in self._core.interceptors
+                              if hasattr(interceptor, "on_consume")]
 
     async def _make(self) -> Consuming:
         return await Consuming(self.settings, self._desk.call, self._event.set).start()
@@ -63,8 +64,8 @@ class Consumer:
         Also joins the group, runs callbacks and commits where that is automatic. Raises KafkaError.
         """
         most = self._records_max if max_records is None else max_records
-        taker = self._core.taker
-        found: list[Record] = self._poll(timeout, lambda: taker.records(most)) or []
+        collector = self._core.collector
+        found: list[Record] = self._poll(timeout, lambda: collector.records(most)) or []
         for interceptor in self._interceptors:
             found = interceptor.on_consume(found)
         return found
@@ -104,9 +105,9 @@ class Consumer:
 
     def _columns(self, timeout: float, max_records: int, headers: bool, max_bytes: int
                  ) -> Columns | None:
-        taker = self._core.taker
+        collector = self._core.collector
         found: Columns | None = self._poll(
-            timeout, lambda: taker.columns(max_records, headers, max_bytes))
+            timeout, lambda: collector.columns(max_records, headers, max_bytes))
         return found
 
     def _poll(self, timeout: float, take: Callable[[], Any]) -> Any:
@@ -160,8 +161,8 @@ class Consumer:
         The listener's on_partitions_assigned, on_partitions_revoked and on_partitions_lost, or the
         three functions, get a list of TopicPartition inside `poll`.
         """
-        told = listener_of(listener, on_assign, on_revoke, on_lost)
-        self._desk.run(self._core.subscribe(topics, pattern, told))
+        callbacks = listener_of(listener, on_assign, on_revoke, on_lost)
+        self._desk.run(self._core.subscribe(topics, pattern, callbacks))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions, without a group's help."""

@@ -28,11 +28,11 @@ from pylog.client.membership import ClassicMembership
 from pylog.client.offsets import (
     EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition,
 )
-from pylog.client.ready import Ready, ReadyQueue
+from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.reconciliation import ConsumerMembership
 from pylog.client.settings import Settings
 from pylog.client.subscription import PartitionState, Subscription
-from pylog.client.taking import Taker
+from pylog.client.fetch_collector import FetchCollector
 from pylog.protocol.errors import ErrorCode
 
 COMMIT_BEFORE_REVOKE_S = 5.0
@@ -42,24 +42,24 @@ COMMIT_BEFORE_REVOKE_S = 5.0
 HEAP_KEPT_BYTES = 16 << 20
 _GONE = {int(ErrorCode.UNKNOWN_MEMBER_ID), int(ErrorCode.ILLEGAL_GENERATION),
          int(ErrorCode.FENCED_INSTANCE_ID), int(ErrorCode.FENCED_MEMBER_EPOCH)}
-Tell = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
+RunCallback = Callable[[Callable[..., Any], list[TopicPartition]], Awaitable[Any]]
 
 
 class Consuming:
-    """One consumer. tell: runs an application's callback; notify: wakes a poll that waits."""
+    """One consumer. run_callback: runs a callback of the application's; notify: wakes a poll."""
 
-    def __init__(self, settings: Settings, tell: Tell, notify: Callable[[], None]):
+    def __init__(self, settings: Settings, run_callback: RunCallback, notify: Callable[[], None]):
         self.settings = settings
-        self._tell = tell
+        self._run_callback = run_callback
         self._notify = notify
         self.loop = asyncio.get_running_loop()
         self.cluster = Cluster(settings)
         self.subscription = Subscription(settings["exclude.internal.topics"])
-        self.queue = ReadyQueue(settings["queued.max.messages.kbytes"] * 1024,
+        self.queue = FetchBuffer(settings["queued.max.messages.kbytes"] * 1024,
                                 settings["isolation.level"] == "read_committed",
                                 settings["check.crcs"])
         self.fetcher = Fetcher(self.cluster, self.subscription, self.queue, self.notify)
-        self.taker = Taker(self.queue, self._failed, settings["key.deserializer"],
+        self.collector = FetchCollector(self.queue, self._failed, settings["key.deserializer"],
                            settings["value.deserializer"])
         self.interceptors = list(settings["interceptor.classes"] or ())
         self.membership: Any = None
@@ -210,7 +210,7 @@ class Consuming:
                             self.membership.generation)
         return Identity(self.settings["group.id"])
 
-    def _failed(self, item: Ready) -> None:
+    def _failed(self, item: CompletedFetch) -> None:
         """A partition's fetch ended with an error, and all before it was read."""
         state, failure = item.state, item.error
         state.error = None
@@ -226,7 +226,7 @@ class Consuming:
 
     # Callbacks
 
-    async def tell(self, what: str, partitions: list[TopicPartition]) -> None:
+    async def call_listener(self, what: str, partitions: list[TopicPartition]) -> None:
         """Calls the listener's on_partitions_assigned, _revoked or _lost. Keeps (3)."""
         listener = self.subscription.listener
         found = getattr(listener, f"on_partitions_{what}", None)
@@ -236,7 +236,7 @@ class Consuming:
             return
         self._telling = True
         try:
-            await self._tell(found, partitions)
+            await self._run_callback(found, partitions)
         finally:
             self._telling = False
 
@@ -511,7 +511,7 @@ class Consuming:
             raise ClosedError("the consumer is closed")
 
     async def close(self, timeout_s: float) -> None:
-        """Commits automatically where that is set, tells the listener, leaves the group."""
+        """Commits automatically where that is set, calls the listener, leaves the group."""
         if self.closed:
             return
         try:

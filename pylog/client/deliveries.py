@@ -2,7 +2,7 @@
 
 Owns: the outcome of each batch until the last Delivery of it is gone.
 Called by: client.accumulator, client.sender, client.producer; applications hold Deliveries.
-Invariants: (1) a Pending is settled exactly once; (2) whoever waits is told after the outcome
+Invariants: (1) a Pending is completed exactly once; (2) whoever waits is notified after the outcome
   stands; (3) a Delivery costs no lock and no event until somebody waits for it.
 Source: Kafka's Java client (RecordMetadata, ProducerBatch).
 """
@@ -34,7 +34,7 @@ class RecordMetadata(NamedTuple):
 
 
 class Pending:
-    """One batch on its way: open, closed, under way, settled."""
+    """One batch on its way: open, closed, under way, complete."""
 
     __slots__ = ("append_time", "attempts", "base_offset", "base_sequence", "batch", "bytes",
                  "callbacks", "count", "created_s", "done", "error", "number", "partition",
@@ -81,11 +81,11 @@ class Pending:
             return [self]
         return [leaf for _, part in self.parts for leaf in part.leaves()]
 
-    def settle(self, base_offset: int = -1, append_time: int = -1,
+    def complete(self, base_offset: int = -1, append_time: int = -1,
                error: BaseException | None = None) -> None:
-        """The outcome; tells all who wait, on this thread."""
+        """Sets the outcome and notifies all who wait, on this thread."""
         with self.queue.lock:
-            assert not self.done, "a batch is settled twice"  # Keeps (1).
+            assert not self.done, "a batch is completed twice"  # Keeps (1).
             self.base_offset, self.append_time, self.error = base_offset, append_time, error
             self.done = True
             callbacks, self.callbacks = self.callbacks, None
@@ -99,7 +99,7 @@ class Pending:
             _call(waiter)
 
     def when_done(self, function: Callable[[], Any]) -> None:
-        """Calls function once the outcome stands: now, or on the thread that settles."""
+        """Calls function once the outcome stands: now, or on the thread that completes it."""
         with self.queue.lock:
             if not self.done:
                 if self.waiters is None:
@@ -121,11 +121,11 @@ class Pending:
         loop = asyncio.get_running_loop()
         made: asyncio.Future[None] = loop.create_future()
 
-        def tell() -> None:
+        def resolve() -> None:
             if not made.done():
                 made.set_result(None)
 
-        self.when_done(lambda: loop.call_soon_threadsafe(tell))
+        self.when_done(lambda: loop.call_soon_threadsafe(resolve))
         return made
 
     # For Delivery.
@@ -170,8 +170,8 @@ class TableDelivery:
         return all(pending.done for pending in self._pendings)
 
     def when_done(self, function: Callable[[], Any]) -> None:
-        """Calls function once every batch has its outcome: now, or on the thread that settles the
-        last one."""
+        """Calls function once every batch has its outcome: now, or on the thread that
+        completes the last one."""
         left = itertools.count(len(self._pendings) - 1, -1)
         if not self._pendings:
             function()

@@ -118,7 +118,7 @@ class ReplicaInfo(NamedTuple):
 
 
 class LogDirDescription(NamedTuple):
-    """total_bytes, usable_bytes: of the volume, -1 where the broker does not tell."""
+    """total_bytes, usable_bytes: of the volume, -1 where the broker does not report them."""
 
     path: str
     error_code: int

@@ -161,7 +161,8 @@ def _read_old(frame: Frame) -> FetchAnswer:
         FetchedPartition(
             topic.topic, row.partition_index, row.error_code, row.high_watermark,
             row.last_stable_offset, row.log_start_offset,
-            [(one.producer_id, one.first_offset) for one in row.aborted_transactions or ()],
+            [(aborted.producer_id, aborted.first_offset)
+             for aborted in row.aborted_transactions or ()],
             row.preferred_read_replica, memoryview(row.records or b""), None)
         for topic in answer.responses for row in topic.partitions
     ]

@@ -21,7 +21,7 @@ from pylog.client.cluster import FETCH, Cluster
 from pylog.client.connection import Frame
 from pylog.client.errors import KafkaError, error
 from pylog.client.fetch_answer import TOPIC_IDS, FetchedPartition
-from pylog.client.ready import Ready, ReadyQueue
+from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 from pylog.client.subscription import PartitionState, Subscription
 from pylog.protocol import messages
 from pylog.protocol.codec import ZERO_UUID
@@ -64,7 +64,7 @@ class _Session:
 class Fetcher:
     """Fetches for the states of a subscription; `poke` after anything has changed."""
 
-    def __init__(self, cluster: Cluster, subscription: Subscription, queue: ReadyQueue,
+    def __init__(self, cluster: Cluster, subscription: Subscription, queue: FetchBuffer,
                  arrived: Callable[[], None]):
         self.cluster = cluster
         self.subscription = subscription
@@ -157,10 +157,11 @@ class _Node:
             pass
 
     def _fail(self, wanted: list[PartitionState], failure: Exception) -> None:
-        """The application is told by its next poll."""
+        """The application's next poll raises it."""
         for state in wanted:
             state.error = failure
-        self.fetcher.queue.put([Ready(state, b"", [], None, failure) for state in wanted[:1]])
+        self.fetcher.queue.put([CompletedFetch(state, b"", [], None, failure)
+                                for state in wanted[:1]])
         self.fetcher.arrived()
 
     def _wanted(self) -> tuple[list[PartitionState], float | None]:
@@ -266,7 +267,7 @@ class _Node:
 
     def _take_in(self, partitions: list[FetchedPartition],
                  asked: dict[Key, tuple[PartitionState, int, bytes]], frame: Frame) -> None:
-        items: list[Ready] = []
+        items: list[CompletedFetch] = []
         for row in partitions:
             state, epoch, _ = asked.get((row.topic, row.partition), (None, 0, b""))
             if state is None or state.epoch != epoch:  # Keeps (3).
@@ -287,7 +288,7 @@ class _Node:
                 continue
             end = fetch_answer.end_of(row.records) if len(row.records) else None
             if end is not None:
-                items.append(Ready(state, row.records, row.aborted, frame))
+                items.append(CompletedFetch(state, row.records, row.aborted, frame))
                 state.fetch_position = max(end, state.fetch_position)
         frame.users = sum([item.frame is not None for item in items])
         if not frame.users:
@@ -296,7 +297,7 @@ class _Node:
             self.fetcher.queue.put(items)
             self.fetcher.arrived()
 
-    def _refused(self, state: PartitionState, row: FetchedPartition) -> Ready | None:
+    def _refused(self, state: PartitionState, row: FetchedPartition) -> CompletedFetch | None:
         """What a partition's error code leads to; an item where the application is concerned."""
         code = row.error_code
         state.not_before_s = time.monotonic() + self.fetcher.settings.seconds("retry.backoff.ms")
@@ -313,4 +314,4 @@ class _Node:
             return None
         # In its place in the queue: what was fetched before the error is read before it.
         state.error = failure
-        return Ready(state, b"", [], None, failure)
+        return CompletedFetch(state, b"", [], None, failure)

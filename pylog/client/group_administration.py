@@ -88,17 +88,17 @@ class Groups:
         if row.group_state == "Dead":
             raise error(ErrorCode.GROUP_ID_NOT_FOUND, context=group)
         members = [MemberDescription(
-            one.member_id, one.group_instance_id, one.client_id, one.client_host,
-            _assigned(one.member_assignment)) for one in row.members]
+            member.member_id, member.group_instance_id, member.client_id, member.client_host,
+            _assigned(member.member_assignment)) for member in row.members]
         return GroupDescription(group, row.group_state, "classic", row.protocol_data,
                                 await self.cluster.coordinator(GROUP, group), members)
 
     async def _of_broker(self, row: Any) -> GroupDescription:
         members = [MemberDescription(
-            one.member_id, one.instance_id, one.client_id, one.client_host,
+            member.member_id, member.instance_id, member.client_id, member.client_host,
             [TopicPartition(topic.topic_name, number)
-             for topic in one.assignment.topic_partitions for number in topic.partitions])
-            for one in row.members]
+             for topic in member.assignment.topic_partitions for number in topic.partitions])
+            for member in row.members]
         return GroupDescription(row.group_id, row.group_state, "consumer", row.assignor_name,
                                 await self.cluster.coordinator(GROUP, row.group_id), members)
 
@@ -120,8 +120,8 @@ class Groups:
                              member_ids: Iterable[str] = (), timeout: float | None = None) -> None:
         """Takes static members (by instance id) or any (by member id) out of a classic group."""
         request = messages.LeaveGroupRequest
-        members = [request.MemberIdentity(group_instance_id=one) for one in instance_ids]
-        members += [request.MemberIdentity(member_id=one) for one in member_ids]
+        members = [request.MemberIdentity(group_instance_id=id_) for id_ in instance_ids]
+        members += [request.MemberIdentity(member_id=id_) for id_ in member_ids]
 
         async def attempt() -> None:
             answer = await ask_coordinator(self.cluster, group, lambda connection: (

@@ -1,4 +1,4 @@
-"""What an application may pass to be told of its partitions coming and going.
+"""What an application may pass to be informed of its partitions coming and going.
 
 Owns: nothing.
 Called by: client.consumer, client.aio.

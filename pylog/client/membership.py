@@ -4,8 +4,8 @@ Owns: member id and generation; the heartbeat task.
 Called by: client.consuming, on the event loop; reconciliation.py has the newer protocol.
 Invariants: (1) partitions are taken away and given only inside `attend`, which the application's
   poll drives: callbacks never come out of the blue; (2) an eager member owns nothing while it
-  joins, a cooperative one keeps what it is not told to give up; (3) a member that the group has
-  dropped tells the application `lost`, not `revoked`: others may read those partitions already.
+  joins, a cooperative one keeps what it need not give up; (3) a member that the group has dropped
+  reports `lost` to the application, not `revoked`: others may read those partitions already.
 Source: Kafka's consumer group protocol; KIP-62 (heartbeats), KIP-345 (static members), KIP-394
   (member id required), KIP-429 (cooperative), KIP-792 (generation in the subscription).
 """
@@ -72,7 +72,7 @@ class Membership:
         """New partitions are here; the callback may seek before anything is fetched."""
         given = sorted(partitions)
         self.subscription.add(given)
-        await self.host.tell("assigned", given)
+        await self.host.call_listener("assigned", given)
 
     async def take(self, partitions: Iterable[TopicPartition], lost: bool = False) -> None:
         """Partitions go. Commits first where that is automatic. Keeps (3)."""
@@ -84,7 +84,7 @@ class Membership:
         if not lost:
             await self.host.commit_before_revoke()
         try:
-            await self.host.tell("lost" if lost else "revoked", taken)
+            await self.host.call_listener("lost" if lost else "revoked", taken)
         finally:
             self.subscription.drop(taken)
 
@@ -348,7 +348,7 @@ class ClassicMembership(Membership):
         try:
             await ask_coordinator(self.cluster, self.group, build, timeout_s=JOIN_SLACK_S)
         except KafkaError:
-            pass  # The session's end tells the group as well.
+            pass  # The session's end informs the group as well.
         self.stable = False
         self.member_id, self.generation = "", -1
 

@@ -32,8 +32,9 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                     ) -> dict[TopicPartition, Any]:
     """Runs `ask(leader, part of what)` per leader until every partition has an answer.
 
-    ask gives {partition: result or KafkaError}; retriable ones are asked again. found is told each
-    result at once: it need not wait for partitions without a leader. Raises KafkaError.
+    ask gives {partition: result or KafkaError}; retriable ones are asked again. found is
+    called with each result at once: it need not wait for partitions without a leader.
+    Raises KafkaError.
     """
     done: dict[TopicPartition, Any] = {}
 
@@ -61,7 +62,7 @@ async def by_leader(cluster: Cluster, what: Mapping[TopicPartition, Any],
                 if found is not None:
                     found(tp, result)
         if failures:  # Keeps (2): `done` stays. What will not pass comes first.
-            failures.sort(key=lambda one: isinstance(one, KafkaError) and one.retriable)
+            failures.sort(key=lambda failure: isinstance(failure, KafkaError) and failure.retriable)
             raise failures[0]
 
     await cluster.retry(attempt, timeout_s)

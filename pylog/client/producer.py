@@ -57,9 +57,9 @@ class Producer(Intake):
                     on_delivery: Callable[..., Any] | None) -> Delivery:
         """What `send` leaves: a record that begins a batch, has to be made bytes, or must wait."""
         core = self._core
-        given = core.ready(topic, value, key, partition, timestamp, headers, on_delivery)
+        given = core.prepared(topic, value, key, partition, timestamp, headers, on_delivery)
         found, end_s = core.put(*given), 0.0
-        while type(found) is not Delivery:
+        while not isinstance(found, Delivery):
             end_s = end_s or time.monotonic() + core.block_s
             self._wait_for(found, given[0], given[3], end_s)
             found = core.put(*given)

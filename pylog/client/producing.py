@@ -55,7 +55,7 @@ class Producing:
         self.key_serializer = _serializer(settings["key.serializer"])
         self.value_serializer = _serializer(settings["value.serializer"])
         self.serializes = self.key_serializer is not None or self.value_serializer is not None
-        self.interceptors = [_instance(one) for one in settings["interceptor.classes"]]
+        self.interceptors = [_instance(given) for given in settings["interceptor.classes"]]
         self.closed = False
         self._idempotent = idempotent
         # Empty while records cannot be sent: what takes the short way then finds none.
@@ -114,7 +114,7 @@ class Producing:
         if self.transactions is not None:
             self.transactions.check_open()
 
-    def ready(self, topic: str, value: Any, key: Any, partition: int | None,
+    def prepared(self, topic: str, value: Any, key: Any, partition: int | None,
               timestamp: int | None, headers: Any,
               on_delivery: Callable[..., Any] | None) -> tuple[Any, ...]:
         """What `put` takes of a record as the caller gave it. Raises KafkaError."""
@@ -209,11 +209,11 @@ class Producing:
             return
         room: asyncio.Future[None] = self.loop.create_future()
 
-        def tell() -> None:
+        def resolve() -> None:
             if not room.done():
                 room.set_result(None)
 
-        self.accumulator.when_room([lambda: self.loop.call_soon_threadsafe(tell)])
+        self.accumulator.when_room([lambda: self.loop.call_soon_threadsafe(resolve)])
         try:
             async with asyncio.timeout(timeout_s):
                 await room
@@ -242,25 +242,25 @@ class Producing:
         """What the interceptors make of a record: on_send(topic=, value=, ...) -> its changes."""
         given = {"topic": topic, "value": value, "key": key, "partition": partition,
                  "timestamp": timestamp, "headers": headers}
-        for one in self.interceptors:
-            if hasattr(one, "on_send"):
-                given.update(one.on_send(**given) or {})
+        for interceptor in self.interceptors:
+            if hasattr(interceptor, "on_send"):
+                given.update(interceptor.on_send(**given) or {})
         return tuple(given.values())
 
     def acknowledging(self, on_delivery: Callable[..., Any] | None) -> Callable[..., Any] | None:
         """on_delivery with the interceptors' on_acknowledgement before it."""
-        told = [one.on_acknowledgement for one in self.interceptors
-                if hasattr(one, "on_acknowledgement")]
-        if not told:
+        functions = [interceptor.on_acknowledgement for interceptor in self.interceptors
+                     if hasattr(interceptor, "on_acknowledgement")]
+        if not functions:
             return on_delivery
 
-        def tell(metadata: Any, failure: Any) -> None:
-            for function in told:
+        def acknowledged(metadata: Any, failure: Any) -> None:
+            for function in functions:
                 function(metadata, failure)
             if on_delivery is not None:
                 on_delivery(metadata, failure)
 
-        return tell
+        return acknowledged
 
     # The end
 

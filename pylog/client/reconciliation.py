@@ -4,7 +4,7 @@ Owns: member id and epoch; the heartbeat task; the assignment that the broker wa
 Called by: client.consuming, for group.protocol=consumer.
 Invariants: (1) as in membership: partitions come and go inside `attend` only; (2) a heartbeat says
   in full what the member is after anything went wrong, and only what changed otherwise; (3) what
-  the member no longer owns is told to the broker only after the application was.
+  the member no longer owns is reported to the broker only after the application was informed.
 Source: KIP-848; KIP-1082 (the member makes its id).
 """
 
@@ -172,7 +172,7 @@ class ConsumerMembership(Membership):
         return list(rows.values())
 
     def commit_refused(self, failure: KafkaError) -> None:
-        """The next heartbeat will tell it, soon."""
+        """The next heartbeat will report it, soon."""
         self.kick.set()
 
     async def leave(self, reason: str = "") -> None:
@@ -187,7 +187,7 @@ class ConsumerMembership(Membership):
             await ask_coordinator(self.cluster, self.group, lambda _: (request, None),
                                   timeout_s=JOIN_SLACK_S)
         except KafkaError:
-            pass  # The session's end tells the group as well.
+            pass  # The session's end informs the group as well.
         self.generation = JOINING
 
 

@@ -292,7 +292,7 @@ class Sender:
     def _acknowledged(self, pending: Pending, base_offset: int, append_time: int) -> None:
         pending.queue.in_flight.remove(pending)
         pending.queue.is_known = True
-        self.accumulator.settle(pending, base_offset, append_time)
+        self.accumulator.complete(pending, base_offset, append_time)
 
     # Failures.
 
@@ -341,7 +341,7 @@ class Sender:
                 self.identity.note_failure(failure)
             elif pending.base_sequence >= 0:
                 pending.queue.needs_new_epoch = True  # Keeps (4).
-        self.accumulator.settle(pending, error=failure)
+        self.accumulator.complete(pending, error=failure)
 
     # Sequences.
 

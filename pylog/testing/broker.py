@@ -13,7 +13,7 @@ import itertools
 import os
 from typing import Any
 
-from pylog.testing import places
+from pylog.testing import data_directories
 from pylog.testing.disturbances import free_port
 from pylog.testing.errors import BrokerFailed
 from pylog.testing.faults import Faults
@@ -63,7 +63,7 @@ class Broker:
         self.settings = {name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
         self._is_temporary = directory is None
-        self.directory = places.make() if directory is None else os.fspath(directory)
+        self.directory = data_directories.make() if directory is None else os.fspath(directory)
         self._host: Any = None
         self._port = 0
         self._ahead_ms = 0
@@ -140,7 +140,7 @@ class Broker:
         """Stops it and removes a temporary directory."""
         self.stop()
         if self._is_temporary:
-            places.remove(self.directory)
+            data_directories.remove(self.directory)
 
     def __enter__(self) -> Broker:
         return self.start()

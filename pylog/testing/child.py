@@ -29,8 +29,9 @@ class ChildHost:
         self.output = os.path.join(directory, "broker.out")
         self._texts = texts
         self._lock = threading.Lock()
-        self._process: subprocess.Popen | None = None
-        self._connection: multiprocessing.connection.Connection | None = None
+        # Both from start() on.
+        self._process: subprocess.Popen
+        self._connection: multiprocessing.connection.Connection
 
     @property
     def pid(self) -> int:

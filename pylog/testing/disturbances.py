@@ -2,7 +2,7 @@
 
 Owns: the relay, while there is one.
 Called by: testing.node, on the broker's event loop.
-Invariants: (1) clients are told the same address all the time: while the relay has the broker's
+Invariants: (1) clients see the same address all the time: while the relay has the broker's
   port, the broker listens on another one that nobody learns of.
 Source: KIP-226 (listeners change while the broker runs).
 """
@@ -36,13 +36,12 @@ class Disturbances:
         self._port = port
         self._own_port = port     # Where the broker itself listens.
         self._can_relay = can_relay
-        self._relay = None
+        self._relay: Relay | None = None
 
     async def add_rule(self, kind: str, api_name, ms: int, count) -> int:
         key = api_name if api_name is None or isinstance(api_name, int) else api_key(api_name)
-        if self._relay is None:
-            await self._put_relay()
-        return self._relay.add(Rule(kind, key, ms, count))
+        relay = self._relay or await self._put_relay()
+        return relay.add(Rule(kind, key, ms, count))
 
     def remove_rule(self, number: int) -> None:
         if self._relay is not None:
@@ -51,13 +50,14 @@ class Disturbances:
     def hits(self, number: int) -> int:
         return 0 if self._relay is None else self._relay.hits(number)
 
-    async def _put_relay(self) -> None:
+    async def _put_relay(self) -> Relay:
         if not self._can_relay:
             raise BrokerFailed("faults of the network need the listener that the broker has by "
                                "default: leave the setting `listeners` out")
         self._own_port = free_port()
         await self._listen_on(self._own_port)
-        self._relay = await in_thread(Relay, self._port, self._own_port)
+        self._relay = relay = await in_thread(Relay, self._port, self._own_port)
+        return relay
 
     async def take_relay_away(self) -> None:
         """The broker has its port again."""

@@ -25,7 +25,7 @@ DRAIN_MS_MAX = 100
 READ_BYTES_MAX = 4 << 20
 READ_RECORDS_MAX = 1_000_000
 NEW_TOPICS = messages.CreateTopicsRequest
-# What a test would wait for in vain, or pay for without need. A test's own settings are stronger.
+# What a test would wait for in vain, or pay for without need. Its own settings take precedence.
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "num.network.threads": "1",
@@ -43,10 +43,16 @@ class Node:
     def __init__(self, texts: dict):
         self.clock = MovedClock()
         self._texts = {**SETTINGS, **texts}
-        self._broker = None
-        self._disturbances = None
-        self._spent = None       # Why no other test may have this broker.
-        self._at_first = None    # What is not of topics, as it was at the start.
+        self._running: Broker | None = None
+        self._disturbances: Disturbances     # From begin() on.
+        self._spent: str | None = None       # Why no other test may have this broker.
+        self._at_first: list | None = None   # What is not of topics, as it was at the start.
+
+    @property
+    def _broker(self) -> Broker:
+        """Only between begin() and end()."""
+        assert self._running is not None
+        return self._running
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -58,14 +64,14 @@ class Node:
         except (StartError, OSError) as error:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None
-        self._broker = broker
+        self._running = broker
         self._at_first = self._state()
         port = broker.network.addresses[0][2]
         self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
         return port
 
     async def end(self) -> None:
-        broker, self._broker = self._broker, None
+        broker, self._running = self._running, None
         if broker is not None:
             await self._disturbances.take_relay_away()
             await broker.end(DRAIN_MS_MAX)
@@ -81,8 +87,8 @@ class Node:
 
     async def reset(self) -> str | None:
         """Makes it as good as new for another test, or says why it is not."""
-        broker = self._broker
-        if self._spent is None and self._state() != self._at_first:
+        broker = self._running
+        if self._spent is None and broker is not None and self._state() != self._at_first:
             self._spent = "settings were changed"
         if self._spent is not None or broker is None:
             return self._spent or "it was stopped"
@@ -191,7 +197,7 @@ class Node:
     def _logs(self, name: str) -> list:
         topic = self._broker.image.topics.get(name)
         if topic is None:
-            raise BrokerFailed(f"there is no topic {name!r}")
+            raise BrokerFailed(f"no such topic: {name!r}")
         return [self._broker.logs.get(name, index) for index in range(len(topic.partitions))]
 
     # ---- groups ---------------------------------------------------------------------------------
@@ -211,7 +217,7 @@ class Node:
         """(topic, partition) -> committed offset."""
         _, group = self._group(group_id)
         return {} if group is None else {
-            place: entry.offset for place, entry in group.offsets.items()}
+            partition: entry.offset for partition, entry in group.offsets.items()}
 
     async def rebalance(self, group_id: str) -> None:
         """Everybody is to join again. Raises BrokerFailed without members."""
@@ -228,8 +234,8 @@ class Node:
             raise BrokerFailed(f"group {group_id!r} has no members")
         if member_id is not None and member_id not in group.members:
             raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
-        for one in [member_id] if member_id is not None else list(group.members):
-            shard.groups.expire_session(group, one)
+        for id_ in [member_id] if member_id is not None else list(group.members):
+            shard.groups.expire_session(group, id_)
         self._broker.groups.settle(shard)
 
     def _group(self, group_id: str):

@@ -174,7 +174,7 @@ def _shortened(lines: list[str]) -> list[str]:
     return [*lines[:3], f"    ... {len(lines) - 6} more as expected ...", *lines[-3:]]
 
 
-def told(where: str, lines: list[str], found: int, expected: int) -> str:
+def difference_text(where: str, lines: list[str], found: int, expected: int) -> str:
     """The message of a failed assertion."""
     if len(lines) > LINES_MAX:
         lines = [*lines[:LINES_MAX], f"  ... {len(lines) - LINES_MAX} more lines ..."]

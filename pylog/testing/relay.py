@@ -52,7 +52,7 @@ class Relay:
         self._tasks: set[asyncio.Task] = set()
         self._socket = _listening(port)
         self._loop = asyncio.SelectorEventLoop()
-        self._ended = None
+        self._ended = asyncio.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pylog-relay", daemon=True)
         self._thread.start()
@@ -94,7 +94,6 @@ class Relay:
             runner.run(self._main())
 
     async def _main(self) -> None:
-        self._ended = asyncio.Event()
         server = await asyncio.start_server(self._begin, sock=self._socket)
         self._ready.set()
         await self._ended.wait()

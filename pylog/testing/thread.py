@@ -24,7 +24,7 @@ class ThreadHost:
         self.port = 0
         self._node = Node(texts)
         self._loop = MovedLoop(self._node.clock)
-        self._ended = None
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="pylog-broker", daemon=True)
 
     def start(self) -> None:
@@ -41,7 +41,6 @@ class ThreadHost:
             runner.run(self._main())
 
     async def _main(self) -> None:
-        self._ended = asyncio.Event()
         await self._ended.wait()
         await self._node.end()
 

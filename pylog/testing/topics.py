@@ -18,7 +18,7 @@ from pylog.testing.records import (
     difference,
     expectation,
     headers_of,
-    told,
+    difference_text,
 )
 
 POLL_S = 0.005
@@ -87,7 +87,8 @@ class Topic:
                 return found
             # More records never take back what is too much.
             if len(found) >= len(rows) or time.monotonic() >= end_s:
-                raise AssertionError(told(f"topic {self.name}", lines, len(found), len(rows)))
+                raise AssertionError(difference_text(
+                    f"topic {self.name}", lines, len(found), len(rows)))
             time.sleep(POLL_S)
 
     def assert_empty(self) -> None:

@@ -3,7 +3,7 @@
 Owns: nothing; files are only read, but for the move that --execute asks for.
 Called by: cli.
 Invariants: (1) nothing is written without --execute; (2) a directory that a broker uses is refused;
-  (3) what Kafka kept and brokerd would not keep up (access control, credentials, tiered storage,
+  (3) what Kafka had and brokerd would not go on with (access control, credentials, tiered storage,
   replicas elsewhere) is a failure with what to do about it, never passed over.
 Source: docs/migration.md; Kafka 4.3's directories and metadata records as seen on disk.
 """
@@ -62,8 +62,8 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     found += _place_of_metadata(settings, execute)
     if any(finding.status == FAIL for finding in found):
         return found
-    image, told = _metadata(settings)
-    found += told
+    image, findings = _metadata(settings)
+    found += findings
     if image is not None:
         found += _topics(image, settings)
     return found
@@ -102,7 +102,7 @@ def _place_of_metadata(settings: Settings, execute: bool) -> Iterator[Finding]:
     wanted = os.path.join(settings.log_dirs[0], METADATA)
     if os.path.isdir(wanted):
         return
-    places = [path for path in (settings["metadata.log.dir"], *settings.log_dirs[1:])
+    places = [path for path in (str(settings["metadata.log.dir"] or ""), *settings.log_dirs[1:])
               if path and os.path.isdir(os.path.join(path, METADATA))]
     if not places:
         yield Finding("metadata", "", FAIL, f"there is no {METADATA}",
@@ -147,22 +147,22 @@ def _batches(folder: str) -> Iterator[MetadataBatch]:
             if last < end or not head.record_count:
                 continue
             rows = [] if head.attributes & batch.CONTROL else [
-                records.decode_record(row[3])[1] for row in batch.records(data[position:])]
+                records.decode_record(row[3] or b"")[1] for row in batch.records(data[position:])]
             yield MetadataBatch(last, head.leader_epoch, rows)
 
 
 def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
     kinds: Counter[str] = Counter()
 
-    def kept() -> Iterator[MetadataBatch]:
-        for one in _batches(os.path.join(settings.log_dirs[0], METADATA)):
-            kinds.update(type(record).__name__ for record in one.records)
-            yield one._replace(records=[
-                record for record in one.records if is_kept(type(record).__name__)])
+    def known_batches() -> Iterator[MetadataBatch]:
+        for read in _batches(os.path.join(settings.log_dirs[0], METADATA)):
+            kinds.update(type(record).__name__ for record in read.records)
+            yield read._replace(records=[
+                record for record in read.records if is_kept(type(record).__name__)])
 
     try:
         tail = Tail(Image())
-        tail.replay(kept())
+        tail.replay(known_batches())
         image = tail.newest
     except (MetadataError, ValueError) as error:
         return None, [Finding("metadata", "", FAIL, f"it cannot be read: {error}",
@@ -198,20 +198,23 @@ def _topics(image: Image, settings: Settings) -> list[Finding]:
         for name in os.listdir(path):
             if PARTITION.fullmatch(name) and name != METADATA:
                 places[name] = path
-    elsewhere, missing, others, old = [], [], [], []
+    elsewhere: list[str] = []
+    missing: list[str] = []
+    others: list[str] = []
+    old: list[str] = []
     node = settings["node.id"]
     for topic in image.topics.values():
         for index, state in enumerate(topic.partitions):
             name = f"{topic.name}-{index}"
-            path = places.pop(name, None)
+            where = places.pop(name, None)
             if node not in state.replicas or not (
                     state.leader == node or node in (state.isr or state.eligible_leader_replicas)):
                 elsewhere.append(name)
-            elif path is None:
+            elif where is None:
                 missing.append(name)
-            elif topic_id_in(os.path.join(path, name)) not in (None, topic.id):
+            elif topic_id_in(os.path.join(where, name)) not in (None, topic.id):
                 others.append(name)
-            elif _is_old(os.path.join(path, name)):
+            elif _is_old(os.path.join(where, name)):
                 old.append(name)
     tiered = [name for (_, name), values in image.configs.items()
               if values.get("remote.storage.enable") == "true"]
@@ -259,7 +262,7 @@ def _is_old(folder: str) -> bool:
 # ---- the command -----------------------------------------------------------------------------
 
 
-def told(found: list[Finding], as_json: bool) -> str:
+def rendered(found: list[Finding], as_json: bool) -> str:
     """What is printed."""
     if as_json:
         import json

@@ -113,9 +113,9 @@ def main(argv: list[str]) -> int:
         return EXIT_USAGE
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        return _told(f"{error.format_message().rstrip('.')}{hint}", EXIT_USAGE)
+        return _fail(f"{error.format_message().rstrip('.')}{hint}", EXIT_USAGE)
     except click.ClickException as error:
-        return _told(error.format_message(), EXIT_FAILED)
+        return _fail(error.format_message(), EXIT_FAILED)
     except (KeyboardInterrupt, click.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except ToolError as error:
-        return _told(error, error.exit_code)
+        return _fail(error, error.exit_code)
     except Exception as error:
         return _failed(error)
 
@@ -132,21 +132,21 @@ def _failed(error: Exception) -> int:
     from pylog.client.errors import ConfigError, KafkaError
 
     if isinstance(error, ConfigError):
-        return _told(error, EXIT_USAGE)
+        return _fail(error, EXIT_USAGE)
     if isinstance(error, KafkaError):
-        return _told(error, EXIT_FAILED)
+        return _fail(error, EXIT_FAILED)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return _told(f"{where}{error.strerror or error}", EXIT_FAILED)
+        return _fail(f"{where}{error.strerror or error}", EXIT_FAILED)
     if isinstance(error, ImportError) and not str(error.name or "pylog").startswith("pylog"):
         package = str(error.name).partition(".")[0]
-        return _told(f"this needs {package}: pip install {package}", EXIT_FAILED)
+        return _fail(f"this needs {package}: pip install {package}", EXIT_FAILED)
     if os.environ.get("PYLOG_TRACEBACK"):
         raise error
-    return _told(f"internal error: {type(error).__name__}: {error} (PYLOG_TRACEBACK=1 shows where)",
+    return _fail(f"internal error: {type(error).__name__}: {error} (PYLOG_TRACEBACK=1 shows where)",
                  EXIT_BUG)
 
 
-def _told(error: object, code: int) -> int:
+def _fail(error: object, code: int) -> int:
     print(f"pylog: {' '.join(str(error).split())}", file=sys.stderr)
     return code

@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: tools.topics.
 Invariants: (1) a branch is made by CreateTopics with the broker's creation options, as any client
-  could; (2) another broker than brokerd is told apart from one that refuses.
+  could; (2) another broker than brokerd is distinguished from one that refuses.
 Source: metadata.branching.
 """
 

@@ -67,7 +67,7 @@ def cluster(session: Session) -> None:
     out.line()
     out.table(found["brokers"], BROKERS)
     out.line()
-    out.table(found["log_dirs"], DIRS, empty="no log directories are told of")
+    out.table(found["log_dirs"], DIRS, empty="no log directories are listed")
 
 
 async def _status(asked: Cluster, node: int) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class Reader:
         """Without what lies behind the stops; partitions that reached theirs wait no more."""
         if not self.stops and self.until_ms is None:
             return found
-        kept = []
+        wanted = []
         for record in found:
             part = TopicPartition(record.topic, record.partition)
             stop = self.stops.get(part)
@@ -189,8 +189,8 @@ class Reader:
                 self.is_late = True
                 continue
             if stop is None or record.offset < stop or self.asked["group"]:
-                kept.append(record)
-        return kept
+                wanted.append(record)
+        return wanted
 
 
 COMMANDS = {"consume": consume}

@@ -37,8 +37,8 @@ def doctor(session: Session, data_dirs: tuple[str, ...], is_local: bool) -> None
     dirs = list(data_dirs)
     cluster: list[Finding] = []
     if not is_local:
-        cluster, told = _cluster(session)
-        dirs += [path for path in told if path not in dirs] if not data_dirs else []
+        cluster, listed = _cluster(session)
+        dirs += [path for path in listed if path not in dirs] if not data_dirs else []
     for path in dirs:
         found += machine.disk(path)
     if not dirs:

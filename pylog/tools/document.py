@@ -52,7 +52,7 @@ and replays: both share the old segment files and go on by themselves; `--at` le
 or after an offset or a time. `raw` writes a value's own bytes; `--format json`, `avro` and `table`
 are for people, and records of the internal topics are shown as what they mean."""),
     ("Groups", 13, """\
-Lag is told in records and in time: the age of the first record that is not committed, which is
+Lag is shown in records and in time: the age of the first record that is not committed, which is
 fetched to see its timestamp. `reset-offsets` shows what it would do; `--execute` does it, and only
 when nobody is in the group. `explain` says why a group lags: no members, rebalances, throttling, an
 open transaction, a slow member, a hot partition, cold reads, or simply too few readers. Of
@@ -65,20 +65,20 @@ in one command, or none."""),
     ("Files", 20, """\
 `log verify` reads segments, ours or Kafka's, also those of a running broker, and checks CRC, order,
 every record, and that the indexes point to where batches begin; `log dump` prints them. Each damage
-is told with its place, and with the offset at which good batches go on behind it. Nothing is
+is listed with its place, and with the offset at which good batches go on behind it. Nothing is
 written. Space that is allocated ahead and a batch cut short at the end of a log are no damage.
 
 `log repair` needs the broker stopped (it refuses while one holds the directory) and says what it
 would do; `--execute` does it. Torn tails are cut, indexes, producer snapshots and epoch files that
 are missing or wrong made anew, and swaps or moves that a stop cut short finished or undone: all
 that a start of brokerd does too. Damage amid good batches is left alone, for readers pass over it;
-with `--quarantine` the segment is written anew without it. What is taken out is kept beside the
+with `--quarantine` the segment is written anew without it. What is taken out is saved beside the
 segment as `<segment>.log.<position>.corrupt`. Afterwards brokerd or Kafka start as after a
 crash."""),
     ("How fast", 22, """\
 The figures are of one process with a Python client, and processor time is what that client
 costs. The broker's own figures are in bench/. At full speed the latency is the time in the
-producer's buffer; `--rate` tells about the broker."""),
+producer's buffer; `--rate` is about the broker."""),
     ("What is wrong", 99, """\
 Limits, memory, clock, disks (those of the broker, where they are on this machine; a flush is
 tried in a file without a name), then every address that brokers advertise, as a client here sees
@@ -126,7 +126,7 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     pieces = command.collect_usage_pieces(context)
     rows = [record for option in command.params if isinstance(option, click.Option)
             and option.expose_value and (record := option.get_help_record(context))]
-    listed = "".join(f"- `{names}` {told}\n" for names, told in rows
+    listed = "".join(f"- `{names}` {text}\n" for names, text in rows
                      if not names.startswith(("-h,", "--help")))
     usage = " ".join([path, *[piece for piece in pieces if piece != "[OPTIONS]"]])
     yield f"#### `{usage}`\n\n{text}\n" + (f"\n{listed}" if listed else "")

@@ -45,8 +45,9 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
             sample: bool) -> None:
     """Say in one sentence why a group lags, and what that is read from."""
     async def work(admin: Admin) -> dict[str, Any]:
-        told = await lags.described(admin, name)
-        found = None if sample else await _from_endpoint(admin, name, told.coordinator, metrics)
+        described = await lags.described(admin, name)
+        found = None if sample else await _from_endpoint(
+            admin, name, described.coordinator, metrics)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
         if found is not None and found["rate_seconds"] > 0:
@@ -75,7 +76,7 @@ def sentence(view: dict[str, Any]) -> str:
     """Lag and first reason."""
     lag = view["lag_records"]
     if not any(row["committed_offset"] is not None for row in view["partitions"]):
-        return f"{view['group']}: It has committed nothing yet, so there is no lag to tell."
+        return f"{view['group']}: It has committed nothing yet, so there is no lag to report."
     if not lag:
         return f"{view['group']}: {view['reasons'][0]['text']}"
     behind = f" ({span(view['lag_seconds'])})" if view["lag_seconds"] else ""
@@ -136,7 +137,7 @@ def _get(address: str, group: str) -> Any:
 # Two samples
 
 async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -> dict[str, Any]:
-    """The same view out of what any broker tells."""
+    """The same view out of what any broker reports."""
     first = await lags.view(admin, group, session.now_ms, with_seconds=False)
     begun = time.monotonic()
     rebalances = await _watched(admin, group, first, seconds, session)
@@ -147,7 +148,7 @@ async def _sampled(admin: Admin, group: str, seconds: float, session: Session) -
         **last, "rebalances": {"count": rebalances, "seconds": round(taken, 1)},
         "rate_seconds": round(taken, 1), "lag_records": last["lag_records"] or 0,
         "lag_seconds": last["lag_seconds"] or 0.0,
-        # A broker does not tell others whom it throttles.
+        # A broker does not report whom another one throttles.
         "members": [{**member, "partitions": len(member["partitions"]), "throttled_ms": 0}
                     for member in last["members"]],
         "partitions": [_part(row, before.get((row["topic"], row["partition"])), taken)
@@ -163,9 +164,9 @@ async def _watched(admin: Admin, group: str, first: dict[str, Any], seconds: flo
     with session.out.progress(f"watch {group}", LOOKS) as done:
         for _ in range(LOOKS):
             await asyncio.sleep(seconds / LOOKS)
-            told = await lags.described(admin, group)
-            shape = sorted((one.member_id, sorted(map(list, one.assignment)))
-                           for one in told.members)
+            described = await lags.described(admin, group)
+            shape = sorted((member.member_id, sorted(map(list, member.assignment)))
+                           for member in described.members)
             if shape != known:
                 count, known = count + 1, shape
             done(1)

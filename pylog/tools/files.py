@@ -147,7 +147,7 @@ class Segment:
         """Everything that can be checked from this segment. next_base: of the one behind it."""
         found = Verdict(self.path, self.size)
         starts: dict[int, int] = {}
-        position, told, due = 0, 0, self.base_offset
+        position, reported, due = 0, 0, self.base_offset
         while position < self.size:
             head, why = self._head(position, due)
             if head is None:
@@ -163,10 +163,10 @@ class Segment:
             due = head.base_offset + head.last_offset_delta + 1
             starts[position] = due - 1
             position += holes.OVERHEAD + head.batch_length
-            if position - told >= STEP_BYTES:
-                done(position - told)
-                told = position
-        done(self.size - told)
+            if position - reported >= STEP_BYTES:
+                done(position - reported)
+                reported = position
+        done(self.size - reported)
         if next_base is not None and found.last_offset is not None \
                 and found.last_offset >= next_base:
             found.fault(f"last offset {found.last_offset} is in the next segment ({next_base})")

@@ -202,13 +202,13 @@ def reset_offsets(session: Session, name: str, topics: tuple[str, ...], way: str
 async def _refuse_members(admin: Admin, name: str) -> None:
     """Keeps (1). A group that does not exist yet may be given offsets."""
     try:
-        told = await lags.described(admin, name)
+        described = await lags.described(admin, name)
     except ToolError:
         return
-    if told.members:
-        who = ", ".join(sorted({one.client_id for one in told.members})[:3])
-        raise ToolError(f"group {name} has {len(told.members)} members ({who}): stop them first, "
-                        "their commits would undo it")
+    if described.members:
+        who = ", ".join(sorted({member.client_id for member in described.members})[:3])
+        raise ToolError(f"group {name} has {len(described.members)} members ({who}): "
+                        "stop them first, their commits would undo it")
 
 
 async def _chosen(admin: Admin, name: str, topics: tuple[str, ...],

@@ -143,7 +143,7 @@ async def _times(cluster: Cluster, wanted: Mapping[TopicPartition, int], bytes_m
         try:
             first = records(fetched, part.topic, part.partition, 1)
         except RecordsError:
-            return  # Damaged: it has no time that could be told.
+            return  # Damaged: it has no time to report.
         if first:
             found[part] = first[0].timestamp
 

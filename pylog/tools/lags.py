@@ -4,7 +4,7 @@ Owns: nothing.
 Called by: tools.groups, explain.
 Invariants: (1) lag in records is from the committed offset, or the log's start where that is later,
   to the high watermark; in seconds it is the age of the first record that is not committed;
-  (2) a partition without a committed offset has no lag that could be told: None.
+  (2) a partition without a committed offset has no lag: None.
 Source: kafka-consumer-groups for the meaning of lag; any Kafka broker has what is asked here.
 """
 
@@ -38,24 +38,27 @@ async def described(admin: Admin, group: str) -> Any:
 
 async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True) -> dict[str, Any]:
     """A group with members and partitions. now_ms: a function. Raises ToolError, KafkaError."""
-    told = await described(admin, group)
+    group_row = await described(admin, group)
     committed = await admin.list_group_offsets(group)
-    members = [{"member_id": one.member_id, "instance_id": one.group_instance_id,
-                "client_id": one.client_id, "host": one.host,
-                "partitions": [[part.topic, part.partition] for part in sorted(one.assignment)]}
-               for one in told.members]
-    owner = {part: row for one, row in zip(told.members, members) for part in one.assignment}
+    members = [{"member_id": member.member_id, "instance_id": member.group_instance_id,
+                "client_id": member.client_id, "host": member.host,
+                "partitions": [[part.topic, part.partition]
+                               for part in sorted(member.assignment)]}
+               for member in group_row.members]
+    owner = {part: row for member, row in zip(group_row.members, members)
+             for part in member.assignment}
     parts = sorted({*committed, *owner})
     found = await partitions(admin, parts, {part: row.offset for part, row in committed.items()},
                              now_ms if with_seconds else None)
     for row in found:
-        member = owner.get(TopicPartition(row["topic"], row["partition"]))
-        row["member_id"] = member["member_id"] if member else None
-        row["client_id"] = member["client_id"] if member else None
+        owned_by = owner.get(TopicPartition(row["topic"], row["partition"]))
+        row["member_id"] = owned_by["member_id"] if owned_by else None
+        row["client_id"] = owned_by["client_id"] if owned_by else None
     known = [row["lag_records"] for row in found if row["lag_records"] is not None]
     ages = [row["lag_seconds"] for row in found if row["lag_seconds"] is not None]
-    return {"group": group, "state": told.state, "type": told.type, "assignor": told.assignor,
-            "coordinator": told.coordinator, "members": members,
+    return {"group": group, "state": group_row.state, "type": group_row.type,
+            "assignor": group_row.assignor,
+            "coordinator": group_row.coordinator, "members": members,
             "lag_records": sum(known) if known else None,
             "lag_seconds": max(ages) if ages else None, "partitions": found}
 
@@ -98,23 +101,23 @@ async def totals(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
     async def one(group: str) -> tuple[Any, dict[TopicPartition, Any]]:
         async with room:
             try:
-                told, offsets = await asyncio.gather(
+                groups, offsets = await asyncio.gather(
                     admin.describe_groups([group]), admin.list_group_offsets(group))
             except KafkaError:
                 return None, {}  # Gone meanwhile, or of a kind that has neither.
-            return told[group], offsets
+            return groups[group], offsets
 
     asked = await asyncio.gather(*[one(name) for name in names])
     every = sorted({part for _, offsets in asked for part in offsets})
     await admin.cluster.refresh({part.topic for part in every})
     first, last = await inquiry.ends(admin.cluster, every)
     found = {}
-    for name, (told, offsets) in zip(names, asked):
+    for name, (row_of_group, offsets) in zip(names, asked):
         lag = 0
         for part, row in offsets.items():
             low, high = first.get(part), last.get(part)
             if isinstance(low, int) and isinstance(high, int):
                 lag += max(0, high - max(row.offset, low))
-        found[name] = {"members": len(told.members) if told is not None else None,
+        found[name] = {"members": len(row_of_group.members) if row_of_group is not None else None,
                        "partitions": len(offsets), "lag_records": lag if offsets else None}
     return found

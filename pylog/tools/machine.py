@@ -125,7 +125,7 @@ def _meminfo(name: str) -> int | None:
 
 
 def clock() -> list[Finding]:
-    """Whether the kernel's clock is kept in step."""
+    """Whether the kernel's clock is synchronized."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         # struct timex: modes, offset, freq, maxerror, esterror, status, ...; modes 0 only reads.
@@ -134,7 +134,7 @@ def clock() -> list[Finding]:
     except (OSError, AttributeError):
         state = -1
     if state < 0:
-        return [Finding("clock", "", SKIP, "the kernel does not tell (adjtimex)")]
+        return [Finding("clock", "", SKIP, "the kernel does not report it (adjtimex)")]
     error_us, status = words[3], words[5] & 0xFFFFFFFF
     if status & _UNSYNCHRONISED or state == _ERROR_STATE:
         return [Finding("clock", "", WARN, "no time service keeps it",

@@ -88,7 +88,7 @@ async def _identity(connection: Connection, node: Any, name: str, taken: float) 
         resource_type=4, resource_name=str(node.id), configuration_keys=["node.id", "broker.id"])
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
     if answer.results[0].error_code:
-        # A broker refuses to tell another one's settings.
+        # A broker refuses to report another one's settings.
         return Finding("listener", name, FAIL, "another broker answers there: "
                        f"{answer.results[0].error_message or answer.results[0].error_code}",
                        ADVERTISE)
@@ -134,7 +134,7 @@ async def _log_dirs(cluster: Any) -> tuple[list[Finding], list[str]]:
     found, local = [], []
     rows = await inquiry.log_dirs(cluster)
     if not rows:
-        return [Finding("log directory", "", SKIP, "no broker tells of its own")], []
+        return [Finding("log directory", "", SKIP, "no broker reports its own")], []
     for row in rows:
         subject = f"broker {row['broker']} {row['path']}"
         if row["error"]:

@@ -4,7 +4,7 @@ Owns: the locks of the log directories while it works.
 Called by: tools.segments.
 Invariants: (1) nothing is changed without --execute, and what would be done is said first, step
   by step; (2) a directory that a broker uses is refused; (3) bytes that are taken out of a log
-  are kept beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start
+  are saved beside it as `.corrupt`, but for zeros; (4) whoever dies in between leaves what a start
   of brokerd, or this command again, puts right; (5) after a change no mark of a clean stop is
   left, so that brokerd and Kafka look at the files.
 Source: docs/formats.md; csrc/log/log_swap.c for swaps, log.moves for copies that were not finished.
@@ -254,12 +254,12 @@ def _take_out(path: Path, steps: list[Step]) -> None:
             file.truncate(steps[0].position)
             os.fsync(file.fileno())
     else:
-        kept, at = [], 0
+        good, at = [], 0
         for step in steps:
-            kept.append(data[at:step.position])
+            good.append(data[at:step.position])
             at = step.position + step.bytes
         scratch = path.with_name(f"{base}.log.cleaned")
-        _write(scratch, [*kept, data[at:]])
+        _write(scratch, [*good, data[at:]])
         os.replace(scratch, path)
     sync_directory(str(path.parent))
 

@@ -171,7 +171,7 @@ def repair(session: Session, paths: tuple[str, ...], execute: bool, quarantine: 
 
     Torn tails are cut, wrong or missing indexes, snapshots and epoch files made anew, swaps and
     moves that a stop cut short finished or undone. PATH is a partition's directory or a log
-    directory; of a broker with several, give all. What is cut out is kept as .corrupt files. The
+    directory; of a broker with several, give all. What is cut out is saved as .corrupt files. The
     exit code is 1 as long as something is left to do.
     """
     from pylog.tools import repair as work

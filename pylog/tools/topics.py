@@ -2,7 +2,7 @@
 
 Owns: nothing.
 Called by: tools.app.
-Invariants: (1) a change of several topics is tried for all of them; the exit code tells whether one
+Invariants: (1) a change of several topics is tried for all of them; the exit code says whether one
   failed.
 Source: Kafka's CreateTopics, DeleteTopics, CreatePartitions, Metadata.
 """
@@ -242,12 +242,12 @@ def delete(session: Session, names: tuple[str, ...], yes: bool, if_exists: bool)
             failure = ended.get(name)
             is_gone = isinstance(failure, KafkaError) \
                 and failure.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            told = _sentence(failure) if isinstance(failure, KafkaError) else None
+            message = _sentence(failure) if isinstance(failure, KafkaError) else None
             if is_gone:
-                told = None if if_exists else str(inquiry.unknown(
+                message = None if if_exists else str(inquiry.unknown(
                     "topic", name, await inquiry.topic_names(admin.cluster)))
             rows.append({"topic": name, "deleted": not isinstance(failure, KafkaError),
-                         "error": told})
+                         "error": message})
         return rows
 
     _outcome(session, session.administer(work), "deleted")

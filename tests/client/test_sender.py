@@ -254,7 +254,7 @@ async def test_a_batch_that_is_too_large_is_split_with_its_sequences(world):
     assert [pending.metadata(i, 5).offset for i in range(3)] == [10, 11, 20]
     assert [p.error and p.error.code for p in pending.leaves()] == [None, None, 87]
     assert [metadata and metadata.offset for metadata, _ in told] == [10, 11, 20, None, None]
-    assert world.accumulator.bytes_used == 0 and not world.accumulator.unsettled
+    assert world.accumulator.bytes_used == 0 and not world.accumulator.incomplete
 
 
 @played
@@ -338,7 +338,7 @@ async def test_a_producer_that_has_failed_fails_what_waits(world):
     world.sender.fail_all(error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     assert pending.error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     with pytest.raises(AssertionError):
-        pending.settle()
+        pending.complete()
 
 
 @played

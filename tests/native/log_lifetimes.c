@@ -7,17 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "format/bytes.h"
-#include "format/crc32c.h"
-#include "log/log.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "log_scenes.h"
 
 enum { LOGS = 10, BATCHES = 20, NOW = 1000 };
 
@@ -25,40 +15,16 @@ static struct log_dir *directory;
 static const uint8_t TOPIC_ID[16] = {1};
 static int rounds;
 
-static struct log_config config_of(void) {
-    return (struct log_config){.segment_ms = 1 << 30,
-                               .retention_ms = -1,
-                               .retention_bytes = -1,
-                               .flush_messages = INT64_MAX,
-                               .flush_ms = INT64_MAX,
-                               .segment_bytes = 500,
-                               .segment_index_bytes = 1 << 20,
-                               .index_interval_bytes = 100,
-                               .max_message_bytes = 1 << 20,
-                               .compression_codec = -1,
-                               .cleanup_delete = true,
-                               .producer_id_expiration_ms = INT64_MAX};
-}
-
 static size_t make_batch(uint8_t *p, int64_t base_offset) {
     const uint8_t record[] = {18, 0, 0, 0, 1, 8, 'a', 'b', 'c', 'd'};
-    size_t len = BATCH_HEADER_BYTES + sizeof record;
-    memset(p, 0, BATCH_HEADER_BYTES);
+    size_t len = scene_batch(p, record, sizeof record, NOW, -1, -1);
     put_i64(p, base_offset);
-    put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
-    p[16] = 2;
-    put_i64(p + 27, NOW);
-    put_i64(p + 35, NOW);
-    memset(p + 43, 255, 14);
-    put_i32(p + 57, 1);
-    memcpy(p + BATCH_HEADER_BYTES, record, sizeof record);
-    put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
     return len;
 }
 
 /* Not clean: everything is walked. */
 static struct log *open_log(int partition, int64_t start) {
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(500, 100);
     const struct log_checkpoint checkpoint = {.log_start_offset = start, .high_watermark = -1};
     struct log *log;
     CHECK(log_open(directory, "t", partition, TOPIC_ID, &config, &checkpoint, NOW, &log) == 0);
@@ -166,7 +132,7 @@ static int following_fsync(int fd) {
     uint8_t batch[128];
     size_t len = make_batch(batch, 90);
     put_i32(batch + 23, 19); /* 90 to 109 */
-    put_u32(batch + 17, crc32c_extend(0, batch + 21, len - 21));
+    scene_seal(batch, len);
     if (log_end_offset(copy) == 100) {
         /* Of a second batch the copy has nothing: it ends before what the flush noted. */
         put_u32(batch + 17, 0);

@@ -10,20 +10,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "format/bytes.h"
-#include "format/crc32c.h"
-#include "log/log.h"
 #include "log/log_clean.h"
+#include "log_scenes.h"
 
 enum { LOGS_MAX = 64, APPENDERS = 3, READERS = 3, WAITERS = 3 };
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 struct setting {
     const char *path;
@@ -40,21 +30,10 @@ struct worker {
 
 static size_t make_batch(uint8_t *p, int64_t producer_id, int32_t sequence, int64_t timestamp) {
     uint8_t record[] = {0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 8, 'a', 'b', 'c', 'd', 0};
-    size_t len = BATCH_HEADER_BYTES + sizeof record;
     record[0] = (uint8_t)((sizeof record - 1) << 1);
     put_i32(record + 5, (int32_t)producer_id);
     put_i32(record + 9, sequence);
-    memset(p, 0, BATCH_HEADER_BYTES);
-    put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
-    p[16] = 2;
-    put_i64(p + 27, timestamp);
-    put_i64(p + 35, timestamp);
-    put_i64(p + 43, producer_id);
-    put_i32(p + 53, sequence);
-    put_i32(p + 57, 1);
-    memcpy(p + BATCH_HEADER_BYTES, record, sizeof record);
-    put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
-    return len;
+    return scene_batch(p, record, sizeof record, timestamp, producer_id, sequence);
 }
 
 static void *append(void *argument) {
@@ -256,18 +235,7 @@ int main(int argc, char **argv) {
     setting.dir = log_dir_new(argv[1], pool, &error);
     CHECK(setting.dir != NULL && setting.count <= LOGS_MAX);
     log_dir_set_open_files(setting.dir, 4);
-    struct log_config config = {.segment_ms = 1 << 30,
-                                .retention_ms = -1,
-                                .retention_bytes = -1,
-                                .flush_messages = INT64_MAX,
-                                .flush_ms = INT64_MAX,
-                                .segment_bytes = 20000,
-                                .segment_index_bytes = 1 << 20,
-                                .index_interval_bytes = 200,
-                                .max_message_bytes = 1 << 20,
-                                .compression_codec = -1,
-                                .cleanup_delete = true,
-                                .producer_id_expiration_ms = INT64_MAX};
+    const struct log_config config = scene_config(20000, 200);
     struct log_checkpoint checkpoint = {.log_start_offset = -1, .high_watermark = -1};
     uint8_t id[16] = {1};
     for (int k = 0; k < setting.count; k++) {

@@ -2,18 +2,16 @@
 a process of its own.
 """
 
-import functools
 import os
 import resource
 import struct
 import subprocess
-import tempfile
 from pathlib import Path
 
-from tests.native.plain import ENVIRONMENT
+from tests.native import programs
+from tests.native.programs import SANITIZED
 from tests.wire import raw
 
-ROOT = Path(__file__).resolve().parents[2]
 PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "slices"]
 SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
@@ -21,24 +19,11 @@ SOURCES = {
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
                        "receive", "output", "frames", "reply", "iopool", "timing"],
 }
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
-# The options that `make asan` and `make tsan` set are for the interpreter.
-SANITIZED = {**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "",
-             "UBSAN_OPTIONS": "print_stacktrace=1"}
-BUILT = tempfile.TemporaryDirectory(prefix="reactor-")
 
 
-@functools.cache
 def built(sanitizer: str, name: str = "reactor_server") -> Path:
     """A program of this folder, linked with the reactor's sources."""
-    program = Path(BUILT.name) / f"{name}-{sanitizer}"
-    sources = [str(path) for one in SOURCES[name] for path in ROOT.glob(f"csrc/*/{one}.c")]
-    extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
-         str(program), str(ROOT / f"tests/native/{name}.c"), *sources],
-        check=True, env=ENVIRONMENT)
-    return program
+    return programs.built(name, sanitizer, tuple(f"*/{source}.c" for source in SOURCES[name]))
 
 
 def do(letter: str, amount: int = 0, rest: bytes = b"") -> bytes:

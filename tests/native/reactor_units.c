@@ -13,14 +13,7 @@
 #include "net/peers.h"
 #include "net/slab.h"
 #include "thread/timers.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "scenes.h"
 
 static uint32_t state;
 static uint32_t draw(uint32_t below) {

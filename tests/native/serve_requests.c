@@ -8,19 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "format/bytes.h"
-#include "format/crc32c.h"
 #include "serve/grants.h"
 #include "format/scratch.h"
+#include "log_scenes.h"
 #include "serve/serve.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 enum {
     NOW = 1000000,
@@ -69,27 +60,6 @@ struct held_topic {
     uint8_t id[16];
     char name[8];
 };
-
-static struct log_config config_of(void) {
-    return (struct log_config){.segment_ms = 1 << 30,
-                               .retention_ms = -1,
-                               .retention_bytes = -1,
-                               .flush_messages = INT64_MAX,
-                               .flush_ms = INT64_MAX,
-                               .timestamp_before_max_ms = INT64_MAX,
-                               .timestamp_after_max_ms = INT64_MAX,
-                               .producer_id_expiration_ms = INT64_MAX,
-                               .inflated_bytes_max = 1 << 20,
-                               .segment_bytes = 1 << 20,
-                               .segment_index_bytes = 1 << 20,
-                               .index_interval_bytes = 4096,
-                               .max_message_bytes = 1 << 20,
-                               .compression_level = INT32_MIN,
-                               .compression_codec = -1,
-                               .min_insync_replicas = 1,
-                               .cleanup_delete = true,
-                               .walk_records = true};
-}
 
 /* `alone`: no other replica, so that appends are visible at once. */
 static void open_topic(struct held_topic *t, const char *name, const struct log_config *config,
@@ -141,19 +111,9 @@ static void add_string(struct message *m, const char *s) {
 /* One record of a producer: -1 is none. */
 static size_t make_batch(uint8_t *p, int64_t producer, int32_t sequence, int16_t attributes) {
     const uint8_t record[] = {20, 0, 0, 0, 2, 'k', 6, 'a', 'b', 'c', 0};
-    size_t len = BATCH_HEADER_BYTES + sizeof record;
-    memset(p, 0, BATCH_HEADER_BYTES);
-    put_i32(p + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
-    p[16] = 2;
+    size_t len = scene_batch(p, record, sizeof record, NOW, producer, sequence);
     put_i16(p + 21, attributes);
-    put_i64(p + 27, NOW);
-    put_i64(p + 35, NOW);
-    put_i64(p + 43, producer);
-    put_i16(p + 51, producer < 0 ? -1 : 0);
-    put_i32(p + 53, sequence);
-    put_i32(p + 57, 1);
-    memcpy(p + BATCH_HEADER_BYTES, record, sizeof record);
-    put_u32(p + 17, crc32c_extend(0, p + 21, len - 21));
+    scene_seal(p, len);
     return len;
 }
 
@@ -251,7 +211,7 @@ static void await_letter(struct letter *l) {
 /* A Produce to [a, missing] parks; a is deleted; the request goes on. */
 static void parked(void) {
     const char *const topics[] = {"a", "missing", NULL};
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
     struct message m;
@@ -271,7 +231,7 @@ static void parked(void) {
 /* The same, and a is there again, as another topic: what was parked goes to that one. */
 static void replaced(void) {
     const char *const topics[] = {"a", "missing", NULL};
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a, again;
     struct serve_request r;
     struct message m;
@@ -293,7 +253,7 @@ static void replaced(void) {
  * nothing is told of it afterwards. */
 static void timed_out(void) {
     const char *const topics[] = {"a", NULL};
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
     struct message m;
@@ -317,7 +277,7 @@ static void timed_out(void) {
 /* The same for a disk that takes longer than the client waits. */
 static void timed_out_on_disk(void) {
     const char *const topics[] = {"a", NULL};
-    struct log_config config = config_of();
+    struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
     struct message m;
@@ -350,7 +310,7 @@ static void timed_out_on_disk(void) {
 /* A client that is gone while its Produce waits leaves no waiter behind. */
 static void abandoned(void) {
     const char *const topics[] = {"a", NULL};
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
     struct message m;
@@ -375,7 +335,7 @@ static void append(struct log *log, int64_t producer, int32_t sequence, int16_t 
         memcpy(batch + BATCH_HEADER_BYTES, marker, sizeof marker);
         len = BATCH_HEADER_BYTES + sizeof marker;
         put_i32(batch + 8, (int32_t)len - BATCH_LOG_OVERHEAD);
-        put_u32(batch + 17, crc32c_extend(0, batch + 21, len - 21));
+        scene_seal(batch, len);
     }
     CHECK(batch_parse(batch, len, &summary.header) == 0);
     CHECK(log_append(log, batch, len, &summary, -1, NOW, &out) == 0);
@@ -383,7 +343,7 @@ static void append(struct log *log, int64_t producer, int32_t sequence, int16_t 
 
 /* A reader of what is committed sleeps through what is not, and is woken by the marker. */
 static void committed(void) {
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
     struct message m;

@@ -7,14 +7,7 @@
 #include <string.h>
 
 #include "serve/sessions.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "scenes.h"
 
 enum { OK = 0, NOT_FOUND = 70, BAD_EPOCH = 71, OTHER_KIND = 106, PRINCIPAL = 7, SLOTS = 3 };
 

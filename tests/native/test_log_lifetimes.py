@@ -1,31 +1,12 @@
 """Logs opened, copied and let go of while others flush their directory, with the sanitizers."""
 
-import functools
-import os
 import subprocess
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from tests.native.plain import ENVIRONMENT
-from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
+from tests.native.programs import LOG, SANITIZED, built
 
-BUILT = tempfile.TemporaryDirectory(prefix="lifetimes-")
 ROUNDS = 60
-
-
-@functools.cache
-def built(sanitizer: str) -> Path:
-    program = Path(BUILT.name) / f"log_lifetimes-{sanitizer}"
-    sources = [str(path) for name in SOURCES for path in ROOT.glob(f"csrc/*/{name}.c")]
-    subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, f"-fsanitize={sanitizer}", "-I",
-         str(ROOT / "csrc"), "-o", str(program), str(ROOT / "tests/native/log_lifetimes.c"),
-         *sources, *LIBRARIES],
-        check=True, env=ENVIRONMENT)
-    return program
-
 
 SCENES = {
     "a_flush_beside_a_recovery_publishes_no_end_that_nobody_knows": "recovered",
@@ -38,7 +19,7 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 @pytest.mark.timeout(300)
 def test_lifetimes(tmp_path, sanitizer, scene):
-    ran = subprocess.run([str(built(sanitizer)), str(tmp_path / "data"), scene, str(ROUNDS)],
-                         capture_output=True, text=True, timeout=120,
-                         env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
+    program = built("log_lifetimes", sanitizer, LOG)
+    ran = subprocess.run([str(program), str(tmp_path / "data"), scene, str(ROUNDS)],
+                         capture_output=True, text=True, timeout=120, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

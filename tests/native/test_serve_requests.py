@@ -1,33 +1,10 @@
 """Produce and Fetch that wait or are parked while what they hold changes, with the sanitizers."""
 
-import functools
-import os
 import subprocess
-import tempfile
-from pathlib import Path
 
 import pytest
 
-from tests.native.plain import ENVIRONMENT
-from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
-
-SERVE = ["serve", "produce", "fetch", "fetch_answer", "sessions", "grants", "quotas", "reply",
-         "scratch", "log_figures", "log_settle"]
-BUILT = tempfile.TemporaryDirectory(prefix="serve-")
-
-
-@functools.cache
-def built(sanitizer: str) -> Path:
-    program = Path(BUILT.name) / f"serve_requests-{sanitizer}"
-    sources = [str(path) for name in sorted({*SOURCES, *SERVE})
-               for path in ROOT.glob(f"csrc/*/{name}.c")]
-    subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, f"-fsanitize={sanitizer}", "-I",
-         str(ROOT / "csrc"), "-o", str(program), str(ROOT / "tests/native/serve_requests.c"),
-         *sources, *LIBRARIES],
-        check=True, env=ENVIRONMENT)
-    return program
-
+from tests.native.programs import SANITIZED, SERVE, built
 
 SCENES = {
     "a_produce_that_was_parked_lets_go_of_a_topic_that_was_deleted": "parked",
@@ -43,7 +20,7 @@ SCENES = {
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
 @pytest.mark.timeout(300)
 def test_requests_that_wait(tmp_path, sanitizer, scene):
-    ran = subprocess.run([str(built(sanitizer)), str(tmp_path / "data"), scene],
-                         capture_output=True, text=True, timeout=120,
-                         env={**ENVIRONMENT, "TSAN_OPTIONS": "halt_on_error=1"})
+    program = built("serve_requests", sanitizer, SERVE)
+    ran = subprocess.run([str(program), str(tmp_path / "data"), scene],
+                         capture_output=True, text=True, timeout=120, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

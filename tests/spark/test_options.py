@@ -3,7 +3,7 @@ import pytest
 from pylog.client.errors import ConfigError
 from pylog.client.offsets import TopicPartition
 from pylog.client.spark.options import read_options, write_options
-from pylog.client.spark.places import Places
+from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
 from pylog.client.spark.source import from_json, limited, to_json
 
@@ -83,11 +83,11 @@ def test_a_trigger_limit_is_shared_by_what_waits_and_kept_exactly():
 @pytest.mark.parametrize("given", [{"splitBytes": "1000"}, {"minPartitions": "7"},
                                    {"maxRecordsPerPartition": "13"}, {"minPartitions": "1000"}])
 def test_splits_are_disjoint_and_together_the_stretch(given, monkeypatch):
-    places = Places.__new__(Places)
-    places.options = options(**given)
-    monkeypatch.setattr(Places, "_record_bytes", lambda self, one: {("t", 0): 50, ("t", 1): 50})
+    planner = Planner.__new__(Planner)
+    planner.options = options(**given)
+    monkeypatch.setattr(Planner, "_record_bytes", lambda *_: {("t", 0): 50, ("t", 1): 50})
     whole = [Stretch("t", 0, 10, 110), Stretch("t", 1, 0, 30)]
-    found = places.split(whole)
+    found = planner.split(whole)
     assert len(found) >= 7
     for one in whole:
         own = [part for part in found if part.partition == one.partition]

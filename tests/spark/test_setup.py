@@ -18,7 +18,7 @@ def fake_java(tmp_path, text):
 
 @pytest.mark.parametrize("text, found", [
     ('openjdk version "1.8.0_402"', "Java 8"), ('openjdk version "11.0.22"', "Java 11"),
-    ("no such thing", "does not tell")])
+    ("no such thing", "does not name")])
 def test_too_old_a_java_is_said_in_one_line(tmp_path, text, found):
     with pytest.raises(SetupError, match=found) as refused:
         session.java_version(fake_java(tmp_path, text))

@@ -40,8 +40,8 @@ def test_a_stopped_directory_can_be_taken_over(stopped):
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
     found = looked(stopped)
     assert adopt.is_adoptable(found)
-    assert "1 topics, 2 partitions" in adopt.told(found, False)
-    assert json.loads(adopt.told(found, True))["adoptable"]
+    assert "1 topics, 2 partitions" in adopt.rendered(found, False)
+    assert json.loads(adopt.rendered(found, True))["adoptable"]
     assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
 
 
@@ -75,7 +75,7 @@ def test_directories_without_a_topic_are_told(stopped):
     os.mkdir(stopped / "nobody-0")
     found = looked(stopped)
     assert adopt.is_adoptable(found)
-    assert "belong to no topic" in adopt.told(found, False)
+    assert "belong to no topic" in adopt.rendered(found, False)
 
 
 def test_old_records_are_told(stopped):

@@ -182,7 +182,7 @@ def arrow_type(schema: Any, named: dict[str, Any] | None = None) -> Any:
                     f"a schema that names {schema!r} within itself has no Arrow type") from None
         return named[schema]
     if isinstance(schema, list):
-        kinds = [one for one in schema if one != "null"]
+        kinds = [branch for branch in schema if branch != "null"]
         if len(kinds) != 1:
             raise SerializationError(f"a union of {len(kinds)} types has no Arrow column")
         return arrow_type(kinds[0], named)

@@ -105,6 +105,7 @@ def flat_column(column: Any, schema_of: Callable[[int], Any], read: Any, kind: A
     if columns is None:
         return None
     values = native_column(column)
+    assert values is not None, "a column is given"
     programs: dict[int, native.Program | None] = {}
     # One column more than the schema has: whether the row itself is there.
     decoder = native.Decoder(

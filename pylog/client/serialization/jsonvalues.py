@@ -72,7 +72,7 @@ def json_column(column: Any, schema: Any = None) -> Any:
         raise SerializationError(
             f"{len(column)} values hold {table.num_rows} JSON objects: one each is needed")
     fields = list(table.schema)
-    arrays = [one.combine_chunks() for one in table.columns]
+    arrays = [column.combine_chunks() for column in table.columns]
     mask = missing.combine_chunks() if isinstance(missing, pa.ChunkedArray) else missing
     if not fields:
         return pa.array([None if null else {} for null in mask.to_pylist()], pa.struct([]))

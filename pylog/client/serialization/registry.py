@@ -52,7 +52,7 @@ class SchemaRegistry:
                  headers: Mapping[str, str] | None = None, timeout_s: float = 10.0,
                  ssl_context: Any = None):
         urls = url.split(",") if isinstance(url, str) else list(url)
-        self.urls = [one.strip().rstrip("/") for one in urls if one.strip()]
+        self.urls = [url.strip().rstrip("/") for url in urls if url.strip()]
         self.timeout_s = timeout_s
         self._context = ssl_context
         self._headers = {"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE, **(headers or {})}
@@ -142,7 +142,8 @@ def _document(schema: Schema) -> dict[str, Any]:
 
 def _schema(row: Any) -> Schema:
     return Schema(row["schema"], row.get("schemaType", "AVRO"), tuple(
-        (one["name"], one["subject"], int(one["version"])) for one in row.get("references", ())))
+        (other["name"], other["subject"], int(other["version"]))
+        for other in row.get("references", ())))
 
 
 def _refusal(method: str, url: str, failure: urllib.error.HTTPError) -> RegistryError:

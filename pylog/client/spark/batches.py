@@ -48,8 +48,8 @@ class Shape:
     def decode_with(self, decoders: Sequence[Decoder]) -> None:
         """What a decoder fills is not read of the records, but its side is."""
         self.decoders = decoders
-        self.native = self.wanted.difference(*(one.fills for one in decoders)) | {
-            one.side for one in decoders}
+        self.native = self.wanted.difference(*(decoder.fills for decoder in decoders)) | {
+            decoder.side for decoder in decoders}
 
     def constant(self, name: str, value: Any, count: int) -> Any:
         """A column of one value; made once and cut."""
@@ -160,7 +160,7 @@ def _from_heads(reader: RangeReader, shape: Shape) -> Iterator[Any]:
     stretch = reader.stretch
     for piece in reader:
         runs: list[tuple[int, int, int]] = []
-        aborted = sorted(piece.aborted, key=lambda one: one[1])
+        aborted = sorted(piece.aborted, key=lambda transaction: transaction[1])
         if reader.committed_only and aborted:
             runs = list(_walked(reader, piece))
         else:
@@ -199,7 +199,7 @@ def _walked(reader: RangeReader, piece: Piece) -> Iterator[tuple[int, int, int]]
     while not fetched.exhausted:
         if not columns.read(fetched, RECORDS_MAX):
             continue
-        offsets = np.frombuffer(columns.finish().offsets, np.int64)
+        offsets = np.frombuffer(memoryview(columns.finish().offsets), np.int64)
         offsets = offsets[:np.searchsorted(offsets, reader.stretch.end)]
         kinds = np.array([kind for _, kind in heads])[
             np.searchsorted(np.array([base for base, _ in heads]), offsets, side="right") - 1]

@@ -46,7 +46,7 @@ class Decoder:
         self.side = side
         self._corrupt = corrupt(side) if corrupt(side) in shape.names else ""
         self._permissive = formats.permissive
-        others = own | {corrupt(one) for one in SIDES}
+        others = own | {corrupt(side) for side in SIDES}
         self._fields = [field for field in shape if field.name not in others] if (
             formats.expand and side == "value") else []
         self.fills = [field.name for field in self._fields]
@@ -266,7 +266,7 @@ def _without_uuids(value: Any) -> Any:
     import uuid
 
     if isinstance(value, dict):
-        return {name: _without_uuids(one) for name, one in value.items()}
+        return {name: _without_uuids(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_uuids(one) for one in value]
+        return [_without_uuids(inner) for inner in value]
     return str(value) if isinstance(value, uuid.UUID) else value

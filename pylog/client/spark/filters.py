@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import datasource as spark
 
 from pylog.client.offsets import TopicPartition
-from pylog.client.spark.places import Places
+from pylog.client.spark.planning import Planner
 from pylog.client.spark.ranges import Stretch
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -42,93 +42,97 @@ class Pushed:
         self._low, self._high = 0, 1 << 63
         self._since_ms = 0
 
-    def take(self, one: Any) -> bool:
+    def take(self, given: Any) -> bool:
         """Whether Spark need not look at this filter again. Keeps (1) and (2)."""
-        name = _column(one)
-        if isinstance(one, spark.IsNotNull):
+        name = _column(given)
+        if isinstance(given, spark.IsNotNull):
             return name in _NEVER_NULL
         if name in ("topic", "partition"):
-            if _is_told(one, str if name == "topic" else int):
-                self._places.append(one)
+            if _is_constant(given, str if name == "topic" else int):
+                self._places.append(given)
                 return True
-        elif name == "offset" and _is_told(one, int):
-            return self._take_offset(one)
+        elif name == "offset" and _is_constant(given, int):
+            return self._take_offset(given)
         elif name == "timestamp":
-            self._take_time(one)
+            self._take_time(given)
         return False
 
-    def _take_offset(self, one: Any) -> bool:
+    def _take_offset(self, given: Any) -> bool:
         low, high, exact = self._low, self._high, True
-        if isinstance(one, (spark.EqualTo, spark.EqualNullSafe)):
-            low, high = one.value, one.value + 1
-        elif isinstance(one, spark.GreaterThan):
-            low = one.value + 1
-        elif isinstance(one, spark.GreaterThanOrEqual):
-            low = one.value
-        elif isinstance(one, spark.LessThan):
-            high = one.value
-        elif isinstance(one, spark.LessThanOrEqual):
-            high = one.value + 1
-        elif isinstance(one, spark.In) and one.value:
-            low, high = min(one.value), max(one.value) + 1
-            exact = high - low == len(set(one.value))
+        if isinstance(given, (spark.EqualTo, spark.EqualNullSafe)):
+            low, high = given.value, given.value + 1
+        elif isinstance(given, spark.GreaterThan):
+            low = given.value + 1
+        elif isinstance(given, spark.GreaterThanOrEqual):
+            low = given.value
+        elif isinstance(given, spark.LessThan):
+            high = given.value
+        elif isinstance(given, spark.LessThanOrEqual):
+            high = given.value + 1
+        elif isinstance(given, spark.In) and given.value:
+            low, high = min(given.value), max(given.value) + 1
+            exact = high - low == len(set(given.value))
         else:
             return False
         self._low, self._high = max(self._low, low), min(self._high, high)
         return exact
 
-    def _take_time(self, one: Any) -> None:
+    def _take_time(self, given: Any) -> None:
         """Lower bounds only: a later record may be older, since producers set the time."""
-        if not isinstance(one, (spark.EqualTo, spark.EqualNullSafe, spark.GreaterThan,
-                                spark.GreaterThanOrEqual)):
+        if not isinstance(given, (spark.EqualTo, spark.EqualNullSafe, spark.GreaterThan,
+                                  spark.GreaterThanOrEqual)):
             return
-        if isinstance(one.value, datetime.datetime) and one.value.tzinfo is not None:
-            micros = (one.value - _EPOCH) // datetime.timedelta(microseconds=1)
+        if isinstance(given.value, datetime.datetime) and given.value.tzinfo is not None:
+            micros = (given.value - _EPOCH) // datetime.timedelta(microseconds=1)
             # Records have whole ms: the first one at or after the bound.
-            since = micros // 1000 + 1 if isinstance(one, spark.GreaterThan) else -(-micros // 1000)
+            after = isinstance(given, spark.GreaterThan)
+            since = micros // 1000 + 1 if after else -(-micros // 1000)
             self._since_ms = max(self._since_ms, since)
 
-    def cut(self, stretches: Iterable[Stretch], places: Places) -> list[Stretch]:
+    def cut(self, stretches: Iterable[Stretch], planner: Planner) -> list[Stretch]:
         """What is left of the stretches."""
         left = []
-        for one in stretches:
-            one = one._replace(start=max(one.start, self._low), end=min(one.end, self._high))
-            if one.start < one.end and all(
-                    holds(each, getattr(one, _column(each))) for each in self._places):
-                left.append(one)
+        for stretch in stretches:
+            stretch = stretch._replace(start=max(stretch.start, self._low),
+                                       end=min(stretch.end, self._high))
+            if stretch.start < stretch.end and all(
+                    holds(each, getattr(stretch, _column(each))) for each in self._places):
+                left.append(stretch)
         if not self._since_ms or not left:
             return left
         # Before the first record that is as young there is none that is.
-        found = places.consumer.offsets_for_times({
-            TopicPartition(one.topic, one.partition): self._since_ms for one in left})
-        began = [(one, found[TopicPartition(one.topic, one.partition)]) for one in left]
-        left = [one._replace(start=max(one.start, at.offset)) for one, at in began if at]
-        return [one for one in left if one.start < one.end]
+        found = planner.consumer.offsets_for_times({
+            TopicPartition(stretch.topic, stretch.partition): self._since_ms for stretch in left})
+        began = [(stretch, found[TopicPartition(stretch.topic, stretch.partition)])
+                 for stretch in left]
+        left = [stretch._replace(start=max(stretch.start, at.offset))
+                for stretch, at in began if at]
+        return [stretch for stretch in left if stretch.start < stretch.end]
 
 
-def holds(one: Any, value: Any) -> bool:
-    """Whether a filter that `_is_told` took is true of a value."""
-    if isinstance(one, spark.Not):
-        return not holds(one.child, value)
-    if type(one) in _TEXTS:
-        return bool(_TEXTS[type(one)](value, one.value))
-    return bool(_COMPARED[type(one)](value, one.value))
+def holds(given: Any, value: Any) -> bool:
+    """Whether a filter that `_is_constant` took is true of a value."""
+    if isinstance(given, spark.Not):
+        return not holds(given.child, value)
+    if type(given) in _TEXTS:
+        return bool(_TEXTS[type(given)](value, given.value))
+    return bool(_COMPARED[type(given)](value, given.value))
 
 
-def _column(one: Any) -> str:
-    while isinstance(one, spark.Not):
-        one = one.child
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+def _column(given: Any) -> str:
+    while isinstance(given, spark.Not):
+        given = given.child
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
     return attribute[0] if len(attribute) == 1 else ""
 
 
-def _is_told(one: Any, kind: type) -> bool:
+def _is_constant(given: Any, kind: type) -> bool:
     """Whether the filter compares with values of this type and nothing else."""
-    while isinstance(one, spark.Not):
-        one = one.child
-    if type(one) in _TEXTS:
-        return kind is str and type(one.value) is str
-    if type(one) not in _COMPARED:
+    while isinstance(given, spark.Not):
+        given = given.child
+    if type(given) in _TEXTS:
+        return kind is str and type(given.value) is str
+    if type(given) not in _COMPARED:
         return False
-    values = one.value if isinstance(one, spark.In) else (one.value,)
+    values = given.value if isinstance(given, spark.In) else (given.value,)
     return all(type(value) is kind for value in values)

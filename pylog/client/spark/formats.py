@@ -3,7 +3,7 @@
 Owns: nothing.
 Called by: client.spark.options, .source, .decoding, .encoding.
 Invariants: (1) a column of Kafka's own keeps its name and type, whatever values hold; (2) a schema
-  that was taken from the registry is settled on the driver, once for all tasks of a query.
+  that was taken from the registry is resolved on the driver, once for all tasks of a query.
 Source: Confluent's wire format; Spark's `mode` of from_json and from_avro.
 """
 
@@ -56,7 +56,7 @@ class Formats:
         from pylog.client.serialization.registry import SchemaRegistry
 
         if not self.registry_url:
-            raise ConfigError(f"{URL} is missing: Avro's schemas are kept there")
+            raise ConfigError(f"{URL} is missing: Avro's schemas are in it")
         user, _, password = self.registry_login.partition(":")
         return SchemaRegistry(self.registry_url, auth=(user, password) if user else None)
 
@@ -68,7 +68,7 @@ def corrupt(side: str) -> str:
 
 def formats(given: Mapping[str, str]) -> Formats:
     """given: options by their names in lower case. Raises ConfigError."""
-    def one(side: str) -> Format:
+    def format_of(side: str) -> Format:
         name = given.get(f"{side}format", BINARY).strip().lower()
         if name not in NAMES:
             raise ConfigError(f"{side}Format: one of {', '.join(NAMES)}, not {name!r}")
@@ -83,19 +83,20 @@ def formats(given: Mapping[str, str]) -> Formats:
         raise ConfigError(f"expandValue: true or false, not {expand!r}")
     if mode not in ("failfast", "permissive"):
         raise ConfigError(f"mode: failfast or permissive, not {mode!r}")
-    made = Formats(one("key"), one("value"), expand == "true", mode == "permissive",
+    made = Formats(format_of("key"), format_of("value"), expand == "true", mode == "permissive",
                    given.get(URL, ""), given.get(LOGIN, ""))
     if made.expand and made.value.name not in (JSON, AVRO):
         raise ConfigError("expandValue is for valueFormat json or avro")
     return made
 
 
-def settled(made: Formats, topics: list[str]) -> Formats:
+def with_schemas(made: Formats, topics: list[str]) -> Formats:
     """With the schema of what is Avro, from the registry where none was given. Keeps (2)."""
     for side in SIDES:
         if made.of(side).name == AVRO and not made.of(side).schema:
             text = _registered(made, side, topics)
-            made = replace(made, **{side: replace(made.of(side), schema=text)})
+            found = replace(made.of(side), schema=text)
+            made = replace(made, key=found) if side == "key" else replace(made, value=found)
     return made
 
 
@@ -207,8 +208,10 @@ def columns(made: Formats, own: Any) -> Any:
         return ", ".join(_ddl(name, kind) for name, kind in fields)
     shape, nullable = StructType(), {field.name: field for field in own}
     for name, kind in fields:
-        shape.add(nullable[name] if name in nullable and name not in SIDES else name, kind if (
-            name not in nullable or name in SIDES) else None)
+        if name in nullable and name not in SIDES:
+            shape.add(nullable[name])
+        else:
+            shape.add(name, kind)
     return shape
 
 

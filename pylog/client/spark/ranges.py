@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pylog.client import fetch_answer
 from pylog.client.cluster import Cluster
 from pylog.client.driver import Driver
-from pylog.client.errors import FatalError, KafkaTimeoutError, raise_for
+from pylog.client.errors import FatalError, KafkaTimeoutError, UnsupportedByBrokerError, raise_for
 from pylog.client.fetch_answer import TOPIC_IDS, FetchedPartition
 from pylog.client.settings import CONSUMER, Settings
 from pylog.protocol import messages
@@ -111,10 +111,10 @@ class RangeReader:
 
     def _bytes_from(self, position: int) -> int:
         """What to ask for: no more than is left, so that a short stretch costs little."""
-        one = self.stretch
-        if not one.size:
+        stretch = self.stretch
+        if not stretch.size:
             return self._fetch_bytes
-        left = one.size * (one.end - position) // (one.end - one.start)
+        left = stretch.size * (stretch.end - position) // (stretch.end - stretch.start)
         if left < self._fetch_bytes:
             # Where sizes vary the guess may be too low: twice as much each time.
             self._spare *= 2
@@ -167,6 +167,8 @@ class RangeReader:
         place = TopicPartition(self.stretch.topic, self.stretch.partition)
         begins = (await positions.list_offsets(self._cluster, {place: EARLIEST}, 0))[place]
         ends = (await positions.list_offsets(self._cluster, {place: LATEST}, 0))[place]
+        if begins is None or ends is None:
+            raise UnsupportedByBrokerError(f"{place}: the broker lists no offsets for it")
         what = f"the log holds [{begins.offset}, {ends.offset})"
         if self.fail_on_data_loss:
             raise lost(self.stretch, position, what)

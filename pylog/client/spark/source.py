@@ -31,9 +31,9 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
 from pylog.client.spark.decoding import decoders
 from pylog.client.spark.filters import Pushed
-from pylog.client.spark.formats import checked, columns, settled
+from pylog.client.spark.formats import checked, columns, with_schemas
 from pylog.client.spark.options import ReadOptions, read_options, write_options
-from pylog.client.spark.places import Offsets, Places
+from pylog.client.spark.planning import Offsets, Planner
 from pylog.client.spark.ranges import RangeReader, Stretch, lost
 
 HEADERS = ArrayType(StructType([StructField("key", StringType(), False),
@@ -85,7 +85,7 @@ class PylogSource(DataSource):
 
 def _settled(options: ReadOptions) -> ReadOptions:
     topics = list(options.topics) or sorted({place.topic for place in options.assigned})
-    return replace(options, formats=settled(options.formats, topics))
+    return replace(options, formats=with_schemas(options.formats, topics))
 
 
 @dataclass
@@ -115,9 +115,9 @@ class BatchReader(DataSourceReader):
         self.pushed = Pushed()
 
     def partitions(self) -> list[InputPartition]:
-        with Places(self.options) as places:
-            stretches = self.pushed.cut(places.stretches(), places)
-            return [Split(one) for one in places.split(stretches)] or [Split(None)]
+        with Planner(self.options) as planner:
+            stretches = self.pushed.cut(planner.stretches(), planner)
+            return [Split(stretch) for stretch in planner.split(stretches)] or [Split(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
@@ -129,7 +129,7 @@ class FilteredReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:
         """Those that Spark must look at still."""
-        return [one for one in filters if not self.pushed.take(one)]
+        return [each for each in filters if not self.pushed.take(each)]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -138,21 +138,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
         self.schema = schema
-        self._places: Places | None = None
+        self._planner: Planner | None = None
         self._target: Offsets | None = None
         self._triggered_s = -math.inf
 
     @property
-    def places(self) -> Places:
-        if self._places is None:
-            self._places = Places(self.options)
-        return self._places
+    def planner(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self.options)
+        return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_places": None}  # Keeps (3).
 
     def initialOffset(self) -> dict[str, Any]:
-        return to_json(self.places.starts(self.places.partitions()))
+        return to_json(self.planner.starts(self.planner.partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         least, most = self.options.offsets_per_trigger_min, self.options.offsets_per_trigger
@@ -161,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMinRows(least) if least else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.places.latest(self.places.partitions())
+        self._target = self.planner.latest(self.planner.partitions())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begun, ends = from_json(start), self._ends()
@@ -171,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise lost(Stretch(*place, 0, 0), begun[place], "the partition is gone")
         for place in gone:
             ends[place] = begun[place]
-        starts = {**self.places.earliest(ends.keys() - begun.keys()), **begun}
+        starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
         for place, end in ends.items():
             # A topic that was made anew ends before the query's place.
             if end < starts[place] and self.options.fail_on_data_loss:
@@ -196,28 +196,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> Offsets:
         if self._target is not None:
             return dict(self._target)
-        return self.places.latest(self.places.partitions())
+        return self.planner.latest(self.planner.partitions())
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_json(self.places.latest(self.places.partitions()))
+        return to_json(self.planner.latest(self.planner.partitions()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ends = from_json(start), from_json(end)
-        starts = {**self.places.earliest(ends.keys() - begun.keys()), **begun}
+        starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
         stretches = [Stretch(*place, starts[place], ends[place]) for place in sorted(ends)
                      if starts[place] < ends[place]]
-        return [Split(one) for one in self.places.split(stretches)]
+        return [Split(stretch) for stretch in self.planner.split(stretches)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self.options, self.schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is Spark's; no group is told."""
+        """The checkpoint is Spark's; no group is informed."""
 
     def stop(self) -> None:
-        if self._places is not None:
-            self._places.close()
-            self._places = None
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
 
 
 def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:

@@ -18,7 +18,7 @@ from pylog.client.connection import Frame
 from pylog.client.subscription import PartitionState
 
 
-class Ready:
+class CompletedFetch:
     """The fetched bytes of one partition, or the error that its fetch ended with."""
 
     __slots__ = ("aborted", "data", "epoch", "error", "fetched", "frame", "start", "state")
@@ -35,15 +35,15 @@ class Ready:
         self.fetched: Fetched | None = None
 
 
-class ReadyQueue:
+class FetchBuffer:
     """`put` on the event loop, `head` and `done` on the thread that takes."""
 
     def __init__(self, bytes_max: int, read_committed: bool, check_crc: bool):
         self.bytes_max = bytes_max
         self.read_committed = read_committed
         self.check_crc = check_crc
-        self.items: collections.deque[Ready] = collections.deque()
-        self.parked: list[Ready] = []  # Of paused partitions.
+        self.items: collections.deque[CompletedFetch] = collections.deque()
+        self.parked: list[CompletedFetch] = []  # Of paused partitions.
         # One writer each: no lock is needed.
         self._bytes_in = 0
         self._bytes_out = 0
@@ -56,11 +56,11 @@ class ReadyQueue:
     def room_bytes(self) -> int:
         return self.bytes_max - self.queued_bytes
 
-    def put(self, items: list[Ready]) -> None:
+    def put(self, items: list[CompletedFetch]) -> None:
         self._bytes_in += sum([len(item.data) for item in items])
         self.items.extend(items)
 
-    def head(self) -> Ready | None:
+    def head(self) -> CompletedFetch | None:
         """The next item to read, with `fetched` set unless it is an error; None: nothing is there.
 
         Keeps (2). What belongs to a paused partition is put aside.
@@ -82,13 +82,13 @@ class ReadyQueue:
             return item
         return None
 
-    def done(self, item: Ready) -> None:
+    def done(self, item: CompletedFetch) -> None:
         """The head was read to its end, or is dropped."""
         popped = self.items.popleft()
         assert popped is item, "only the head is taken"
         self.drop(item)
 
-    def drop(self, item: Ready) -> None:
+    def drop(self, item: CompletedFetch) -> None:
         self._bytes_out += len(item.data)
         item.fetched, item.data = None, b""
         frame, item.frame = item.frame, None
@@ -101,13 +101,13 @@ class ReadyQueue:
         """Drops what was put aside and is void by now. On the thread that takes."""
         if not self.parked:
             return
-        kept = []
+        parked = []
         for item in self.parked:
             if item.epoch == item.state.epoch and not item.state.revoking:
-                kept.append(item)
+                parked.append(item)
             else:
                 self.drop(item)
-        self.parked = kept
+        self.parked = parked
 
     def unpark(self, state: PartitionState) -> None:
         """A partition was resumed. Keeps (1)."""

@@ -3,7 +3,7 @@
 Owns: a second descriptor of the connection's socket; what the socket has not taken yet.
 Called by: client.connection, on its event loop only.
 Invariants: (1) bytes leave in the order in which they were written; (2) a piece is held, and must
-  not change, until its bytes are in the socket or the outlet is closed.
+  not change, until its bytes are in the socket or the send buffer is closed.
 Source: measured with bench.client --produce: asyncio's transport of Python 3.11 copies what a
   socket does not take at once, and takes one buffer only, so that a frame had to be put together.
 """
@@ -22,7 +22,7 @@ PIECES_AT_ONCE_MAX = 1024  # Linux' IOV_MAX.
 WAITING_BYTES_HIGH = 65_536  # asyncio's own limit.
 
 
-class Outlet:
+class SendBuffer:
     """What asyncio's transport does for writing; `pause` and `resume` are called as it would.
 
     failed(OSError) is called when the socket takes no more.
@@ -63,7 +63,7 @@ class Outlet:
                 self._resume()
 
     def _send(self) -> bool:
-        """False when the outlet has failed."""
+        """False when the send buffer has failed."""
         waiting = self._waiting
         try:
             count = os.writev(self._socket.fileno(),

@@ -1,8 +1,8 @@
 """Spark against pylog and Apache Kafka in one run: each engine, reading and writing.
 
-    python -m bench.spark                          100 B and 1 KiB records, both brokers
-    python -m bench.spark --short                  a look: one round of a million records
-    python -m bench.spark --records 20000000 --sizes "100 B" --paths read
+    python -m spark.comparison                          100 B and 1 KiB records, both brokers
+    python -m spark.comparison --short                  a look: one round of a million records
+    python -m spark.comparison --records 20000000 --sizes "100 B" --paths read
 
 Owns: a broker of each kind with its data in a temporary directory, one Spark session.
 Called by: a person; `make bench-spark`.
@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker
+from bench.machine import machine_line
 from bench.process import cpu_seconds
-from bench.vs import machine_line
 from pylog.client import Admin
 from spark import cluster, load
 from spark.plan import Plan, record_bytes
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.spark")
+    parser = argparse.ArgumentParser(prog="python -m spark.comparison")
     parser.add_argument("--records", type=int, default=5_000_000, help="of 100 B; a fifth of 1 KiB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--brokers", default="pylog,kafka")

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 
-from pylog.testing import places
+from pylog.testing import data_directories
 
 NEVER_A_PROCESS = 2**22 + 1
 
@@ -19,21 +19,21 @@ def _left(root, name: str, age_s: float = 7200):
 
 
 def test_a_directory_is_made_where_it_is_asked_for_if_there_is_room(tmp_path):
-    made = places.make(os.fspath(tmp_path))
+    made = data_directories.make(os.fspath(tmp_path))
     assert os.path.dirname(made) == os.fspath(tmp_path)
-    places.remove(made)
+    data_directories.remove(made)
     assert not os.path.exists(made)
 
 
 def test_without_that_place_it_is_made_where_temporary_files_are(tmp_path):
-    made = places.make(os.fspath(tmp_path / "missing"))
+    made = data_directories.make(os.fspath(tmp_path / "missing"))
     assert os.path.isdir(made)
-    places.remove(made)
+    data_directories.remove(made)
 
 
 def test_what_killed_processes_left_behind_is_removed(tmp_path):
     old = _left(tmp_path, f"pylog-{NEVER_A_PROCESS}-a")
-    places.make(os.fspath(tmp_path))
+    data_directories.make(os.fspath(tmp_path))
     assert not old.exists()
 
 
@@ -44,5 +44,5 @@ def test_what_is_young_in_use_or_somebody_elses_stays(tmp_path):
     locked = _left(tmp_path, f"pylog-{NEVER_A_PROCESS}-locked")
     with open(locked / "data" / ".lock", "r+b") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        places.make(os.fspath(tmp_path))
+        data_directories.make(os.fspath(tmp_path))
     assert all(path.exists() for path in [*stays, locked])

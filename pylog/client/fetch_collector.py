@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pylog._native.columns import ColumnReader, Columns, Record, RecordsError, records
+from pylog._native.columns import ColumnReader, Columns, Fetched, Record, RecordsError, records
 from pylog.client.errors import KafkaError, SerializationError, error
-from pylog.client.ready import Ready, ReadyQueue
+from pylog.client.fetch_buffer import CompletedFetch, FetchBuffer
 
 Deserializer = Callable[[bytes], Any] | None
 
 
-class Taker:
+class FetchCollector:
     """`records` or `columns`, from one thread at a time."""
 
-    def __init__(self, queue: ReadyQueue, failed: Callable[[Ready], None],
+    def __init__(self, queue: FetchBuffer, failed: Callable[[CompletedFetch], None],
                  key: Deserializer, value: Deserializer):
         """failed: decides about an item that is an error; raises it where that is the outcome."""
         self.queue = queue
@@ -81,7 +81,7 @@ class Taker:
                 return place, failure
         return len(found), None
 
-    def _go_back(self, item: Ready, offset: int) -> None:
+    def _go_back(self, item: CompletedFetch, offset: int) -> None:
         """The record at `offset` is the next one again. Keeps (1), (3)."""
         if item.epoch == item.state.epoch:
             item.state.position = offset
@@ -112,7 +112,7 @@ class Taker:
             try:
                 reader.read(fetched, records_max - reader.count)
                 if reader.full and not reader.count:
-                    return self._alone(item, headers)
+                    return self._alone(item, fetched, headers)
             except RecordsError as broken:
                 if reader.count:
                     break
@@ -123,14 +123,14 @@ class Taker:
                 break
         return reader.finish() if reader.count else None
 
-    def _alone(self, item: Ready, headers: bool) -> Columns:
+    def _alone(self, item: CompletedFetch, fetched: Fetched, headers: bool) -> Columns:
         """One record that is longer than bytes_max."""
         reader = ColumnReader(headers=headers)
-        reader.read(item.fetched, 1)
-        self._advance(item, item.fetched)
+        reader.read(fetched, 1)
+        self._advance(item, fetched)
         return reader.finish()
 
-    def _advance(self, item: Ready, fetched: Any) -> None:
+    def _advance(self, item: CompletedFetch, fetched: Fetched) -> None:
         """Keeps (1)."""
         state = item.state
         if item.epoch == state.epoch:
@@ -141,12 +141,12 @@ class Taker:
             self.queue.done(item)
 
 
-def _corrupt(item: Ready, broken: RecordsError) -> KafkaError:
+def _corrupt(item: CompletedFetch, broken: RecordsError) -> KafkaError:
     return error(broken.code, f"{broken}; seek past offset {broken.offset} to go on",
                  str(item.state.tp))
 
 
-def _refused(item: Ready, failure: Exception) -> SerializationError:
+def _refused(item: CompletedFetch, failure: Exception) -> SerializationError:
     state = item.state
     made = SerializationError(
         f"{state.tp}, offset {state.position}: {failure}; seek past it to go on")

@@ -24,14 +24,14 @@ _ADMIN = ("bootstrap.servers", "client.id", "security.protocol", "request.timeou
           "default.api.timeout.ms")
 
 
-class Places:
-    """Looks up offsets: `with Places(options) as places: places.stretches()`."""
+class Planner:
+    """Looks up offsets: `with Planner(options) as planner: planner.stretches()`."""
 
     def __init__(self, options: ReadOptions):
         self.options = options
         self.consumer = Consumer({"allow.auto.create.topics": False, **options.settings})
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> Planner:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -44,10 +44,10 @@ class Places:
         """Those that the options name, as they are now. Raises UnknownTopicOrPartitionError."""
         options = self.options
         if options.assigned:
-            known = self._known({place.topic for place in options.assigned})
-            missing = [place for place in options.assigned if place not in known]
+            known = self._known({partition.topic for partition in options.assigned})
+            missing = [partition for partition in options.assigned if partition not in known]
             if missing:
-                raise UnknownTopicOrPartitionError(f"there is no partition {missing[0]}")
+                raise UnknownTopicOrPartitionError(f"no such partition: {missing[0]}")
             return list(options.assigned)
         if options.pattern:
             wanted = re.compile(options.pattern)
@@ -60,97 +60,98 @@ class Places:
         listed = self.consumer.list_topics()
         for topic in topics:
             if topic not in listed:
-                raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+                raise UnknownTopicOrPartitionError(f"no such topic: {topic!r}")
         return [TopicPartition(topic, number) for topic in topics for number in listed[topic]]
 
-    def starts(self, places: list[TopicPartition]) -> Offsets:
-        return self._at(self.options.starting, places)
+    def starts(self, partitions: list[TopicPartition]) -> Offsets:
+        return self._at(self.options.starting, partitions)
 
-    def ends(self, places: list[TopicPartition]) -> Offsets:
-        return self._at(self.options.ending, places)
+    def ends(self, partitions: list[TopicPartition]) -> Offsets:
+        return self._at(self.options.ending, partitions)
 
-    def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
-        return self.consumer.beginning_offsets(list(places))
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self.consumer.beginning_offsets(list(partitions))
 
-    def latest(self, places: Iterable[TopicPartition]) -> Offsets:
-        return self.consumer.end_offsets(list(places))
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self.consumer.end_offsets(list(partitions))
 
-    def _at(self, bound: Bound, places: list[TopicPartition]) -> Offsets:
+    def _at(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
         if bound.kind == "earliest":
-            return self.earliest(places)
+            return self.earliest(partitions)
         if bound.kind == "latest":
-            return self.latest(places)
+            return self.latest(partitions)
         if bound.kind == "times":
-            return self._at_times(bound, places)
-        if set(bound.given) != set(places):
+            return self._at_times(bound, partitions)
+        if set(bound.given) != set(partitions):
             raise ConfigError(
                 "offsets are needed for exactly the partitions read: given for "
-                f"{_listed(bound.given)}, read are {_listed(places)}")
+                f"{_listed(bound.given)}, read are {_listed(partitions)}")
         earliest = self.earliest([tp for tp, at in bound.given.items() if at == EARLIEST])
         latest = self.latest([tp for tp, at in bound.given.items() if at == LATEST])
         return {**bound.given, **earliest, **latest}
 
-    def _at_times(self, bound: Bound, places: list[TopicPartition]) -> Offsets:
-        times = dict.fromkeys(places, bound.time_ms) if bound.time_ms >= 0 else bound.given
-        if set(times) != set(places):
+    def _at_times(self, bound: Bound, partitions: list[TopicPartition]) -> Offsets:
+        times = dict.fromkeys(partitions, bound.time_ms) if bound.time_ms >= 0 else bound.given
+        if set(times) != set(partitions):
             raise ConfigError(f"times are needed for exactly the partitions read: given for "
-                              f"{_listed(times)}, read are {_listed(places)}")
+                              f"{_listed(times)}, read are {_listed(partitions)}")
         found = self.consumer.offsets_for_times(times)
-        later = [place for place, at in found.items() if at is None]
+        later = [partition for partition, at in found.items() if at is None]
         if (later and bound is self.options.starting and self.options.none_at_time == "error"
                 and bound.given):
             raise ConfigError(
                 f"no record of {later[0]} is as young as {times[later[0]]}; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end then")
         ends = self.latest(later)
-        return {place: ends[place] if at is None else at.offset for place, at in found.items()}
+        return {partition: ends[partition] if at is None else at.offset
+                for partition, at in found.items()}
 
     def stretches(self) -> list[Stretch]:
         """For a batch query."""
-        places = self.partitions()
-        starts, ends = self.starts(places), self.ends(places)
-        return [Stretch(*place, starts[place], ends[place]) for place in places
-                if starts[place] < ends[place]]
+        partitions = self.partitions()
+        starts, ends = self.starts(partitions), self.ends(partitions)
+        return [Stretch(*partition, starts[partition], ends[partition]) for partition in partitions
+                if starts[partition] < ends[partition]]
 
     def split(self, stretches: list[Stretch]) -> list[Stretch]:
         """Cuts stretches by splitBytes, minPartitions and maxRecordsPerPartition. Keeps (1)."""
         options = self.options
-        total = sum(one.end - one.start for one in stretches)
+        total = sum(stretch.end - stretch.start for stretch in stretches)
         weights = self._record_bytes(stretches) if total else {}
         made = []
-        for one in stretches:
-            count = one.end - one.start
-            parts = max(1, -(-count * weights.get((one.topic, one.partition), 0)
+        for stretch in stretches:
+            count = stretch.end - stretch.start
+            parts = max(1, -(-count * weights.get((stretch.topic, stretch.partition), 0)
                              // options.split_bytes))
             if options.partition_records_max:
                 parts = max(parts, -(-count // options.partition_records_max))
             if options.partitions_min > len(stretches):
                 parts = max(parts, round(options.partitions_min * count / total))
             parts = min(int(parts), count)
-            size = int(count * weights.get((one.topic, one.partition), 0))
-            made += [one._replace(start=one.start + count * part // parts,
-                                  end=one.start + count * (part + 1) // parts,
+            size = int(count * weights.get((stretch.topic, stretch.partition), 0))
+            made += [stretch._replace(start=stretch.start + count * part // parts,
+                                  end=stretch.start + count * (part + 1) // parts,
                                   size=size // parts)
                      for part in range(parts)]
         return made
 
     def _record_bytes(self, stretches: list[Stretch]) -> dict[tuple[str, int], float]:
-        """On disk per offset, as the leaders tell; {} when they do not."""
-        places = [TopicPartition(one.topic, one.partition) for one in stretches]
+        """On disk per offset, as the leaders report it; {} when they do not."""
+        partitions = [TopicPartition(stretch.topic, stretch.partition) for stretch in stretches]
         sizes: dict[tuple[str, int], int] = {}
         try:
             with Admin({name: value for name, value in self.options.settings.items()
                         if name in _ADMIN or name.startswith(("ssl.", "sasl."))}) as admin:
                 for directories in admin.describe_log_dirs().values():
                     for directory in directories.values():
-                        for place, replica in directory.replicas.items():
-                            sizes[place] = max(sizes.get(place, 0), replica.size)
+                        for partition, replica in directory.replicas.items():
+                            sizes[partition] = max(sizes.get(partition, 0), replica.size)
         except KafkaError:
             return {}
-        earliest, latest = self.earliest(places), self.latest(places)
-        return {place: sizes[place] / max(1, latest[place] - earliest[place])
-                for place in places if place in sizes}
+        earliest, latest = self.earliest(partitions), self.latest(partitions)
+        return {partition: sizes[partition] / max(1, latest[partition] - earliest[partition])
+                for partition in partitions if partition in sizes}
 
 
-def _listed(places: Iterable[TopicPartition]) -> str:
-    return ", ".join(str(place) for place in sorted(places)[:10]) or "none"
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(partition) for partition in sorted(partitions)[:10]) or "none"

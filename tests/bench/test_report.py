@@ -1,0 +1,56 @@
+"""Where the table of a bench goes."""
+
+import pytest
+
+from bench import report, vs
+from bench.control import __main__ as control
+
+PAGE = """# The last full run
+
+## First
+
+old
+
+| a | b |
+
+## Second
+
+stays
+"""
+
+
+def test_a_full_run_replaces_its_own_section_only(tmp_path):
+    page = tmp_path / "benchmarks.md"
+    page.write_text(PAGE)
+    report.publish("First", "new\n", page)
+    assert page.read_text() == "# The last full run\n\n## First\n\nnew\n\n## Second\n\nstays\n"
+    report.publish("Second", "newer\n", page)
+    assert page.read_text() == "# The last full run\n\n## First\n\nnew\n\n## Second\n\nnewer\n"
+
+
+def test_a_section_that_the_page_lacks_is_named(tmp_path):
+    page = tmp_path / "benchmarks.md"
+    page.write_text(PAGE)
+    with pytest.raises(ValueError, match="no section 'Third'"):
+        report.publish("Third", "new\n", page)
+    assert page.read_text() == PAGE
+
+
+def test_the_page_has_a_section_for_each_program():
+    page = report.PAGE.read_text()
+    assert page.count(f"## {vs.SECTION}\n") == page.count(f"## {control.SECTION}\n") == 1
+
+
+def test_every_run_is_saved_with_its_samples(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYLOG_CACHE", str(tmp_path))
+    path = report.save("| a |\n", {"samples": {"e2e": 1}}, "-control")
+    assert path.read_text() == "| a |\n" and path.name.endswith("-control.md")
+    assert '"e2e": 1' in path.with_suffix(".json").read_text()
+
+
+@pytest.mark.parametrize(("arguments", "rounds", "is_full"), [
+    ([], 3, True), (["--quick"], 2, True), (["--quick"], 1, False),
+    (["--only", "e2e"], 3, False), (["--sides", "pylog"], 3, False),
+])
+def test_a_part_of_a_run_leaves_the_page_alone(arguments, rounds, is_full):
+    assert vs.is_full(vs._arguments(arguments), rounds) is is_full
