@@ -2,11 +2,11 @@
 
 Owns: the right to append, the order of decisions, this broker's block of producer ids.
 Called by: metadata.service (take_office, register), api (everything else), on the event loop.
-Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) a
-  record counts only after it is on disk; (3) a request is answered after its records have had their
-  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once;
-  (5) what is decided from the state of this broker too, its settings or its disks, is decided
-  after that state is the newest image's.
+Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
+  holds all records before it; (2) a record counts only after it is on disk; (3) a request is
+  answered after its records have had their effects on this broker; nothing else hangs on the
+  request; (4) a producer id is given out once; (5) what is decided from the state of this broker
+  too, its settings or its disks, is decided after that state is the newest image's.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
@@ -18,6 +18,7 @@ from pylog.metadata import branching, configs, controller, features, partitions,
 from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
+from pylog.metadata.slices import in_slices
 from pylog.metadata.store import StoreError
 from pylog.metadata.threads import in_thread, whole
 from pylog.protocol import messages
@@ -108,8 +109,8 @@ class ActiveController:
         """
         async with self._deciding:
             request, branches, refused = branching.taken(self._image, request)
-            records, results = controller.create_topics(
-                self._image, request, self._settings, self._random, mutations)
+            records, results = await in_slices(controller.create_topics(
+                self._image, request, self._settings, self._random, mutations))
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
@@ -159,8 +160,8 @@ class ActiveController:
     async def delete_topics(self, topics, mutations=None) -> list:
         """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
         async with self._deciding:
-            records, results = controller.delete_topics(
-                self._image, topics, self._settings, mutations)
+            records, results = await in_slices(controller.delete_topics(
+                self._image, topics, self._settings, mutations))
             failure = await self._tried(records)
             if failure is not None:
                 results = _refused(results, failure, lambda result: (
@@ -177,8 +178,8 @@ class ActiveController:
         async with self._deciding:
             if any(one.resource_type == RESOURCE_BROKER for one in request.resources):
                 await self._caught_up()
-            records, results = configs.alter(
-                self._image, request.resources, self._settings, self._node_id, incremental)
+            records, results = await in_slices(configs.alter(
+                self._image, request.resources, self._settings, self._node_id, incremental))
             if request.validate_only or not records:
                 return results
             try:
@@ -191,8 +192,8 @@ class ActiveController:
     async def create_partitions(self, request, mutations=None) -> list:
         """Decides a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
         async with self._deciding:
-            records, results = partitions.create_partitions(
-                self._image, request.topics, self._random, mutations)
+            records, results = await in_slices(partitions.create_partitions(
+                self._image, request.topics, self._random, mutations))
             if request.validate_only:
                 return results
             try:

@@ -31,13 +31,14 @@ Altered.__doc__ = "What became of one resource of a request."
 
 
 def alter(image: Image, resources, settings, node_id: int, incremental: bool):
-    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's.
+    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's, in steps.
 
     Returns (records, [Altered, or None for a logger, which is no metadata, in order]).
     """
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records, results = [], []
     for resource in resources:
+        yield
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise _bad("Each resource must appear at most once.")

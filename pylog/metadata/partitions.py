@@ -23,19 +23,21 @@ Outcome.__doc__ = "What became of one part of a request."
 
 
 def create_partitions(image: Image, topics, random, mutations=None):
-    """Decides CreatePartitionsRequest.topics. Returns (records, [(topic name, Outcome)]).
+    """Decides CreatePartitionsRequest.topics, in steps (metadata.slices). Returns
+    (records, [(topic name, Outcome)]).
 
     mutations: as for controller.create_topics.
     """
     counts = Counter(topic.name for topic in topics)
     records, results = [], {}
     for topic in topics:
+        yield
         if topic.name in results:
             continue
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            made = _more(image, topic, random, mutations)
+            made = yield from _more(image, topic, random, mutations)
             if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
                 raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
                               f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
@@ -48,7 +50,7 @@ def create_partitions(image: Image, topics, random, mutations=None):
     return records, list(results.items())
 
 
-def _more(image, wanted, random, mutations) -> list:
+def _more(image, wanted, random, mutations):
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -73,12 +75,12 @@ def _more(image, wanted, random, mutations) -> list:
     else:
         places = [tuple(entry.broker_ids) for entry in wanted.assignments]
         for number, replicas in enumerate(places):
+            yield
             controller.check_replicas(image, replicas, factor)
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
                 raise controller.bad_assignment(
                     f"no broker of partition {count + number} is active")
-    return [controller.partition_record(image, topic.id, count + number, replicas)
-            for number, replicas in enumerate(places)]
+    return (yield from controller.partition_records(image, topic.id, count, places))
 
 
 def _place(image, count, factor, random) -> list:
