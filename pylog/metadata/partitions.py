@@ -3,9 +3,10 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.partitions for the list of reassignments.
 Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
-  the in-sync replicas, unless an unclean election is asked for.
-Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments);
-  error codes as Kafka 4.3's.
+  the in-sync replicas, unless an unclean election is asked for; (3) an unclean leader is marked as
+  recovering; (4) records that change replicas name the directory of each, in the same order.
+Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments), KIP-704
+  (recovering leaders), KIP-858 (directories); error codes as Kafka 4.3's.
 """
 
 from collections import Counter, namedtuple
@@ -17,6 +18,7 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 PREFERRED, UNCLEAN = 0, 1
+RECOVERING = 1
 
 Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, None))
 Outcome.__doc__ = "What became of one part of a request."
@@ -149,7 +151,9 @@ def _elected(image, name, index, election, lost):
                       "no replica is active and has its disk")
     return messages.PartitionChangeRecord(
         partition_id=index, topic_id=topic.id, leader=leader,
-        isr=None if leader in state.isr else [leader])
+        isr=None if leader in state.isr else [leader],
+        # Keeps (3).
+        leader_recovery_state=-1 if leader in state.isr else RECOVERING)
 
 
 def leave_offline(image: Image, broker_id: int, offline) -> list:
@@ -207,7 +211,7 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
         kept = [broker_id for broker_id in state.replicas if broker_id not in state.adding_replicas]
         return [messages.PartitionChangeRecord(
             partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
-            removing_replicas=[])]
+            removing_replicas=[], directories=_directories(image, state, kept))]
     target = list(wanted.replicas)
     controller.check_replicas(image, target)
     if not factor_may_change and len(target) != len(state.replicas):
@@ -221,7 +225,18 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
         return []
     return [messages.PartitionChangeRecord(
         partition_id=index, topic_id=topic.id, replicas=merged, adding_replicas=adding or None,
-        removing_replicas=removing or None)]
+        removing_replicas=removing or None, directories=_directories(image, state, merged))]
+
+
+def _directories(image: Image, state, replicas) -> list | None:
+    """Keeps (4). None for a partition of a cluster that does not assign directories."""
+    if not state.directories:
+        return None
+    # Earlier versions changed the replicas alone: then nobody knows which is whose.
+    known = dict(zip(state.replicas, state.directories)) if (
+        len(state.directories) == len(state.replicas)) else {}
+    return [known[broker_id] if broker_id in known else
+            controller.directory_of(image.brokers[broker_id]) for broker_id in replicas]
 
 
 def reassignments(image: Image, topics):

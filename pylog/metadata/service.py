@@ -98,6 +98,10 @@ class MetadataService:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
         self.tail = Tail(self._kept_image())
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
+        if self.tail.newest.security:
+            # Served without them, topics would be open to everybody.
+            kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
+            raise MetadataError(f"this version does not enforce {kinds}")
         self.take_broker_configs(self.tail.newest)
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)

@@ -54,6 +54,7 @@ def records_of(image: Image) -> list:
         entity=[new.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name)
                 for kind, name in entity], key=key, value=value)
         for entity, values in image.client_quotas.items() for key, value in values.items()]
+    found += image.security.values()
     if image.next_producer_id:
         found.append(new.ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id))
     return found

@@ -29,7 +29,9 @@ import lmdb
 from pylog._native.batch import crc32c
 from pylog.log.checkpoints import write_whole
 from pylog.log.partitions import Checkpoint
-from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
+from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic, security_key
+from pylog.metadata.snapshots import encoded
+from pylog.protocol import records
 
 FILE = "state.lmdb"
 SUM = f"{FILE}.sum"
@@ -347,6 +349,7 @@ def _blob(image: Image) -> bytes:
         "brokers": [_broker_fields(broker) for broker in image.brokers.values()],
         "features": image.features, "next_producer_id": image.next_producer_id,
         "client_quotas": list(image.client_quotas.items()),
+        "security": [encoded(record).hex() for record in image.security.values()],
     }, separators=(",", ":")).encode()
 
 
@@ -370,10 +373,13 @@ def _image(fields: dict, offset: int, epoch: int) -> Image:
         row["endpoints"] = tuple(Endpoint(*endpoint) for endpoint in row["endpoints"])
         row["features"] = tuple(tuple(feature) for feature in row["features"])
         brokers[row["id"]] = Broker(**row)
+    security = [records.decode_record(bytes.fromhex(text))[1]
+                for text in fields.get("security", ())]
     return Image(
         topics, {topic.id: topic for topic in topics.values()},
         {(kind, name): values for kind, name, values in fields["configs"]}, brokers,
         fields["features"], fields["next_producer_id"], offset, epoch,
         {state: state for state in states},
         {tuple(tuple(part) for part in entity): values
-         for entity, values in fields.get("client_quotas", ())})
+         for entity, values in fields.get("client_quotas", ())},
+        {security_key(record): record for record in security})

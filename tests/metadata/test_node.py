@@ -430,3 +430,14 @@ class Restarts(RuleBasedStateMachine):
 
 TestRestarts = Restarts.TestCase
 TestRestarts.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
+
+
+def test_a_log_with_access_rules_is_not_served_without_them(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.service._log.append(
+        [messages.AccessControlEntryRecord(id=bytes(16), resource_name="a")],
+        node.service.controller._epoch, node.image.offset + 1)
+    node.stop()
+    with pytest.raises(StartError, match="does not enforce AccessControlEntryRecord"):
+        Node(tmp_path)

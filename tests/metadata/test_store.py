@@ -15,13 +15,15 @@ from pylog.metadata.store import FILE, SUM, Store, StoreError, _summed
 from pylog.protocol import messages
 from tests.metadata.node import Node
 from tests.metadata.test_controller import cluster, create, topic
+from tests.metadata.test_image import security_records
 from tests.native.plain import ENVIRONMENT
 
 
 def image():
     made, _ = create(cluster(2), topic("a", partitions=3, configs={"retention.ms": "5"}),
                      topic("b"))
-    return apply(made, [messages.ProducerIdsRecord(next_producer_id=2000)], made.offset + 1, 4)
+    more = [messages.ProducerIdsRecord(next_producer_id=2000), *security_records()]
+    return apply(made, more, made.offset + len(more), 4)
 
 
 def test_an_image_is_read_back_equal(tmp_path):
