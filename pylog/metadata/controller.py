@@ -288,13 +288,15 @@ def partition_record(image: Image, topic_id: bytes, index: int, replicas):
         partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=in_sync,
         removing_replicas=[], adding_replicas=[], leader=in_sync[0], leader_epoch=0,
         partition_epoch=0,
-        directories=[directory_of(image.brokers[broker_id]) for broker_id in replicas])
+        directories=[directory_of(image, broker_id) for broker_id in replicas])
 
 
-def directory_of(broker) -> bytes:
+def directory_of(image: Image, broker_id: int) -> bytes:
     """The id of the directory in which a broker gets a new replica, as far as it is known."""
+    broker = image.brokers.get(broker_id)
     # With several directories the broker itself chooses (KIP-858).
-    return broker.directories[0] if len(broker.directories) == 1 else DIRECTORY_UNASSIGNED
+    return broker.directories[0] if broker is not None and len(broker.directories) == 1 \
+        else DIRECTORY_UNASSIGNED
 
 
 def delete_topics(image: Image, topics, settings, mutations=None):

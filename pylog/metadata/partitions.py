@@ -235,8 +235,8 @@ def _directories(image: Image, state, replicas) -> list | None:
     # Earlier versions changed the replicas alone: then nobody knows which is whose.
     known = dict(zip(state.replicas, state.directories)) if (
         len(state.directories) == len(state.replicas)) else {}
-    return [known[broker_id] if broker_id in known else
-            controller.directory_of(image.brokers[broker_id]) for broker_id in replicas]
+    return [known[broker_id] if broker_id in known else controller.directory_of(image, broker_id)
+            for broker_id in replicas]
 
 
 def reassignments(image: Image, topics):
