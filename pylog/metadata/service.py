@@ -29,19 +29,21 @@ log = logging.getLogger("pylog.metadata")
 
 
 class MetadataService:
-    """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open."""
+    """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open.
+    `controller`: from open() on."""
+
+    controller: ActiveController
+    _log: LocalLog
+    _identity: identity.Identity
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         self.tail = Tail(Image())
-        self.controller = None
-        self.store = None
+        self.store: Store | None = None
         self._settings = settings
         self._logs = logs
         self._node_id = node_id
         self._now_ms = now_ms
         self._random = random.SystemRandom()
-        self._identity = None
-        self._log = None
         self._kept_offset = -1     # Of the image in state.lmdb.
 
     @property
@@ -62,16 +64,16 @@ class MetadataService:
         self._identity = identity.load_or_format(
             [path for _, path in logs.disks.usable()], self._node_id, self._random)
         try:
-            self.store = Store(logs.paths[0])
+            self.store = store = Store(logs.paths[0])
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
-        clean = logs.disks.take_clean_marks(self.store.take_clean_mark())
-        checkpoints = self.store.load_checkpoints()
+        clean = logs.disks.take_clean_marks(store.take_clean_mark())
+        checkpoints = store.load_checkpoints()
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
                 self._now_ms)
-            self._follow_log()
+            self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
         except (MetadataError, LogError, ValueError) as error:
@@ -86,7 +88,7 @@ class MetadataService:
             logs.open_partitions(
                 [(topic.name, topic.id, local_roles(topic, self._node_id),
                   image.topic_config(topic.name)) for topic in image.topics.values()],
-                checkpoints, clean, self.store)
+                checkpoints, clean, store)
             self.controller.leave_offline_now(logs.take_failed())
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
@@ -94,9 +96,9 @@ class MetadataService:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
         self.tail.begin()
 
-    def _follow_log(self) -> None:
+    def _follow_log(self, store: Store) -> None:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
-        self.tail = Tail(self._kept_image())
+        self.tail = Tail(self._kept_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
         if self.tail.newest.security:
             # Served without them, topics would be open to everybody.
@@ -106,9 +108,9 @@ class MetadataService:
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
 
-    def _kept_image(self) -> Image:
+    def _kept_image(self, store: Store) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
-        image = self.store.load_image()
+        image = store.load_image()
         self._kept_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
@@ -153,8 +155,10 @@ class MetadataService:
                 marks = self._logs.disks.write_clean_marks(
                     self._logs.stopped, broker.epoch if broker is not None else -1)
                 if marks[0]:
-                    # Keeps (2): what the publisher has not reached is read from the log again.
-                    self.store.save(self.image, entries, mark=marks)
+                    # Keeps (2): what the publisher has not reached is read from the log again,
+                    # and so are the records of a transaction that has begun.
+                    image = None if self.tail.published_in_transaction else self.image
+                    self.store.save(image, entries, mark=marks)
                     clean = True
         except (LogError, StoreError, OSError) as error:
             log.error("the stop is not a clean one", extra={"reason": str(error)})
@@ -175,6 +179,7 @@ class MetadataService:
 
     def keep_image(self) -> None:
         """Stores the published image. Blocks."""
+        assert self.store is not None
         image = self.image
         self._kept_offset = image.offset
         try:
