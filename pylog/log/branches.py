@@ -122,15 +122,16 @@ def discard(parts: list) -> None:
         shutil.rmtree(part.path, ignore_errors=True)
 
 
-def take_left_over(paths, listings, names: dict, places: dict) -> list:
+def take_left_over(disks, names: dict, places: dict) -> list:
     """After a crash: publishes what belongs to a topic (1). Returns paths that are to be removed.
 
-    names: topic id -> name. places: partition directory -> number of its log directory; grows.
+    disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
+    number of its log directory; grows.
     """
     unwanted = []
-    for number, listing in enumerate(listings):
+    for number, listing in enumerate(disks.listings):
         for found in filter(None, map(STRAY.fullmatch, listing)):
-            path = os.path.join(paths[number], found[0])
+            path = os.path.join(disks.paths[number], found[0])
             if not found[0].isascii() or not os.path.isdir(path):
                 continue
             name = names.get(bytes.fromhex(found[3]))
@@ -139,9 +140,10 @@ def take_left_over(paths, listings, names: dict, places: dict) -> list:
             if name is not None and directory not in places:
                 if is_ours:
                     os.unlink(os.path.join(path, MARK))
-                os.rename(path, os.path.join(paths[number], directory))
-                places[directory] = number
-                log.info("a branch was finished", extra={"directory": directory})
+                # The name is on disk before the partition serves.
+                if disks.rename(number, found[0], directory):
+                    places[directory] = number
+                    log.info("a branch was finished", extra={"directory": directory})
             elif is_ours:
                 unwanted.append(path)
     return unwanted

@@ -27,7 +27,7 @@ import threading
 import lmdb
 
 from pylog._native.batch import crc32c
-from pylog.log.checkpoints import write_whole
+from pylog.log.checkpoints import sync_directory, write_whole
 from pylog.log.partitions import Checkpoint
 from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic, security_key
 from pylog.metadata.snapshots import encoded
@@ -128,11 +128,14 @@ class Store:
         if isinstance(error, _DAMAGED):
             log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
             os.unlink(self._path)
+            sync_directory(os.path.dirname(self._path))
             return
         aside = f"{self._path}.aside"
         log.error("state.lmdb cannot be used and is rebuilt", extra={
             "reason": str(error), "kept": aside})
         os.replace(self._path, aside)
+        # A power cut must not put it back under the name of the new one.
+        sync_directory(os.path.dirname(self._path))
 
     def _open(self):
         try:
@@ -275,11 +278,11 @@ def _under(txn, prefix: bytes):
             yield key, value
 
 
-def _checkpoint_in(value: bytes) -> Checkpoint | None:
-    value = _checked(value)
+def _checkpoint_in(entry: bytes) -> Checkpoint | None:
+    value = _checked(entry)
     if value is None:
         return None
-    return Checkpoint(*_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:])
+    return Checkpoint._make((*_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:]))
 
 
 def _put_unrested(txn, key: bytes, value: bytes) -> None:
@@ -332,7 +335,8 @@ def _checked(value: bytes | None) -> bytes | None:
 
 def _blob(image: Image) -> bytes:
     """An image as JSON; equal partition states are written once and numbered."""
-    numbers, states = {}, []
+    numbers: dict[Partition, int] = {}
+    states: list[list] = []
     topics = []
     for topic in image.topics.values():
         places = []
@@ -360,8 +364,9 @@ def _broker_fields(broker: Broker) -> dict:
 
 def _image(fields: dict, offset: int, epoch: int) -> Image:
     states = [
-        Partition(*[tuple(value) if isinstance(value, list) else value for value in row[:-1]],
-                  tuple(bytes.fromhex(text) for text in row[-1]))
+        Partition._make((*[tuple(value) if isinstance(value, list) else value
+                           for value in row[:-1]],
+                         tuple(bytes.fromhex(text) for text in row[-1])))
         for row in fields["states"]]
     topics = {}
     for name, id_, places in fields["topics"]:

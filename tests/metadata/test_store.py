@@ -246,7 +246,11 @@ def test_a_file_that_takes_too_long_is_put_aside_and_kept(tmp_path, monkeypatch)
     before = (tmp_path / FILE).read_bytes()
     monkeypatch.setattr(store_module, "_PROBE", "import time; time.sleep(60)")
     monkeypatch.setattr(store_module, "PROBE_SECONDS_MAX", 0.2)
+    synced = []
+    monkeypatch.setattr(store_module, "sync_directory", lambda path: synced.append(
+        (path, (tmp_path / FILE).exists())))
     store = Store(str(tmp_path))
+    assert synced == [(str(tmp_path), False)]
     assert store.load_checkpoints() == {}
     store.close()
     assert (tmp_path / f"{FILE}.aside").read_bytes() == before
