@@ -45,7 +45,9 @@ class Cleaner:
         self._now_ms = now_ms
         self._disks = disks
         self._candidates = candidates
-        self._clean_until = None     # (topic, partition) -> offset below which all is clean
+        # (topic, partition) -> offset below which all is clean, once it is loaded
+        self._clean_until: dict[tuple[str, int], int] = {}
+        self._loaded = False
         self._at_work = set()        # keys of logs that a thread cleans
         self._failed = set()         # keys of logs that are left alone
         self._short_until = {}       # key -> when a log that found no room is tried again
@@ -80,8 +82,7 @@ class Cleaner:
     def forget(self, topic: str) -> None:
         """A topic is gone: another of its name begins dirty, also after a start."""
         with self._lock:
-            if self._clean_until is None:
-                self._clean_until = self._load()
+            self._load()
             gone = [key for key in self._clean_until if key[0] == topic]
             for key in gone:
                 del self._clean_until[key]
@@ -155,8 +156,7 @@ class Cleaner:
     def _choose(self) -> Choice | None:
         """The dirtiest log that is due; it is at work from here on (1)."""
         with self._lock:
-            if self._clean_until is None:
-                self._clean_until = self._load()
+            self._load()
             now_ms, best = self._now_ms(), None
             for candidate in self._candidates():
                 key = candidate.topic, candidate.partition
@@ -259,13 +259,16 @@ class Cleaner:
 
     # ---- the checkpoint -----------------------------------------------------------------------
 
-    def _load(self) -> dict:
-        found = {}
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        found: dict[tuple[str, int], int] = {}
         for _, path in self._disks.usable():
             for key, offset in _clean_below(path).items():
                 # A partition that moved may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
-        return found
+        self._clean_until = found
+        self._loaded = True
 
     def _store(self, place: int) -> bool:
         here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}

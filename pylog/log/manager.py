@@ -33,21 +33,20 @@ class LogManager:
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
         self.disks = Directories(self.paths, settings, io_pool)
-        self.stopped = frozenset()
+        self.stopped: frozenset[int] = frozenset()
         self._settings = settings
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
         self._lost = []          # those of them that take_failed() has not told yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
         self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
-        self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
         self._hints = hints.Hints(self.disks)
         self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
-        self._due = None         # when retention, checkpoints are next looked at, in ms
+        self._due: list[int] = []   # when retention, checkpoints are next looked at, in ms
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
@@ -85,7 +84,7 @@ class LogManager:
         where, self._left_over = places.find(
             self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
         self._left_over += branches.take_left_over(
-            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, where)
+            self.disks, {id_: name for name, id_, _, _ in topics}, where)
         plan, anew = [], []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -445,8 +444,9 @@ class LogManager:
 
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""
-        rows = [(path, not self.disks.online(number), [])
-                for number, path in enumerate(self.paths)]
+        rows: list[tuple[str, bool, list]] = [
+            (path, not self.disks.online(number), [])
+            for number, path in enumerate(self.paths)]
         for name, _, index, one in self._all():
             rows[self._place_of.get(one, 0)][2].append((name, index, one))
         return rows
@@ -550,7 +550,7 @@ class LogManager:
     def upkeep(self, now_ms: int) -> None:
         """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
         with self._upkeep_lock:
-            if self._closing or self._due is None:
+            if self._closing or not self._due:
                 return
             while self._left_over and not self._closing:
                 remove_tree(self._left_over.pop())

@@ -30,7 +30,7 @@ def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
     disks: Directories, with their listings. ids: topic -> id. clean: numbers of the directories of
     which the names alone are believed. Raises StartError.
     """
-    places = {}
+    places: dict[str, int] = {}
     for number, listing in enumerate(disks.listings):
         for name in filter(is_partition, listing):
             if number not in clean and _is_of_another(disks, number, name, ids):
@@ -72,7 +72,8 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
 
 def _complete_moves(disks, places: dict, ids: dict) -> list:
     """What a stop in the middle of a move left: the only copy becomes the partition."""
-    left_over, copies = [], {}
+    left_over: list[str] = []
+    copies: dict[str, dict[str, int]] = {}
     all_here = len(disks.usable()) == len(disks.paths)
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
@@ -82,12 +83,12 @@ def _complete_moves(disks, places: dict, ids: dict) -> list:
             elif all_here:
                 # Else the partition may be in a directory that is offline, and this unfinished.
                 copies.setdefault(found[1], {})[found[0]] = number
-    for name, found in copies.items():
-        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in found.items()}
+    for name, numbers in copies.items():
+        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
         best = paths[furthest(list(paths))]
-        disks.rename(found[best], best, name)
-        places[name] = found[best]
-        left_over += [_give_up(disks, number, copy) for copy, number in found.items()
+        disks.rename(numbers[best], best, name)
+        places[name] = numbers[best]
+        left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
                       if copy != best]
     return left_over
 

@@ -25,16 +25,16 @@ class Recovery:
     never goes back."""
 
     def __init__(self, entries, directories, threads_per_directory: int, open_one):
-        self._waiting = {}       # directory number -> entries, the next one last
-        self._left = {}          # topic -> how many of its partitions are not ready
-        self._done = []          # topics of which a partition became ready
+        self._waiting: dict[int, list] = {}     # directory number -> entries, the next one last
+        self._left: dict[str, int] = {}         # topic -> how many of its partitions are not ready
+        self._done: list[str] = []              # topics of which a partition became ready
         self._changed = threading.Condition()
         self._directories = directories
         self._open_one = open_one
         self._threads = []
         self._stopped = False
         self.total = len(entries)
-        self._failure = None
+        self._failure: Exception | None = None
         for entry in sorted(entries, key=lambda entry: not entry[0].startswith("__"),
                             reverse=True):
             self._waiting.setdefault(entry[1], []).append(entry)

@@ -36,7 +36,8 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
     Returns (records, [Altered, or None for a logger, which is no metadata, in order]).
     """
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    records, results = [], []
+    records: list = []
+    results: list[Altered | None] = []
     for resource in resources:
         yield
         try:

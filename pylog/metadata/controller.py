@@ -94,7 +94,7 @@ def create_topics(image: Image, request, settings, random, mutations=None):
         results = {topic.name: TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, text)
                    for topic in request.topics}
         return [], list(results.values())
-    counts = {}
+    counts: dict[str, int] = {}
     for topic in request.topics:
         counts[topic.name] = counts.get(topic.name, 0) + 1
     taken = _CollidingNames(image)
@@ -141,7 +141,7 @@ class _CollidingNames:
 
     def __init__(self, image: Image):
         self.image = image
-        self.names = None
+        self.names: dict[str, str] | None = None
 
     def claim(self, name: str) -> None:
         """Refuses `name` when another one is too alike, else remembers it."""
@@ -304,7 +304,9 @@ def delete_topics(image: Image, topics, settings, mutations=None):
 
     Returns (records, [TopicResult in order]); the result of a topic that goes carries name and id.
     """
-    records, results, seen = [], [], {}
+    records: list = []
+    results: list[TopicResult] = []
+    seen: dict[str | bytes, int] = {}
     for name, topic_id in topics:
         key = name if name is not None else topic_id
         seen[key] = seen.get(key, 0) + 1

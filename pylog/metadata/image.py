@@ -98,7 +98,7 @@ class Image:
         return all(getattr(self, field) == getattr(other, field)
                    for field in self.__slots__ if field != "states")
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # Images are compared by value.
 
 
 def is_internal(topic_name: str) -> bool:
@@ -150,9 +150,10 @@ class _Fold:
         self.states = image.states
         self.client_quotas = image.client_quotas
         self.security = image.security
-        self.partitions = {}   # topic id -> list of Partition: topics under change
-        self.topic_ids = set()
-        self.config_keys = set()
+        # topic id -> list of Partition: topics under change
+        self.partitions: dict[bytes, list[Partition]] = {}
+        self.topic_ids: set[bytes] = set()
+        self.config_keys: set[tuple[int, str]] = set()
 
     def own(self, field: str) -> dict:
         """The named dictionary as this fold's own copy."""

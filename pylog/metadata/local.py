@@ -18,7 +18,6 @@ from pylog.log import partitions
 from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
 from pylog.metadata.store import METADATA_LOG_ID
-from pylog.protocol import records
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
@@ -49,6 +48,7 @@ class LocalLog(MetadataLog):
 
     @property
     def snapshot_end(self) -> int:
+        """The offset after the newest snapshot."""
         return self._snapshot[1] if self._snapshot else 0
 
     def holds(self, offset: int, epoch: int) -> bool:
@@ -101,7 +101,8 @@ class LocalLog(MetadataLog):
             for position, header in batch.walk(data):
                 last_offset = header.base_offset + header.last_offset_delta
                 if last_offset >= offset:
-                    yield _decoded(memoryview(data)[position:], header, last_offset)
+                    yield MetadataBatch(last_offset, header.leader_epoch, snapshots.decoded(
+                        memoryview(data)[position:], header))
                 offset = last_offset + 1
 
     def _kept(self, path: str):
@@ -134,11 +135,3 @@ class LocalLog(MetadataLog):
     def trim(self, offset: int) -> None:
         assert offset <= self.snapshot_end, (offset, self.snapshot_end)
         self._log.move_start(offset, self._now_ms())
-
-
-def _decoded(data, header, last_offset: int) -> MetadataBatch:
-    found = []
-    if not header.attributes & batch.CONTROL:
-        found = [records.decode_record(value)[1] for _, _, _, value, _ in batch.records(data)]
-    return MetadataBatch(last_offset, header.leader_epoch, found)
-

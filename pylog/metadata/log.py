@@ -22,9 +22,12 @@ class Conflict(Exception):
 
 
 class MetadataLog(ABC):
-    """A gapless sequence of records. `snapshot_end`: the offset after the newest snapshot."""
+    """A gapless sequence of records."""
 
-    snapshot_end = 0
+    @property
+    def snapshot_end(self) -> int:
+        """The offset after the newest snapshot, 0 without one."""
+        return 0
 
     @abstractmethod
     def append(self, records: list, epoch: int, expected_end: int) -> int:

@@ -31,7 +31,8 @@ def create_partitions(image: Image, topics, random, mutations=None):
     mutations: as for controller.create_topics.
     """
     counts = Counter(topic.name for topic in topics)
-    records, results = [], {}
+    records: list = []
+    results: dict[str, Outcome] = {}
     for topic in topics:
         yield
         if topic.name in results:

@@ -37,6 +37,17 @@ def encoded(record) -> bytes:
     return records.encode_record(version_of(record), record)
 
 
+def decoded(data, header) -> list:
+    """The metadata records of the batch at the beginning of `data`; a control batch has none.
+    Raises BatchError, ProtocolError."""
+    found = []
+    for _, _, _, value, _ in () if header.attributes & batch.CONTROL else batch.records(data):
+        if value is None:
+            raise records.ProtocolError(f"the batch at {header.base_offset} has an empty record")
+        found.append(records.decode_record(value)[1])
+    return found
+
+
 def records_of(image: Image) -> list:
     """The fewest records that make the image (2)."""
     new = messages
@@ -138,7 +149,5 @@ def read(path: str) -> list:
     for position, header in batch.walk(data):
         if not batch.crc_ok(data[position:]):
             raise records.ProtocolError(f"{path}: a batch at {position} fails its checksum")
-        if not header.attributes & batch.CONTROL:
-            found += [records.decode_record(value)[1]
-                      for _, _, _, value, _ in batch.records(data[position:])]
+        found += decoded(data[position:], header)
     return found
