@@ -82,7 +82,7 @@ class Cleaner:
     def forget(self, topic: str) -> None:
         """A topic is gone: another of its name begins dirty, also after a start."""
         with self._lock:
-            self._load()
+            self._load_once()
             gone = [key for key in self._clean_until if key[0] == topic]
             for key in gone:
                 del self._clean_until[key]
@@ -156,7 +156,7 @@ class Cleaner:
     def _choose(self) -> Choice | None:
         """The dirtiest log that is due; it is at work from here on (1)."""
         with self._lock:
-            self._load()
+            self._load_once()
             now_ms, best = self._now_ms(), None
             for candidate in self._candidates():
                 key = candidate.topic, candidate.partition
@@ -259,16 +259,18 @@ class Cleaner:
 
     # ---- the checkpoint -----------------------------------------------------------------------
 
-    def _load(self) -> None:
-        if self._loaded:
-            return
+    def _load_once(self) -> None:
+        if not self._loaded:
+            self._clean_until = self._load()
+            self._loaded = True
+
+    def _load(self) -> dict[tuple[str, int], int]:
         found: dict[tuple[str, int], int] = {}
         for _, path in self._disks.usable():
             for key, offset in _clean_below(path).items():
                 # A partition that moved may be in the files of both directories.
                 found[key] = max(offset, found.get(key, 0))
-        self._clean_until = found
-        self._loaded = True
+        return found
 
     def _store(self, place: int) -> bool:
         here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}

@@ -109,11 +109,7 @@ class Directories:
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
-            directory = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            checkpoints.sync_directory(path)
             return True
         except OSError as error:
             self.fail(number, error)

@@ -138,8 +138,17 @@ class ActiveController:
         try:
             await self._commit(records)
         except LogError as error:
+            log.error("metadata could not be appended", extra={"reason": str(error)})
             return error
         return None
+
+    async def _committed(self, records: list, results: list, refused=None) -> tuple:
+        """Commits. Returns (the results, refused when that failed; the offset to wait for, once the
+        lock is free)."""
+        failure = await self._tried(records)
+        if failure is not None:
+            results = (refused or _refused)(results, failure)
+        return results, self._image.offset
 
     def _prepare_branches(self, results: list, branches: dict) -> list:
         """The results, with an error where the links cannot be made. Blocks."""
@@ -182,10 +191,7 @@ class ActiveController:
                 self._image, request.resources, self._settings, self._node_id, incremental))
             if request.validate_only or not records:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            results, offset = await self._committed(records, results)
         await self._tail.wait(offset)
         return results
 
@@ -196,12 +202,7 @@ class ActiveController:
                 self._image, request.topics, self._random, mutations))
             if request.validate_only:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                outcomes = _refused([outcome for _, outcome in results], error)
-                return [(name, outcome)
-                        for (name, _), outcome in zip(results, outcomes, strict=True)]
+            results, offset = await self._committed(records, results, _refused_topics)
         await self._tail.wait(offset)
         return results
 
@@ -211,14 +212,18 @@ class ActiveController:
             await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
             records, results = partitions.elect_leaders(self._image, election, topics, lost)
-            return await self._changed(records, results)
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
 
     async def alter_reassignments(self, request) -> list:
         """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
         async with self._deciding:
             records, results = partitions.alter_reassignments(
                 self._image, request.topics, request.allow_replication_factor_change)
-            return await self._changed(records, results)
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
 
     async def leave_offline(self, offline) -> bool:
         """Lets go of partitions whose log directory failed: [(topic name, partition index)].
@@ -244,10 +249,7 @@ class ActiveController:
             records, results = quotas.alter(self._image, request.entries, hosts)
             if request.validate_only:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            results, offset = await self._committed(records, results)
         await self._tail.wait(offset)
         return results
 
@@ -274,16 +276,6 @@ class ActiveController:
         first, count = self._producer_ids
         self._producer_ids = controller.ProducerIds(first + 1, count - 1)
         return first
-
-    async def _changed(self, records: list, results: list) -> list:
-        """`results`, [(topic name, [(index, Outcome)])], after their records' effects."""
-        try:
-            offset = await self._commit(records)
-        except LogError as error:
-            return [(name, [(index, _refused([outcome], error)[0]) for index, outcome in outcomes])
-                    for name, outcomes in results]
-        await self._tail.wait(offset)
-        return results
 
     # ---- the log --------------------------------------------------------------------------------
 
@@ -319,11 +311,20 @@ class ActiveController:
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
     """The results when their records could not be appended; None stays, and what is done."""
-    log.error("metadata could not be appended", extra={"reason": str(error)})
     return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
             else result._replace(error=ErrorCode.of(error.code),
                                  message="the metadata log could not be written")
             for result in results]
+
+
+def _refused_topics(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, Outcome)]."""
+    return [(name, *_refused([outcome], error)) for name, outcome in results]
+
+
+def _refused_partitions(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, [(index, Outcome)])]."""
+    return [(name, _refused_topics(outcomes, error)) for name, outcomes in results]
 
 
 def _after(image: Image, records: list) -> Image:
