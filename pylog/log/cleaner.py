@@ -127,11 +127,11 @@ class Cleaner:
                 self._short_until[key] = self._now_ms() + SHORTAGE_MS
             else:
                 self._failed.add(key)
-        told = {"topic": key[0], "partition": key[1], "reason": str(error)}
+        details = {"topic": key[0], "partition": key[1], "reason": str(error)}
         if is_short:
-            log.warning("a log is compacted later", extra=told)
+            log.warning("a log is compacted later", extra=details)
         else:
-            log.error("a log cannot be compacted and is left alone", extra=told,
+            log.error("a log cannot be compacted and is left alone", extra=details,
                       exc_info=None if isinstance(error, LogError) else error)
 
     def catch_up(self) -> None:
@@ -243,7 +243,7 @@ class Cleaner:
         """Keeps (2)."""
         with self._lock:
             # Its topic may be gone, and another have its name.
-            if all(one.log is not candidate.log for one in self._candidates()):
+            if all(other.log is not candidate.log for other in self._candidates()):
                 return
             self._clean_until[candidate.topic, candidate.partition] = done["end_offset"]
             self._totals["passes"] += 1
@@ -273,7 +273,8 @@ class Cleaner:
         return found
 
     def _store(self, place: int) -> bool:
-        here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}
+        here = {(other.topic, other.partition) for other in self._candidates()
+                if other.place == place}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
             files.write_offsets(os.path.join(self._disks.paths[place], CHECKPOINT), rows)

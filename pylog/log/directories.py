@@ -42,7 +42,7 @@ class Directories:
         self._settings = settings
         self._io_pool = io_pool
         self._locks = []
-        self._told = set()       # numbers of those whose failure is in the log
+        self._reported = set()       # numbers of those whose failure is in the log
 
     def open(self) -> None:
         """Takes the directories. Raises StartError: none or not the first is usable, or another
@@ -68,7 +68,7 @@ class Directories:
                 if number == 0:
                     # Keeps (3).
                     raise StartError(f"log directory {path}: {reason}") from error
-                self._told.add(number)
+                self._reported.add(number)
                 log.error("a log directory is offline", extra={
                     "directory": path, "reason": reason})
             self.natives.append(native)
@@ -125,9 +125,9 @@ class Directories:
     def newly_failed(self) -> list:
         """Numbers of those that went offline since the last call; each is told of once."""
         found = [number for number in range(len(self.natives))
-                 if not self.online(number) and number not in self._told]
+                 if not self.online(number) and number not in self._reported]
         for number in found:
-            self._told.add(number)
+            self._reported.add(number)
             _, name, call = self.natives[number].failure
             log.error("a log directory is offline", extra={
                 "directory": self.paths[number], "reason": f"{call}: {name}"})

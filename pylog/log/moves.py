@@ -184,10 +184,10 @@ def finish(move: Move, now_ms: int) -> None:
     move.target.become_leader(*leadership)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)
-    told = {"topic": move.topic, "partition": move.partition,
+    details = {"topic": move.topic, "partition": move.partition,
             "directory": move.target.log_dir.path}
     if move.damaged_bytes:
         log.warning("a damaged replica was moved, its damage as it is",
-                    extra={**told, "damaged_bytes": move.damaged_bytes})
+                    extra={**details, "damaged_bytes": move.damaged_bytes})
     else:
-        log.info("a replica was moved", extra=told)
+        log.info("a replica was moved", extra=details)

@@ -79,14 +79,14 @@ def without_files(stored: Checkpoint) -> Checkpoint:
     return NOTHING_KNOWN._replace(log_start_offset=stored.log_start_offset)
 
 
-def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
+def after_crash(stored: Checkpoint | None, hinted: Checkpoint | None) -> Checkpoint:
     """What to go by when it is not known whether the store or the text files are newer."""
-    if stored is None or told is None:
-        return stored or told or NOTHING_KNOWN
+    if stored is None or hinted is None:
+        return stored or hinted or NOTHING_KNOWN
     return NOTHING_KNOWN._replace(
-        recovery_point=min(stored.recovery_point, told.recovery_point),
-        log_start_offset=max(stored.log_start_offset, told.log_start_offset),
-        high_watermark=max(stored.high_watermark, told.high_watermark))
+        recovery_point=min(stored.recovery_point, hinted.recovery_point),
+        log_start_offset=max(stored.log_start_offset, hinted.log_start_offset),
+        high_watermark=max(stored.high_watermark, hinted.high_watermark))
 
 
 def topic_id_in(path: str) -> bytes | None:

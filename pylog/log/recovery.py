@@ -125,7 +125,7 @@ class Recovery:
         return sum(damages.figures(directory)[figure] for directory in self._directories) >> 20
 
 
-def tell(directories, paths) -> None:
+def report(directories, paths) -> None:
     """A line for each damage that was met since the last call."""
     for directory, path in zip(directories, paths, strict=True):
         for damage in damages.take(directory) if directory is not None else ():
@@ -134,8 +134,8 @@ def tell(directories, paths) -> None:
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]
             topic, _, partition = damage.partition.rpartition("-")
             # A torn tail is what a kill leaves; what was on disk before is another matter.
-            told = log.warning if damage.kind == "cut" else log.error
-            told(what, extra={
+            write = log.warning if damage.kind == "cut" else log.error
+            write(what, extra={
                 "directory": path, "topic": topic, "partition": partition,
                 "segment": f"{damage.segment:020d}.log", "offset": damage.offset,
                 "position": damage.position, "bytes": damage.bytes, "reason": damage.reason})

@@ -185,7 +185,7 @@ class ActiveController:
         Returns configs.Altered by resource, None for a logger.
         """
         async with self._deciding:
-            if any(one.resource_type == RESOURCE_BROKER for one in request.resources):
+            if any(resource.resource_type == RESOURCE_BROKER for resource in request.resources):
                 await self._caught_up()
             records, results = await in_slices(configs.alter(
                 self._image, request.resources, self._settings, self._node_id, incremental))

@@ -114,10 +114,10 @@ def _operated(kind: int, current: dict, config) -> str | None:
         raise _bad(f"Unknown operations type {operation}")
     setting = _setting(kind, config.name)
     if setting is None or setting.type != "list":
-        told = f"Config value {WORDS[operation].lower()} is not allowed for config key: " \
-               f"{config.name}" if kind == RESOURCE_BROKER else \
-               f"Can't {WORDS[operation]} to key {config.name} because its type is not LIST."
-        raise Refusal(ErrorCode.INVALID_CONFIG, told)
+        raise Refusal(ErrorCode.INVALID_CONFIG, (
+            f"Config value {WORDS[operation].lower()} is not allowed for config key: "
+            f"{config.name}" if kind == RESOURCE_BROKER else
+            f"Can't {WORDS[operation]} to key {config.name} because its type is not LIST."))
     text = current.get(config.name)
     words = [word for word in (format_value(setting.default) if text is None else text).split(",")
              if word]

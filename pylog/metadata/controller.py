@@ -252,18 +252,18 @@ def _manual_assignment(image, topic):
 
 def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
     """Raises Refusal when these cannot be a partition's replicas."""
-    told = "The manual partition assignment includes"
+    prefix = "The manual partition assignment includes"
     if not replicas:
-        raise bad_assignment(f"{told} an empty replica list.")
+        raise bad_assignment(f"{prefix} an empty replica list.")
     seen = set()
     for broker_id in sorted(replicas):
         if broker_id not in image.brokers:
-            raise bad_assignment(f"{told} broker {broker_id}, but no such broker is registered.")
+            raise bad_assignment(f"{prefix} broker {broker_id}, but no such broker is registered.")
         if broker_id in seen:
-            raise bad_assignment(f"{told} the broker {broker_id} more than once.")
+            raise bad_assignment(f"{prefix} the broker {broker_id} more than once.")
         seen.add(broker_id)
     if factor is not None and len(replicas) != factor:
-        raise bad_assignment(f"{told} a partition with {len(replicas)} replica(s), but this is "
+        raise bad_assignment(f"{prefix} a partition with {len(replicas)} replica(s), but this is "
                              f"not consistent with previous partitions, which have {factor} "
                              "replica(s).")
 

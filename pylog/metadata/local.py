@@ -91,9 +91,9 @@ class LocalLog(MetadataLog):
     def read(self, offset: int):
         if offset == 0 and self._snapshot is not None:
             path, end, epoch = self._snapshot
-            kept = self._kept(path)
-            if kept is not None:
-                yield MetadataBatch(end - 1, epoch, kept)
+            records = self._snapshot_records(path)
+            if records is not None:
+                yield MetadataBatch(end - 1, epoch, records)
                 offset = end
         assert offset >= self._log.start_offset, (offset, self._log.start_offset)
         while offset < self._log.end_offset:
@@ -105,7 +105,7 @@ class LocalLog(MetadataLog):
                         memoryview(data)[position:], header))
                 offset = last_offset + 1
 
-    def _kept(self, path: str):
+    def _snapshot_records(self, path: str):
         """A snapshot's records; None when it is damaged and the log can be read instead."""
         try:
             return snapshots.read(path)
@@ -128,8 +128,8 @@ class LocalLog(MetadataLog):
         self._log.become_leader(self._epoch)
         return self._epoch
 
-    def snapshot(self, kept: list, offset: int, epoch: int) -> None:
-        snapshots.write(self._folder, kept, offset + 1, epoch, self._now_ms())
+    def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        snapshots.write(self._folder, records, offset + 1, epoch, self._now_ms())
         self._snapshot = snapshots.newest(self._folder)
 
     def trim(self, offset: int) -> None:

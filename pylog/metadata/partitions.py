@@ -74,16 +74,16 @@ def _more(image, wanted, random, mutations):
                       f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
     controller.charge(mutations, more)
     if wanted.assignments is None:
-        places = _place(image, more, factor, random)
+        assignment = _place(image, more, factor, random)
     else:
-        places = [tuple(entry.broker_ids) for entry in wanted.assignments]
-        for number, replicas in enumerate(places):
+        assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        for number, replicas in enumerate(assignment):
             yield
             controller.check_replicas(image, replicas, factor)
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
                 raise controller.bad_assignment(
                     f"no broker of partition {count + number} is active")
-    return (yield from controller.partition_records(image, topic.id, count, places))
+    return (yield from controller.partition_records(image, topic.id, count, assignment))
 
 
 def _place(image, count, factor, random) -> list:
@@ -110,17 +110,17 @@ def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
         asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
     records, results = [], []
     for name, indexes in asked:
-        told = []
+        outcomes = []
         for index in indexes:
             try:
                 record = _elected(image, name, index, election, lost)
             except Refusal as refusal:
                 if topics is not None or refusal.error != ErrorCode.ELECTION_NOT_NEEDED:
-                    told.append((index, Outcome(refusal.error, refusal.message)))
+                    outcomes.append((index, Outcome(refusal.error, refusal.message)))
                 continue
             records.append(record)
-            told.append((index, Outcome()))
-        results.append((name, told))
+            outcomes.append((index, Outcome()))
+        results.append((name, outcomes))
     return records, results
 
 
@@ -185,15 +185,15 @@ def alter_reassignments(image: Image, topics, factor_may_change: bool):
     """
     records, results = [], []
     for wanted in topics:
-        told = []
+        outcomes = []
         for partition in wanted.partitions:
             outcome = Outcome()
             try:
                 records += _reassigned(image, wanted.name, partition, factor_may_change)
             except Refusal as refusal:
                 outcome = Outcome(refusal.error, refusal.message)
-            told.append((partition.partition_index, outcome))
-        results.append((wanted.name, told))
+            outcomes.append((partition.partition_index, outcome))
+        results.append((wanted.name, outcomes))
     return records, results
 
 
@@ -209,10 +209,11 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
     if wanted.replicas is None:
         if not (state.adding_replicas or state.removing_replicas):
             raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        kept = [broker_id for broker_id in state.replicas if broker_id not in state.adding_replicas]
+        remaining = [broker_id for broker_id in state.replicas
+                     if broker_id not in state.adding_replicas]
         return [messages.PartitionChangeRecord(
-            partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
-            removing_replicas=[], directories=_directories(image, state, kept))]
+            partition_id=index, topic_id=topic.id, replicas=remaining, adding_replicas=[],
+            removing_replicas=[], directories=_directories(image, state, remaining))]
     target = list(wanted.replicas)
     controller.check_replicas(image, target)
     if not factor_may_change and len(target) != len(state.replicas):

@@ -1,7 +1,7 @@
 """What this broker knows of its cluster, from a start to a stop: identity, log, tail, controller.
 
 Owns: the metadata log, state.lmdb, the tail, the active controller.
-Called by: broker (open, register, close), server.publisher (keep_image), monitor; api through the
+Called by: broker (open, register, close), server.publisher (save_image), monitor; api through the
   broker's `controller` and `image`.
 Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
   records it has read; (2) the image in state.lmdb is one whose effects have happened.
@@ -44,7 +44,7 @@ class MetadataService:
         self._node_id = node_id
         self._now_ms = now_ms
         self._random = random.SystemRandom()
-        self._kept_offset = -1     # Of the image in state.lmdb.
+        self._stored_offset = -1     # Of the image in state.lmdb.
 
     @property
     def image(self) -> Image:
@@ -98,7 +98,7 @@ class MetadataService:
 
     def _follow_log(self, store: Store) -> None:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
-        self.tail = Tail(self._kept_image(store))
+        self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
         if self.tail.newest.security:
             # Served without them, topics would be open to everybody.
@@ -108,10 +108,10 @@ class MetadataService:
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
 
-    def _kept_image(self, store: Store) -> Image:
+    def _stored_image(self, store: Store) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
         image = store.load_image()
-        self._kept_offset = image.offset
+        self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
@@ -175,13 +175,13 @@ class MetadataService:
         """Whether a start after a crash would read more records than it should."""
         # An image amid a transaction lacks records that a start behind it would not read.
         return not self.tail.published_in_transaction and (
-            self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES)
+            self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES)
 
-    def keep_image(self) -> None:
+    def save_image(self) -> None:
         """Stores the published image. Blocks."""
         assert self.store is not None
         image = self.image
-        self._kept_offset = image.offset
+        self._stored_offset = image.offset
         try:
             self.store.save(image, [])
         except StoreError as error:

@@ -92,14 +92,14 @@ def _partition_record(topic_id: bytes, index: int, state):
     return messages.PartitionRecord(partition_id=index, topic_id=topic_id, **fields)
 
 
-def write(folder: str, kept: list, end_offset: int, epoch: int, now_ms: int) -> None:
+def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) -> None:
     """Writes a snapshot of all records below `end_offset`, then drops the older ones."""
     older = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
     name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
     scratch = os.path.join(folder, f"{name}.part")
     with open(scratch, "wb") as file:
         offset = 0
-        for stretch, attributes in _stretches(kept, now_ms):
+        for stretch, attributes in _stretches(found, now_ms):
             file.write(batch.build(stretch, base_offset=offset, leader_epoch=epoch,
                                    attributes=attributes))
             offset += len(stretch)
@@ -112,14 +112,14 @@ def write(folder: str, kept: list, end_offset: int, epoch: int, now_ms: int) -> 
             os.unlink(os.path.join(folder, other))
 
 
-def _stretches(kept: list, now_ms: int):
+def _stretches(found: list, now_ms: int):
     """Yields (records of one batch, its attributes)."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms)
     footer = messages.SnapshotFooterRecord(version=0)
     yield [(HEADER, codec.program("SnapshotHeaderRecord", 0).encode(header), now_ms, ())], \
         batch.CONTROL
-    for first in range(0, len(kept), RECORDS_PER_BATCH):
-        stretch = kept[first:first + RECORDS_PER_BATCH]
+    for first in range(0, len(found), RECORDS_PER_BATCH):
+        stretch = found[first:first + RECORDS_PER_BATCH]
         yield [(None, encoded(record), now_ms, ()) for record in stretch], 0
     yield [(FOOTER, codec.program("SnapshotFooterRecord", 0).encode(footer), now_ms, ())], \
         batch.CONTROL

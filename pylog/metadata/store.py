@@ -183,13 +183,13 @@ class Store:
             return
         lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
         last = lines[-1] if lines else ""
-        told = f"reading it ended with {ended.returncode}: {last}"
+        reason = f"reading it ended with {ended.returncode}: {last}"
         if ended.returncode == _PROBE_DAMAGED or (
                 ended.returncode == _PROBE_RAISED and last.split(" ")[0] in _DAMAGES) or (
                 ended.stdout == _PROBE_LOOKS and -ended.returncode in _PROBE_SIGNALS) or (
                 _claims_more(self._path)):
-            raise lmdb.CorruptedError(told)
-        raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(told)
+            raise lmdb.CorruptedError(reason)
+        raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(reason)
 
     def close(self, clean: bool = False) -> None:
         """clean: the next start may find by a checksum whether the file is as it is now."""
@@ -197,15 +197,15 @@ class Store:
         if clean:
             write_whole(os.path.join(os.path.dirname(self._path), SUM), _sum(self._path))
 
-    def figures(self) -> dict:
+    def metrics(self) -> dict:
         """Size and use of the map, for metrics; {} once it is closed."""
         try:
-            told, stat = self._env.info(), self._env.stat()
+            info, stat = self._env.info(), self._env.stat()
         except lmdb.Error:
             return {}
-        return {"map_bytes": told["map_size"],
-                "used_bytes": (told["last_pgno"] + 1) * stat["psize"],
-                "entries": stat["entries"], "readers": told["num_readers"]}
+        return {"map_bytes": info["map_size"],
+                "used_bytes": (info["last_pgno"] + 1) * stat["psize"],
+                "entries": stat["entries"], "readers": info["num_readers"]}
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
@@ -339,14 +339,14 @@ def _blob(image: Image) -> bytes:
     states: list[list] = []
     topics = []
     for topic in image.topics.values():
-        places = []
+        indexes = []
         for state in topic.partitions:
             number = numbers.get(state)
             if number is None:
                 number = numbers[state] = len(states)
                 states.append([*state[:-1], [directory.hex() for directory in state.directories]])
-            places.append(number)
-        topics.append([topic.name, topic.id.hex(), places])
+            indexes.append(number)
+        topics.append([topic.name, topic.id.hex(), indexes])
     return json.dumps({
         "states": states, "topics": topics,
         "configs": [[*key, values] for key, values in image.configs.items()],
@@ -369,8 +369,8 @@ def _image(fields: dict, offset: int, epoch: int) -> Image:
                          tuple(bytes.fromhex(text) for text in row[-1])))
         for row in fields["states"]]
     topics = {}
-    for name, id_, places in fields["topics"]:
-        topics[name] = Topic(name, bytes.fromhex(id_), tuple([states[place] for place in places]))
+    for name, id_, indexes in fields["topics"]:
+        topics[name] = Topic(name, bytes.fromhex(id_), tuple([states[index] for index in indexes]))
     brokers = {}
     for row in fields["brokers"]:
         row["incarnation_id"] = bytes.fromhex(row["incarnation_id"])

@@ -79,7 +79,7 @@ class Tail:
 
     def _ended(self, records) -> tuple:
         """(the records that count now, those of a transaction that is open then). Keeps (4)."""
-        if self._held is None and not any(type(one).__name__ in _FRAMES for one in records):
+        if self._held is None and not any(type(record).__name__ in _FRAMES for record in records):
             return records, None
         ended: list = []
         held = None if self._held is None else list(self._held)

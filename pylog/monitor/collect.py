@@ -214,7 +214,7 @@ class Collector:
     def _lmdb(self, page) -> None:
         store = self._broker.metadata.store
         if store is not None:
-            for name, number in store.figures().items():
+            for name, number in store.metrics().items():
                 page.one(f"pylog_lmdb_{name}", number)
 
     # ---- the process ----------------------------------------------------------------------------
