@@ -181,7 +181,7 @@ def _link(source: Log, folder: str, path: str, end: int) -> bool:
                 return False
             for extension in ("index", "timeindex"):
                 name = f"{base:020d}.{extension}"
-                # What is missing is made anew from the batches.
+                # A missing index is rebuilt from the batches.
                 if os.path.exists(os.path.join(folder, name)):
                     os.link(os.path.join(folder, name), os.path.join(path, name))
             _copy_aborted(os.path.join(folder, f"{base:020d}.txnindex"), path, end)

@@ -169,6 +169,8 @@ class Cleaner:
                 if choice is not None and (best is None or choice.ratio > best.ratio):
                     best = choice
             if best is not None:
+                # Keeps (1).
+                assert (best.candidate.topic, best.candidate.partition) not in self._at_work
                 self._at_work.add((best.candidate.topic, best.candidate.partition))
             return best
 
@@ -298,7 +300,7 @@ def _unlink(path: str) -> None:
 
 
 def _clean_below(path: str) -> dict:
-    """What the checkpoint in a directory tells; nothing where it cannot be read."""
+    """The rows of a directory's checkpoint; none when it cannot be read."""
     try:
         return files.read_offsets(os.path.join(path, CHECKPOINT))
     except OSError:

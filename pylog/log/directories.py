@@ -105,7 +105,7 @@ class Directories:
         return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
-        """Gives a partition's directory another name, on disk. False: the disk failed."""
+        """Renames a partition's directory, on disk. False: the disk failed."""
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
@@ -116,14 +116,14 @@ class Directories:
             return False
 
     def set_aside(self, number: int, name: str) -> None:
-        """Renames a partition's directory that no topic has; forgotten, not deleted."""
+        """Renames a directory that belongs to no topic; nothing is deleted."""
         topic, _, index = name.rpartition("-")
         if self.rename(number, name, directory_name(topic, index, "stray")):
-            log.warning("a partition that no topic has was set aside", extra={
+            log.warning("a partition directory without a topic was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 
     def newly_failed(self) -> list:
-        """Numbers of those that went offline since the last call; each is told of once."""
+        """Numbers of the directories that went offline since the last call, each once."""
         found = [number for number in range(len(self.natives))
                  if not self.online(number) and number not in self._reported]
         for number in found:

@@ -1,4 +1,4 @@
-"""What Kafka's checkpoint files tell of partitions: they know them by directory and name only.
+"""What Kafka's checkpoint files say of partitions: they name them by directory and topic only.
 
 Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
 Called by: log.manager.
@@ -62,12 +62,12 @@ class Hints:
             high_watermark=watermarks.get(key, -1)) for key in listed & here}
 
     def set_unread(self, number: int, key: tuple, checkpoint: Checkpoint) -> None:
-        """A log could not be opened: the files go on telling this of it."""
+        """A log could not be opened: its rows stay in the files."""
         with self.lock:
             self._unread[number, key] = checkpoint
 
     def set_read(self, number: int, key: tuple) -> None:
-        """It has a Log now, which tells of it."""
+        """It has a Log now, which gives its rows from here on."""
         with self.lock:
             self._unread.pop((number, key), None)
 
@@ -78,7 +78,7 @@ class Hints:
                     if place == number]
 
     def forget(self, rows) -> None:
-        """What the files tell of partitions goes with the next tend(), or before somebody else has
+        """The rows of partitions go with the next tend(), or before another partition has
         the name (1). rows: (directory number, key)."""
         with self.lock:
             for number, key in rows:
@@ -96,7 +96,7 @@ class Hints:
         with self.lock:
             for number in list(self._stale):
                 if not self._disks.online(number):
-                    del self._stale[number]      # The next start sees what belongs to nobody.
+                    del self._stale[number]      # The next start removes rows without a partition.
                     continue
                 try:
                     self._remove(number, self._stale[number])
@@ -150,7 +150,7 @@ class Hints:
                                f"{key[0]}-{key[1]}: {error.strerror or error}") from error
 
     def write_branch(self, name: str, parts) -> None:
-        """What is linked is not walked from its beginning when state.lmdb is lost, either."""
+        """A branch is not recovered from its beginning when state.lmdb is lost, either."""
         for place in {part.place for part in parts}:
             try:
                 self.write(place, {(name, index): part.checkpoint
@@ -171,7 +171,7 @@ class Hints:
             except OSError as error:
                 if error.errno not in NO_ROOM or name == files.LOG_START:
                     raise       # Keeps (2).
-                # That takes no room. The next checkpoint writes what it told of the others.
+                # Removal needs no room. The next checkpoint writes the other rows again.
                 os.unlink(path)
                 files.sync_directory(self._disks.paths[number])
 

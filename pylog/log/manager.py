@@ -37,7 +37,7 @@ class LogManager:
         self._settings = settings
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
-        self._lost = []          # those of them that take_failed() has not told yet
+        self._lost = []          # those of them that take_failed() has not returned yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
         self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
         self._place_of = {}      # Log -> number of its directory, when it is not the first
@@ -133,7 +133,7 @@ class LogManager:
         self.moves.begin(Move(name, index, place, partition_log, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now, or one at last. Blocks."""
+        """Topics of which a partition was moved, or opened at last. Blocks."""
         changed = self._open_late()
         while self._moved:
             try:
@@ -158,7 +158,7 @@ class LogManager:
         self._place_of[partition_log] = move.place
         self._timed.discard(move.source)
         self._list(name, index, partition_log, None)
-        # After that, so that no checkpoint being written tells of it there again.
+        # Afterwards, so that no checkpoint being written has its row again.
         self._hints.forget([(before, (name, index))])
         self._place_of.pop(move.source, None)
         self._moved.append(move.source)
@@ -172,7 +172,7 @@ class LogManager:
                 self.checkpointer.write(self._store)
 
     def leave_moved(self) -> None:
-        """Nobody is sent to logs of before any more: whoever waits there asks anew."""
+        """No request gets the source logs any more: those that wait there ask again."""
         for partition_log in self._moved:
             partition_log.become_follower(partition_log.leader_epoch)
 
@@ -269,7 +269,7 @@ class LogManager:
         return entries
 
     def close(self) -> None:
-        """Lets go of the logs and the directories."""
+        """Releases the logs and the directories."""
         for logs in (self._topics, self._place_of, self._timed):
             logs.clear()
         self.disks.close()
@@ -289,7 +289,7 @@ class LogManager:
             [(partition_log, self.place(source, index))
              for index, partition_log in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
-        # Before the topic is: what is linked must never be walked from its beginning and cut.
+        # Before the topic exists: recovery must never walk a branch from its beginning and cut it.
         try:
             self._store.save(None, [((topic_id, index), part.checkpoint)
                                     for index, part in enumerate(parts)])
@@ -305,7 +305,7 @@ class LogManager:
             branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Whether the partition is in a directory that failed, as far as take_failed() told."""
+        """Whether the partition is in a failed directory, as of the last take_failed()."""
         return (name, index) in self._offline
 
     def any_offline(self, name: str) -> bool:
@@ -313,7 +313,7 @@ class LogManager:
 
     @property
     def offline(self) -> list:
-        """(name, index) of the partitions in directories that failed, as far as was told."""
+        """(name, index) of the partitions in failed directories, as of the last take_failed()."""
         return list(self._offline)
 
     def take_failed(self) -> list:
@@ -338,7 +338,7 @@ class LogManager:
         """
         config = self._config(overrides)
         branch = self._branches.pop(topic_id, None)
-        # First, so that it can be deleted whatever becomes of the rest.
+        # First, so that the topic can be deleted even when its logs cannot be opened.
         self._topics[name] = topic_id, [None] * len(roles), overrides
         if branch is not None:
             self._hints.write_branch(name, branch)
@@ -407,7 +407,7 @@ class LogManager:
             self.configure(name, overrides)
 
     def assume(self, name: str, roles: list) -> None:
-        """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
+        """Puts a topic's logs into their roles, opens new partitions; roles as in create()."""
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config, known = self._config(overrides), len(logs)
@@ -457,6 +457,7 @@ class LogManager:
     def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
               trusted: bool) -> bool:
         """Opens a partition's Log in its role, and lists it. False: it cannot be opened."""
+        assert self.get(name, index) is None, (name, index)      # Keeps (2).
         self.disks.loads[place] += 1
         where = (self.directories[place], name, index, topic_id, config)
         try:
@@ -575,14 +576,14 @@ class LogManager:
                 self.checkpointer.write(self._store)
 
     def _short_of_space(self) -> list:
-        """Logs on disks that are nearly full: what need not be kept there goes at once."""
+        """Logs on disks that are nearly full: retention there does not wait."""
         if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
             return []
         return [partition_log for *_, partition_log in self._all()
                 if partition_log.log_dir.short_of_space and partition_log not in self._timed]
 
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
-        # A clock that was set back puts nothing off: what is due later than that is due now.
+        # A clock that was set back delays nothing: what is due later than possible is due now.
         return not self._due[which] - interval_ms <= now_ms < self._due[which]
 
     def _tend(self, now_ms: int, logs) -> None:

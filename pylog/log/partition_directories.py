@@ -94,6 +94,6 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
 
 
 def _give_up(disks, number: int, copy: str) -> str:
-    """Names a copy as what is to be removed: no power cut makes it the partition. Its path."""
+    """Marks a copy for removal by its name: no power cut makes it the partition. Its path."""
     gone = copy.removesuffix("future") + "delete"
     return os.path.join(disks.paths[number], gone if disks.rename(number, copy, gone) else copy)

@@ -100,11 +100,12 @@ class Recovery:
             try:
                 self._open_one(entry)
             except Exception as error:
-                # Whoever waits in begin() is told; later it is a bug, and the others go on.
+                # begin() raises it; later it is a bug, and the others go on.
                 self._failure = error
                 log.exception("a recovery failed", extra={"topic": topic})
             with self._changed:
                 self._left[topic] -= 1
+                assert self._left[topic] >= 0, (topic, self._left[topic])
                 if not self._left[topic]:
                     del self._left[topic]
                 self._done.append(topic)

@@ -92,14 +92,14 @@ class ActiveController:
     # ---- decisions ------------------------------------------------------------------------------
 
     async def register_again(self, endpoints, directories) -> None:
-        """Makes known that listeners came or went; does not wait for effects."""
+        """Registers listeners that came or went; does not wait for effects."""
         async with self._deciding:
             try:
                 await self._commit(self._registration(endpoints, directories))
             except LogError as error:
                 log.error("listeners cannot be registered", extra={"reason": str(error)})
             except Exception:
-                # Nobody awaits the result.
+                # No caller sees the result.
                 log.exception("listeners cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
@@ -134,7 +134,7 @@ class ActiveController:
         await self._tail.wait(self._image.offset)
 
     async def _tried(self, records: list) -> LogError | None:
-        """Commits; what it returns kept some of the records, or all, from the log."""
+        """Commits; returns the error that kept some or all records out of the log."""
         try:
             await self._commit(records)
         except LogError as error:
@@ -226,7 +226,7 @@ class ActiveController:
         return results
 
     async def leave_offline(self, offline) -> bool:
-        """Lets go of partitions whose log directory failed: [(topic name, partition index)].
+        """Gives up leadership where the log directory failed: [(topic name, partition index)].
 
         False when the log could not be written: to be asked again.
         """
@@ -238,7 +238,7 @@ class ActiveController:
             try:
                 offset = await self._commit(records)
             except LogError as error:
-                log.error("partitions stay without a disk", extra={"reason": str(error)})
+                log.error("partitions keep a leader without a disk", extra={"reason": str(error)})
                 return False
         await self._tail.wait(offset)
         return True
@@ -281,8 +281,9 @@ class ActiveController:
 
     async def _commit(self, records: list) -> int:
         """Makes records part of the log (2). Returns the offset to wait for."""
+        assert self._deciding.locked()       # Keeps (1).
         for part in _parts(records):
-            # Whole: records that are in the log are in the tail, also when nobody waits any more.
+            # Not cancelled halfway: records in the log must be in the tail.
             await whole(self._append(part))
         # Amid a transaction the image lacks records that the snapshot would stand for.
         if not self._tail.in_transaction and self._image.offset - max(
@@ -304,7 +305,7 @@ class ActiveController:
             self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
             self._log.trim(image.offset + 1)
         except (LogError, OSError) as error:
-            # The records that it is about are in the log: whoever decided them is answered.
+            # Its records are in the log: their requests are answered.
             self._tried_offset = image.offset
             log.error("a snapshot could not be written", extra={"reason": str(error)})
 

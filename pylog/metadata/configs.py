@@ -69,7 +69,7 @@ def _check_form(resource, incremental: bool) -> None:
 
 
 def _error_of(resource) -> int:
-    # Kafka tells of what a broker cannot take as of a request that makes no sense (KAFKA-13609).
+    # Kafka refuses what a broker cannot use as an invalid request (KAFKA-13609).
     return ErrorCode.INVALID_REQUEST if resource.resource_type == RESOURCE_BROKER \
         else ErrorCode.INVALID_CONFIG
 
@@ -90,7 +90,7 @@ def _records(image, resource, settings, node_id, incremental) -> list:
     merged = {**current, **changes}
     _CHECKS[kind](image, name, {key: value for key, value in merged.items() if value is not None},
                   settings)
-    # A broker's records are written even where nothing changes: they make it look again.
+    # A broker's records are written even when nothing changes: it applies them again.
     return [messages.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
             for key, value in changes.items()
             if kind == RESOURCE_BROKER or current.get(key) != value]

@@ -183,7 +183,7 @@ def _create_topic(image, topic, settings, random, taken):
 def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
     if topic.name in COORDINATOR_TOPICS:
-        # What a coordinator acknowledged must not go by its age, whoever made the topic.
+        # Acknowledged group state must not expire, also when a client made the topic.
         configs.setdefault("cleanup.policy", "compact")
     missing = [name for name, value in configs.items() if value is None]
     if missing:

@@ -194,6 +194,8 @@ class _Fold:
         after = Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
                       self.next_producer_id, offset, epoch, self.states, self.client_quotas,
                       self.security)
+        assert len(self.topics) == len(self.topics_by_id), offset       # Keeps (3).
+        assert offset >= self.image.offset, (offset, self.image.offset)
         # Keeps (5).
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
                      self.client_quotas is not self.image.client_quotas)
@@ -341,7 +343,7 @@ def _producer_ids(fold: _Fold, record) -> None:
 
 
 def _clear_elr(fold: _Fold, record) -> None:
-    """Nobody but the ISR is eligible any more: in one topic, or in all (KIP-966)."""
+    """Clears the eligible leader replicas of one topic, or of all (KIP-966)."""
     topics = [fold.topics[record.topic_name]] if record.topic_name else list(fold.topics.values())
     for topic in topics:
         states = fold.partitions_of(topic.id)
@@ -370,7 +372,7 @@ def _nothing(fold: _Fold, record) -> None:
     KRaft's peers read."""
 
 
-# What puts others together; metadata.tail takes them out.
+# Frames of transactions; metadata.tail removes them.
 _FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))
 # Access rules and credentials, by the fields that identify one.
 _SECURITY = {

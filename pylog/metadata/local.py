@@ -3,7 +3,7 @@
 Owns: that partition log.
 Called by: metadata.service.
 Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
-  never stands behind records that nobody has seen; (2) one process has the directory (its lock),
+  never follows records that no reader has seen; (2) one process has the directory (its lock),
   so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
   anything was appended under it.
 Source: KIP-595, KIP-631 (record frame).
@@ -77,6 +77,7 @@ class LocalLog(MetadataLog):
         except LogError as error:
             self._take_back(expected_end, error)
             raise
+        assert last_offset == expected_end + len(new) - 1, (last_offset, expected_end, len(new))
         return last_offset
 
     def _take_back(self, end: int, error: LogError) -> None:
@@ -87,6 +88,8 @@ class LocalLog(MetadataLog):
             self._log.truncate(end)
         except LogError:
             self._failure = error
+            return
+        assert self._log.end_offset == end, (self._log.end_offset, end)
 
     def read(self, offset: int):
         if offset == 0 and self._snapshot is not None:
@@ -117,11 +120,11 @@ class LocalLog(MetadataLog):
             return None
 
     def wait(self, offset: int) -> None:
-        # Keeps (2): nobody else appends, so that what is not there will not come.
+        # Keeps (2): there is no other writer, so a missing record will not come.
         assert offset < self._log.end_offset, (offset, self._log.end_offset)
 
     def session(self, node_id: int) -> None:
-        """Nobody else is there who could take this node for dead."""
+        """Always: there is no other node."""
 
     def elect(self, node_id: int) -> int:
         self._epoch += 1

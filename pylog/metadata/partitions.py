@@ -83,6 +83,7 @@ def _more(image, wanted, random, mutations):
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
                 raise controller.bad_assignment(
                     f"no broker of partition {count + number} is active")
+    assert len(assignment) == more, (len(assignment), more)
     return (yield from controller.partition_records(image, topic.id, count, assignment))
 
 
@@ -103,7 +104,7 @@ def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
 
     topics: [(name, partition indexes)], None for all. lost: (broker id, topic name, index) of
     replicas whose disk failed. Returns (records, [(topic name, [(index, Outcome)])]). Of all
-    partitions, those that need no election are not told of.
+    partitions, those that need no election are left out.
     """
     asked = topics
     if topics is None:
@@ -234,7 +235,7 @@ def _directories(image: Image, state, replicas) -> list | None:
     """Keeps (4). None for a partition of a cluster that does not assign directories."""
     if not state.directories:
         return None
-    # Earlier versions changed the replicas alone: then nobody knows which is whose.
+    # Earlier versions changed the replicas alone: the pairs are unknown then.
     known = dict(zip(state.replicas, state.directories)) if (
         len(state.directories) == len(state.replicas)) else {}
     return [known[broker_id] if broker_id in known else controller.directory_of(image, broker_id)

@@ -126,7 +126,7 @@ class MetadataService:
         self.tail.begin()
 
     async def register_again(self, addresses) -> None:
-        """Makes known that listeners came or went. addresses: as in register."""
+        """Registers listeners that came or went. addresses: as in register."""
         await self.controller.register_again(self._endpoints(addresses), self._directories)
 
     @property
@@ -161,7 +161,7 @@ class MetadataService:
                     self.store.save(image, entries, mark=marks)
                     clean = True
         except (LogError, StoreError, OSError) as error:
-            log.error("the stop is not a clean one", extra={"reason": str(error)})
+            log.error("the stop is not clean", extra={"reason": str(error)})
         try:
             self.store.close(clean)
         except OSError as error:
@@ -188,7 +188,7 @@ class MetadataService:
             log.error("the image could not be stored", extra={"reason": str(error)})
 
     def take_broker_configs(self, image: Image) -> None:
-        """Puts an image's dynamic settings of this broker into force, but for those of another
+        """Applies an image's dynamic settings of this broker, except those of another
         version's."""
         usable = []
         for name in ("", str(self._node_id)):

@@ -1,4 +1,4 @@
-"""`state.lmdb`: what is derived from the logs, kept so that a start need not read them.
+"""`state.lmdb`: what is derived from the logs, saved so that a start need not read them.
 
 Owns: the LMDB environment; no other code opens it.
 Called by: metadata.service.
@@ -124,7 +124,7 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _give_up(self, error) -> None:
-        """Keeps (2): what cannot be read is made anew; and (6)."""
+        """Keeps (2): an unreadable file is rebuilt; and (6)."""
         if isinstance(error, _DAMAGED):
             log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
             os.unlink(self._path)
@@ -143,7 +143,7 @@ class Store:
                             readahead=False, max_readers=1)
         except lmdb.MemoryError:
             if _claims_more(self._path):
-                raise lmdb.CorruptedError("it tells of more pages than it has") from None
+                raise lmdb.CorruptedError("it claims more pages than it has") from None
             raise
         # LMDB reads through a map: a page that the file does not have would kill the process.
         bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -209,7 +209,7 @@ class Store:
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
-        """A transaction for whoever owns a prefix of the keys; no other one beside it."""
+        """A transaction for the owner of a prefix of the keys; one at a time."""
         with self._lock, self._env.begin(write=write) as txn:
             yield txn
 
@@ -220,7 +220,7 @@ class Store:
         return json.loads(mark) if mark else []
 
     def load_image(self) -> Image:
-        """The stored image; an empty one when there is none that can be read."""
+        """The stored image; an empty one when none can be read."""
         with self._env.begin() as txn:
             blob = _checked(txn.get(b"image"))
         if blob is None:
@@ -303,8 +303,8 @@ def _sum(path: str) -> str:
 
 
 def _claims_more(path: str) -> bool:
-    """Whether one of LMDB's two meta pages tells of more than the file has: to map that takes
-    memory which nobody has."""
+    """Whether one of LMDB's two meta pages claims more than the file has: mapping it would take
+    memory that no machine has."""
     with open(path, "rb") as file:
         first = file.read(4096)
         if len(first) < 4096:
@@ -324,7 +324,7 @@ def _summed(value: bytes) -> bytes:
 
 
 def _checked(value: bytes | None) -> bytes | None:
-    """The value without its checksum; None when there is none, or another than it says."""
+    """The value without its checksum; None when it is missing or does not match."""
     if value is None or len(value) < _CRC.size:
         return None
     if _CRC.unpack_from(value)[0] != crc32c(value[_CRC.size:]):
