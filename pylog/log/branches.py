@@ -89,21 +89,21 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
             break
     else:
         raise OSError(f"the segments of {source.topic}-{source.partition} change all the time")
-    one = Log.open(source.log_dir, name, index, topic_id, config, now_ms=now_ms,
+    partition_log = Log.open(source.log_dir, name, index, topic_id, config, now_ms=now_ms,
                    recovery_point=whole, log_start_offset=start, high_watermark=end,
                    directory=os.path.basename(path))
     try:
-        _end_before(one, source, end, now_ms)
-        _abort_open(one, source.leader_epoch, now_ms)
-        one.advance_high_watermark(one.end_offset)
-        if one.start_offset < start:
-            one.move_start(start, now_ms)
+        _end_before(partition_log, source, end, now_ms)
+        _abort_open(partition_log, source.leader_epoch, now_ms)
+        partition_log.advance_high_watermark(partition_log.end_offset)
+        if partition_log.start_offset < start:
+            partition_log.move_start(start, now_ms)
         # A Kafka that takes the directory over appends to the last segment, shared or not.
-        moves.seal(one, now_ms)
-        one.settle(now_ms)
-        checkpoint = partitions.flushed(one)
+        moves.seal(partition_log, now_ms)
+        partition_log.settle(now_ms)
+        checkpoint = partitions.flushed(partition_log)
     finally:
-        one.release()
+        partition_log.release()
     sync_directory(path)
     return checkpoint
 
@@ -122,15 +122,16 @@ def discard(parts: list) -> None:
         shutil.rmtree(part.path, ignore_errors=True)
 
 
-def take_left_over(paths, listings, names: dict, places: dict) -> list:
+def take_left_over(disks, names: dict, places: dict) -> list:
     """After a crash: publishes what belongs to a topic (1). Returns paths that are to be removed.
 
-    names: topic id -> name. places: partition directory -> number of its log directory; grows.
+    disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
+    number of its log directory; grows.
     """
     unwanted = []
-    for number, listing in enumerate(listings):
+    for number, listing in enumerate(disks.listings):
         for found in filter(None, map(STRAY.fullmatch, listing)):
-            path = os.path.join(paths[number], found[0])
+            path = os.path.join(disks.paths[number], found[0])
             if not found[0].isascii() or not os.path.isdir(path):
                 continue
             name = names.get(bytes.fromhex(found[3]))
@@ -139,9 +140,10 @@ def take_left_over(paths, listings, names: dict, places: dict) -> list:
             if name is not None and directory not in places:
                 if is_ours:
                     os.unlink(os.path.join(path, MARK))
-                os.rename(path, os.path.join(paths[number], directory))
-                places[directory] = number
-                log.info("a branch was finished", extra={"directory": directory})
+                # The name is on disk before the partition serves.
+                if disks.rename(number, found[0], directory):
+                    places[directory] = number
+                    log.info("a branch was finished", extra={"directory": directory})
             elif is_ours:
                 unwanted.append(path)
     return unwanted
@@ -179,7 +181,7 @@ def _link(source: Log, folder: str, path: str, end: int) -> bool:
                 return False
             for extension in ("index", "timeindex"):
                 name = f"{base:020d}.{extension}"
-                # What is missing is made anew from the batches.
+                # A missing index is rebuilt from the batches.
                 if os.path.exists(os.path.join(folder, name)):
                     os.link(os.path.join(folder, name), os.path.join(path, name))
             _copy_aborted(os.path.join(folder, f"{base:020d}.txnindex"), path, end)
@@ -209,12 +211,12 @@ def _copy_aborted(file: str, path: str, end: int) -> None:
 # ---- the end --------------------------------------------------------------------------------
 
 
-def _end_before(one: Log, source: Log, end: int, now_ms: int) -> None:
+def _end_before(partition_log: Log, source: Log, end: int, now_ms: int) -> None:
     """Keeps (3): whole batches are cut off, and of the last the records below `end` come back."""
-    if one.end_offset <= end:
+    if partition_log.end_offset <= end:
         return
-    one.truncate(end)
-    at = one.end_offset
+    partition_log.truncate(end)
+    at = partition_log.end_offset
     if at >= end:
         return
     # The batch may begin below the log's start, where nothing can be asked for.
@@ -237,7 +239,7 @@ def _end_before(one: Log, source: Log, end: int, now_ms: int) -> None:
             base_offset=first, codec=head.attributes & CODEC_MASK, producer_id=head.producer_id,
             producer_epoch=head.producer_epoch, base_sequence=sequence,
             attributes=head.attributes & ~CODEC_MASK, leader_epoch=head.leader_epoch)
-        one.append_as_follower(data, now_ms)
+        partition_log.append_as_follower(data, now_ms)
 
 
 def _runs(rows: list):
@@ -252,16 +254,16 @@ def _runs(rows: list):
         yield run
 
 
-def _abort_open(one: Log, leader_epoch: int, now_ms: int) -> None:
+def _abort_open(partition_log: Log, leader_epoch: int, now_ms: int) -> None:
     """Keeps (4)."""
-    state = one.producers(now_ms)
+    state = partition_log.producers(now_ms)
     rows = [row for row in _PRODUCER.iter_unpack(state[_SNAPSHOT_HEAD_BYTES:]) if row[7] >= 0]
     for producer_id, epoch, _, _, _, _, coordinator_epoch, _ in sorted(
             rows, key=lambda row: row[7]):
-        end = one.end_offset
+        end = partition_log.end_offset
         # The key of a marker: version, type 0 for an abort; its value: version, epoch.
         marker = batch.build(
             [(struct.pack(">hh", 0, 0), struct.pack(">hi", 0, max(0, coordinator_epoch)), now_ms,
               ())], base_offset=end, producer_id=producer_id, producer_epoch=epoch,
             attributes=CONTROL | TRANSACTIONAL, leader_epoch=leader_epoch)
-        one.append_as_follower(marker, now_ms)
+        partition_log.append_as_follower(marker, now_ms)

@@ -39,9 +39,9 @@ class Checkpointer:
                 self._disks.natives[number].flush()
             except LogError as error:
                 log.error("a flush failed", extra={"reason": str(error)})
-        for _, _, topic_id, index, one in self._rows():
+        for _, _, topic_id, index, partition_log in self._rows():
             # Keeps (1): the recovery point is read after the flush that moved it.
-            entry = partitions.flushed(one)
+            entry = partitions.flushed(partition_log)
             if entry.recovery_point and self._saved.get((topic_id, index)) != entry:
                 changed.append(((topic_id, index), entry))
         if changed or self.gone or self._unwritten:
@@ -56,8 +56,8 @@ class Checkpointer:
         with self._hints.lock:     # Keeps (2).
             self._unwritten = False
             for number, path in self._disks.usable():
-                rows = [(name, index, partitions.flushed(one))
-                        for at, name, _, index, one in self._rows() if at == number]
+                rows = [(name, index, partitions.flushed(partition_log))
+                        for at, name, _, index, partition_log in self._rows() if at == number]
                 try:
                     partitions.write_checkpoint_files(path, rows + self._hints.unread(number))
                 except OSError as error:

@@ -43,7 +43,7 @@ def read_offsets(path: str) -> dict:
 
 
 def write_clean_mark(directory: str, broker_epoch: int) -> tuple:
-    """Marks the directory as cleanly stopped. Returns what tells this mark from any other."""
+    """Marks the directory as cleanly stopped. Returns what identifies this mark."""
     path = os.path.join(directory, CLEAN_SHUTDOWN)
     write_whole(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}))
     return clean_mark(directory)
@@ -68,7 +68,7 @@ def remove_clean_mark(directory: str) -> None:
 
 
 def write_whole(path: str, text: str) -> None:
-    """Puts a small text file in place so that it is there in full or not at all."""
+    """Writes a small text file atomically: complete or absent."""
     scratch = path + ".tmp"
     with open(scratch, "w", encoding="utf-8") as file:
         file.write(text)

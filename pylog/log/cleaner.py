@@ -45,7 +45,9 @@ class Cleaner:
         self._now_ms = now_ms
         self._disks = disks
         self._candidates = candidates
-        self._clean_until = None     # (topic, partition) -> offset below which all is clean
+        # (topic, partition) -> offset below which all is clean, once it is loaded
+        self._clean_until: dict[tuple[str, int], int] = {}
+        self._loaded = False
         self._at_work = set()        # keys of logs that a thread cleans
         self._failed = set()         # keys of logs that are left alone
         self._short_until = {}       # key -> when a log that found no room is tried again
@@ -80,8 +82,7 @@ class Cleaner:
     def forget(self, topic: str) -> None:
         """A topic is gone: another of its name begins dirty, also after a start."""
         with self._lock:
-            if self._clean_until is None:
-                self._clean_until = self._load()
+            self._load_once()
             gone = [key for key in self._clean_until if key[0] == topic]
             for key in gone:
                 del self._clean_until[key]
@@ -126,11 +127,11 @@ class Cleaner:
                 self._short_until[key] = self._now_ms() + SHORTAGE_MS
             else:
                 self._failed.add(key)
-        told = {"topic": key[0], "partition": key[1], "reason": str(error)}
+        details = {"topic": key[0], "partition": key[1], "reason": str(error)}
         if is_short:
-            log.warning("a log is compacted later", extra=told)
+            log.warning("a log is compacted later", extra=details)
         else:
-            log.error("a log cannot be compacted and is left alone", extra=told,
+            log.error("a log cannot be compacted and is left alone", extra=details,
                       exc_info=None if isinstance(error, LogError) else error)
 
     def catch_up(self) -> None:
@@ -155,8 +156,7 @@ class Cleaner:
     def _choose(self) -> Choice | None:
         """The dirtiest log that is due; it is at work from here on (1)."""
         with self._lock:
-            if self._clean_until is None:
-                self._clean_until = self._load()
+            self._load_once()
             now_ms, best = self._now_ms(), None
             for candidate in self._candidates():
                 key = candidate.topic, candidate.partition
@@ -169,6 +169,8 @@ class Cleaner:
                 if choice is not None and (best is None or choice.ratio > best.ratio):
                     best = choice
             if best is not None:
+                # Keeps (1).
+                assert (best.candidate.topic, best.candidate.partition) not in self._at_work
                 self._at_work.add((best.candidate.topic, best.candidate.partition))
             return best
 
@@ -243,7 +245,7 @@ class Cleaner:
         """Keeps (2)."""
         with self._lock:
             # Its topic may be gone, and another have its name.
-            if all(one.log is not candidate.log for one in self._candidates()):
+            if all(other.log is not candidate.log for other in self._candidates()):
                 return
             self._clean_until[candidate.topic, candidate.partition] = done["end_offset"]
             self._totals["passes"] += 1
@@ -259,8 +261,13 @@ class Cleaner:
 
     # ---- the checkpoint -----------------------------------------------------------------------
 
-    def _load(self) -> dict:
-        found = {}
+    def _load_once(self) -> None:
+        if not self._loaded:
+            self._clean_until = self._load()
+            self._loaded = True
+
+    def _load(self) -> dict[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
         for _, path in self._disks.usable():
             for key, offset in _clean_below(path).items():
                 # A partition that moved may be in the files of both directories.
@@ -268,7 +275,8 @@ class Cleaner:
         return found
 
     def _store(self, place: int) -> bool:
-        here = {(one.topic, one.partition) for one in self._candidates() if one.place == place}
+        here = {(other.topic, other.partition) for other in self._candidates()
+                if other.place == place}
         rows = [(*key, offset) for key, offset in self._clean_until.items() if key in here]
         try:
             files.write_offsets(os.path.join(self._disks.paths[place], CHECKPOINT), rows)
@@ -292,7 +300,7 @@ def _unlink(path: str) -> None:
 
 
 def _clean_below(path: str) -> dict:
-    """What the checkpoint in a directory tells; nothing where it cannot be read."""
+    """The rows of a directory's checkpoint; none when it cannot be read."""
     try:
         return files.read_offsets(os.path.join(path, CHECKPOINT))
     except OSError:

@@ -42,7 +42,7 @@ class Directories:
         self._settings = settings
         self._io_pool = io_pool
         self._locks = []
-        self._told = set()       # numbers of those whose failure is in the log
+        self._reported = set()       # numbers of those whose failure is in the log
 
     def open(self) -> None:
         """Takes the directories. Raises StartError: none or not the first is usable, or another
@@ -68,7 +68,7 @@ class Directories:
                 if number == 0:
                     # Keeps (3).
                     raise StartError(f"log directory {path}: {reason}") from error
-                self._told.add(number)
+                self._reported.add(number)
                 log.error("a log directory is offline", extra={
                     "directory": path, "reason": reason})
             self.natives.append(native)
@@ -105,33 +105,29 @@ class Directories:
         return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
-        """Gives a partition's directory another name, on disk. False: the disk failed."""
+        """Renames a partition's directory, on disk. False: the disk failed."""
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
-            directory = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            checkpoints.sync_directory(path)
             return True
         except OSError as error:
             self.fail(number, error)
             return False
 
     def set_aside(self, number: int, name: str) -> None:
-        """Renames a partition's directory that no topic has; forgotten, not deleted."""
+        """Renames a directory that belongs to no topic; nothing is deleted."""
         topic, _, index = name.rpartition("-")
         if self.rename(number, name, directory_name(topic, index, "stray")):
-            log.warning("a partition that no topic has was set aside", extra={
+            log.warning("a partition directory without a topic was set aside", extra={
                 "directory": os.path.join(self.paths[number], name)})
 
     def newly_failed(self) -> list:
-        """Numbers of those that went offline since the last call; each is told of once."""
+        """Numbers of the directories that went offline since the last call, each once."""
         found = [number for number in range(len(self.natives))
-                 if not self.online(number) and number not in self._told]
+                 if not self.online(number) and number not in self._reported]
         for number in found:
-            self._told.add(number)
+            self._reported.add(number)
             _, name, call = self.natives[number].failure
             log.error("a log directory is offline", extra={
                 "directory": self.paths[number], "reason": f"{call}: {name}"})

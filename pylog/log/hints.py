@@ -1,4 +1,4 @@
-"""What Kafka's checkpoint files tell of partitions: they know them by directory and name only.
+"""What Kafka's checkpoint files say of partitions: they name them by directory and topic only.
 
 Owns: recovery-point-, log-start- and replication-offset-checkpoint in each log directory.
 Called by: log.manager.
@@ -48,7 +48,7 @@ class Hints:
         try:
             points, starts, watermarks, _ = rows = [
                 files.read_offsets(self._path(number, name)) for name in (*FILES, CLEANER)]
-            told = points.keys() | starts.keys() | watermarks.keys()
+            listed = points.keys() | starts.keys() | watermarks.keys()
             self._remove(number, set().union(*rows) - here, (*FILES, CLEANER))
         except OSError as error:
             reason = error.strerror or str(error)
@@ -59,15 +59,15 @@ class Hints:
             return {}
         return {key: NOTHING_KNOWN._replace(
             recovery_point=points.get(key, 0), log_start_offset=starts.get(key, -1),
-            high_watermark=watermarks.get(key, -1)) for key in told & here}
+            high_watermark=watermarks.get(key, -1)) for key in listed & here}
 
     def set_unread(self, number: int, key: tuple, checkpoint: Checkpoint) -> None:
-        """A log could not be opened: the files go on telling this of it."""
+        """A log could not be opened: its rows stay in the files."""
         with self.lock:
             self._unread[number, key] = checkpoint
 
     def set_read(self, number: int, key: tuple) -> None:
-        """It has a Log now, which tells of it."""
+        """It has a Log now, which gives its rows from here on."""
         with self.lock:
             self._unread.pop((number, key), None)
 
@@ -78,7 +78,7 @@ class Hints:
                     if place == number]
 
     def forget(self, rows) -> None:
-        """What the files tell of partitions goes with the next tend(), or before somebody else has
+        """The rows of partitions go with the next tend(), or before another partition has
         the name (1). rows: (directory number, key)."""
         with self.lock:
             for number, key in rows:
@@ -96,7 +96,7 @@ class Hints:
         with self.lock:
             for number in list(self._stale):
                 if not self._disks.online(number):
-                    del self._stale[number]      # The next start sees what belongs to nobody.
+                    del self._stale[number]      # The next start removes rows without a partition.
                     continue
                 try:
                     self._remove(number, self._stale[number])
@@ -115,7 +115,7 @@ class Hints:
                 self.tend()
             return key not in self._stale.get(number, ())
 
-    def keep(self, number: int, entries: dict) -> None:
+    def write(self, number: int, entries: dict) -> None:
         """Puts Checkpoints by key into a directory's files, on disk. Raises OSError.
 
         A recovery point goes in only where none is: one that is there is lower, never higher.
@@ -135,25 +135,25 @@ class Hints:
             if any(before.get(key, 0) != start for key, start in starts.items()):
                 _write(path, before | starts)
 
-    def keep_start(self, number: int, key: tuple, one, copy=None) -> None:
+    def write_start(self, number: int, key: tuple, partition_log, copy=None) -> None:
         """Puts a Log's start into the files of a directory, on disk (2). Raises StorageError.
 
         copy: the Log that lies there, when it is not that one.
         """
         try:
-            self.keep(number, {key: partitions.flushed(one)._replace(
-                recovery_point=(copy or one).recovery_point)})
+            self.write(number, {key: partitions.flushed(partition_log)._replace(
+                recovery_point=(copy or partition_log).recovery_point)})
         except OSError as error:
             if error.errno not in SHORTAGES:
                 self._disks.fail(number, error)
             raise StorageError(error.errno or errno.EIO, ErrorCode.KAFKA_STORAGE_ERROR,
                                f"{key[0]}-{key[1]}: {error.strerror or error}") from error
 
-    def keep_branch(self, name: str, parts) -> None:
-        """What is linked is not walked from its beginning when state.lmdb is lost, either."""
+    def write_branch(self, name: str, parts) -> None:
+        """A branch is not recovered from its beginning when state.lmdb is lost, either."""
         for place in {part.place for part in parts}:
             try:
-                self.keep(place, {(name, index): part.checkpoint
+                self.write(place, {(name, index): part.checkpoint
                                   for index, part in enumerate(parts) if part.place == place})
             except OSError as error:
                 log.warning("a branch's checkpoints could not be written", extra={
@@ -171,7 +171,7 @@ class Hints:
             except OSError as error:
                 if error.errno not in NO_ROOM or name == files.LOG_START:
                     raise       # Keeps (2).
-                # That takes no room. The next checkpoint writes what it told of the others.
+                # Removal needs no room. The next checkpoint writes the other rows again.
                 os.unlink(path)
                 files.sync_directory(self._disks.paths[number])
 

@@ -15,7 +15,7 @@ import threading
 from itertools import chain
 
 from pylog._native.log import Log, LogDeleted, LogError, Shortage
-from pylog.log import branches, hints, partitions, places, recovery
+from pylog.log import branches, hints, partition_directories, partitions, recovery
 from pylog.log.checkpointer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
 from pylog.log.directories import Directories, remove_tree
@@ -33,21 +33,20 @@ class LogManager:
     def __init__(self, settings, io_pool, now_ms):
         self.paths = settings.log_dirs
         self.disks = Directories(self.paths, settings, io_pool)
-        self.stopped = frozenset()
+        self.stopped: frozenset[int] = frozenset()
         self._settings = settings
         self._now_ms = now_ms
         self._offline = set()    # (name, index) of partitions in a directory that failed
-        self._lost = []          # those of them that take_failed() has not told yet
+        self._lost = []          # those of them that take_failed() has not returned yet
         self._unopened = {}      # (name, index) -> how, of those that could not be opened yet
         self._topics = {}        # name -> (topic id, [Log or None]: filled in place, overrides)
-        self._store = None
         self._place_of = {}      # Log -> number of its directory, when it is not the first
         self._default_config = None
         self._hints = hints.Hints(self.disks)
         self.checkpointer = Checkpointer(self.disks, self._hints, self._placed)
         self._upkeep_lock = threading.Lock()
         self._closing = False
-        self._due = None         # when retention, checkpoints are next looked at, in ms
+        self._due: list[int] = []   # when retention, checkpoints are next looked at, in ms
         self._timed = set()      # Logs with a flush.ms of their own: looked at by every upkeep
         self._left_over = []     # paths of deleted partitions, from before the start
         self.moves = Moves(now_ms)
@@ -70,7 +69,8 @@ class LogManager:
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
-        return any(map(places.is_partition, chain.from_iterable(self.disks.listings)))
+        names = chain.from_iterable(self.disks.listings)
+        return any(map(partition_directories.is_partition, names))
 
     def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
@@ -82,10 +82,10 @@ class LogManager:
         self._store = store
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
-        where, self._left_over = places.find(
+        where, self._left_over = partition_directories.find(
             self.disks, {name: id_ for name, id_, _, _ in topics}, clean)
         self._left_over += branches.take_left_over(
-            self.paths, self.disks.listings, {id_: name for name, id_, _, _ in topics}, where)
+            self.disks, {id_: name for name, id_, _, _ in topics}, where)
         plan, anew = [], []
         for name, topic_id, roles, overrides in topics:
             logs = [None] * len(roles)
@@ -106,20 +106,20 @@ class LogManager:
         self.checkpointer.gone += checkpoints
         if anew:
             store.save(None, anew)
-        told = {number: self._hints.take(number, {
+        hinted = {number: self._hints.take(number, {
             (entry[1], entry[3]) for entry in plan if entry[6] == number})
             for number, _ in self.disks.usable()}
         self._set_aside(where)
         self.disks.listings.clear()
         self.disks.look_at_space()
-        self._open_all(plan, clean, told)
+        self._open_all(plan, clean, hinted)
 
     def move(self, name: str, index: int, place: int) -> None:
         """Begins to move a partition to log directory number `place`. Raises LogError.
 
         It is finished by finish_moves(); a start before that begins anew from where it was.
         """
-        one, before = self.get(name, index), self.moves.find(name, index)
+        partition_log, before = self.get(name, index), self.moves.find(name, index)
         if before is not None and before.place == place:
             return
         self.moves.cancel(name, index)
@@ -128,12 +128,12 @@ class LogManager:
         topic_id, _, overrides = self._topics[name]
         target = Log.open(
             self.directories[place], name, index, topic_id, self._config(overrides),
-            now_ms=self._now_ms(), log_start_offset=one.start_offset,
+            now_ms=self._now_ms(), log_start_offset=partition_log.start_offset,
             directory=directory_name(name, index, "future"))
-        self.moves.begin(Move(name, index, place, one, target))
+        self.moves.begin(Move(name, index, place, partition_log, target))
 
     def finish_moves(self) -> list[str]:
-        """Topics of which a partition has another Log now, or one at last. Blocks."""
+        """Topics of which a partition was moved, or opened at last. Blocks."""
         changed = self._open_late()
         while self._moved:
             try:
@@ -143,28 +143,28 @@ class LogManager:
         return changed + [move.topic for move in self.moves.finish_ready(self._finish)]
 
     def _finish(self, move: Move) -> bool:
-        name, index, one = move.topic, move.partition, move.target
+        name, index, partition_log = move.topic, move.partition, move.target
         if self.get(name, index) is not move.source:
             # Its topic was deleted; another may have the name.
             self.moves.give_up(move)
             return False
         if move.damaged_bytes:
-            self._keep_damage()
-        self._hints.keep_start(move.place, (name, index), move.source, one)
+            self._checkpoint_damage()
+        self._hints.write_start(move.place, (name, index), move.source, partition_log)
         finish(move, self._now_ms())
         before = self._place_of.get(move.source, 0)
         self.disks.loads[before] -= 1
         self.disks.loads[move.place] += 1
-        self._place_of[one] = move.place
+        self._place_of[partition_log] = move.place
         self._timed.discard(move.source)
-        self._list(name, index, one, None)
-        # After that, so that no checkpoint being written tells of it there again.
+        self._list(name, index, partition_log, None)
+        # Afterwards, so that no checkpoint being written has its row again.
         self._hints.forget([(before, (name, index))])
         self._place_of.pop(move.source, None)
         self._moved.append(move.source)
         return True
 
-    def _keep_damage(self) -> None:
+    def _checkpoint_damage(self) -> None:
         """Has recovery points above all that is on disk: a start after a crash cuts no copy where
         its damage begins."""
         with self._upkeep_lock:
@@ -172,11 +172,11 @@ class LogManager:
                 self.checkpointer.write(self._store)
 
     def leave_moved(self) -> None:
-        """Nobody is sent to logs of before any more: whoever waits there asks anew."""
-        for one in self._moved:
-            one.become_follower(one.leader_epoch)
+        """No request gets the source logs any more: those that wait there ask again."""
+        for partition_log in self._moved:
+            partition_log.become_follower(partition_log.leader_epoch)
 
-    def _open_all(self, plan, clean: frozenset, told: dict) -> None:
+    def _open_all(self, plan, clean: frozenset, hinted: dict) -> None:
         begin_ms, all_clean = self._now_ms(), len(clean) == len(self.paths)
 
         def is_clean(entry):
@@ -188,7 +188,7 @@ class LogManager:
                 checkpoint.log_end_offset >= 0) and (place is not None or not checkpoint.segments)
             if not trusted:
                 checkpoint = partitions.after_crash(
-                    checkpoint, told.get(place, {}).get((name, index)))
+                    checkpoint, hinted.get(place, {}).get((name, index)))
             if place is None:
                 place = self.disks.least_loaded()
             if not self._open(place, name, topic_id, index, role, config, checkpoint, trusted) \
@@ -204,21 +204,21 @@ class LogManager:
                 [native for native in self.directories if native is not None],
                 self._settings["num.recovery.threads.per.data.dir"], open_one)
             self._recovery.begin()
-            recovery.tell(self.directories, self.paths)
+            recovery.report(self.directories, self.paths)
         if plan:
             log.info("partitions opened", extra={
                 "count": len(plan) - self.recovering, "left": self.recovering,
                 "clean": len(plan) - len(unclean), "ms": self._now_ms() - begin_ms})
 
-    def _list(self, name: str, index: int, one, config) -> None:
+    def _list(self, name: str, index: int, partition_log, config) -> None:
         """Puts an opened Log where the others find it; its topic's settings may have changed."""
         with self._lists_lock:
             _, logs, overrides = self._topics[name]
             newest = self._config(overrides)
             if newest is not config:
-                one.set_config(newest)
-            self._watch(one, newest)
-            logs[index] = one
+                partition_log.set_config(newest)
+            self._watch(partition_log, newest)
+            logs[index] = partition_log
 
     @property
     def recovering(self) -> int:
@@ -245,31 +245,31 @@ class LogManager:
                 except LogError as error:
                     failed.add(number)
                     log.error("a log directory could not be flushed", extra={"reason": str(error)})
-            entries = self._settle_all(failed)
-            recovery.tell(self.directories, self.paths)
+            entries = self._prepare_close(failed)
+            recovery.report(self.directories, self.paths)
             if known:
                 self.checkpointer.write_files()
             self.stopped = frozenset(
                 number for number, _ in self.disks.usable() if known and number not in failed)
             return [entry for place, entry in entries if place in self.stopped]
 
-    def _settle_all(self, failed: set) -> list:
+    def _prepare_close(self, failed: set) -> list:
         """[(directory's number, (key, Checkpoint))] of all logs at rest; adds to `failed`."""
         entries, now_ms = [], self._now_ms()
-        for name, topic_id, index, one in self._all():
-            place = self._place_of.get(one, 0)
+        for name, topic_id, index, partition_log in self._all():
+            place = self._place_of.get(partition_log, 0)
             if self.is_offline(name, index) or not self.disks.online(place):
                 continue
             try:
-                one.settle(now_ms)
-                entries.append((place, ((topic_id, index), partitions.at_rest(one))))
+                partition_log.settle(now_ms)
+                entries.append((place, ((topic_id, index), partitions.at_rest(partition_log))))
             except LogError as error:
                 failed.add(place)
                 log.error("a log could not be closed", extra={"reason": str(error)})
         return entries
 
     def close(self) -> None:
-        """Lets go of the logs and the directories."""
+        """Releases the logs and the directories."""
         for logs in (self._topics, self._place_of, self._timed):
             logs.clear()
         self.disks.close()
@@ -286,9 +286,10 @@ class LogManager:
     def prepare_branch(self, name: str, topic_id: bytes, source: str, cut, overrides: dict) -> None:
         """Has create() make `name`, of that id, a branch of `source`. Raises LogError, OSError."""
         parts = branches.prepare(
-            [(one, self.place(source, index)) for index, one in enumerate(self._topics[source][1])],
+            [(partition_log, self.place(source, index))
+             for index, partition_log in enumerate(self._topics[source][1])],
             name, topic_id, cut, self._config(overrides), self._now_ms())
-        # Before the topic is: what is linked must never be walked from its beginning and cut.
+        # Before the topic exists: recovery must never walk a branch from its beginning and cut it.
         try:
             self._store.save(None, [((topic_id, index), part.checkpoint)
                                     for index, part in enumerate(parts)])
@@ -304,7 +305,7 @@ class LogManager:
             branches.discard(parts)
 
     def is_offline(self, name: str, index: int) -> bool:
-        """Whether the partition is in a directory that failed, as far as take_failed() told."""
+        """Whether the partition is in a failed directory, as of the last take_failed()."""
         return (name, index) in self._offline
 
     def any_offline(self, name: str) -> bool:
@@ -312,15 +313,15 @@ class LogManager:
 
     @property
     def offline(self) -> list:
-        """(name, index) of the partitions in directories that failed, as far as was told."""
+        """(name, index) of the partitions in failed directories, as of the last take_failed()."""
         return list(self._offline)
 
     def take_failed(self) -> list:
         """(name, index) of the partitions whose directories failed since the last call."""
         failed = set(self.disks.newly_failed())
-        for name, _, index, one in self._all() if failed else ():
-            if self._place_of.get(one, 0) in failed:
-                self._timed.discard(one)
+        for name, _, index, partition_log in self._all() if failed else ():
+            if self._place_of.get(partition_log, 0) in failed:
+                self._timed.discard(partition_log)
                 self._lose(name, index)
         found, self._lost = self._lost, []
         return found
@@ -337,10 +338,10 @@ class LogManager:
         """
         config = self._config(overrides)
         branch = self._branches.pop(topic_id, None)
-        # First, so that it can be deleted whatever becomes of the rest.
+        # First, so that the topic can be deleted even when its logs cannot be opened.
         self._topics[name] = topic_id, [None] * len(roles), overrides
         if branch is not None:
-            self._hints.keep_branch(name, branch)
+            self._hints.write_branch(name, branch)
             try:
                 branches.publish(name, branch)
             except OSError as error:
@@ -366,23 +367,23 @@ class LogManager:
             self._offline.discard((name, index))
             self._unopened.pop((name, index), None)
         held = []
-        for index, one in enumerate(logs):
-            if one is not None:
+        for index, partition_log in enumerate(logs):
+            if partition_log is not None:
                 self.checkpointer.forget((topic_id, index))
-                self._timed.discard(one)
-                place = self._place_of.get(one, 0)
+                self._timed.discard(partition_log)
+                place = self._place_of.get(partition_log, 0)
                 self.disks.loads[place] -= 1
                 held.append((place, index))
                 try:
-                    one.delete(self._now_ms())
+                    partition_log.delete(self._now_ms())
                 except LogError as error:
                     # The next start finds a directory that no topic has.
                     log.error("a partition could not be deleted", extra={
                         "topic": name, "partition": index, "reason": str(error)})
         self._hints.forget_topic(name, held)
-        for one in logs:
+        for partition_log in logs:
             # Not before: a checkpoint that is being written would take it for the first's.
-            self._place_of.pop(one, None)
+            self._place_of.pop(partition_log, None)
 
     def _wait_ready(self, name: str) -> None:
         if self._recovery is not None:
@@ -394,10 +395,10 @@ class LogManager:
             topic_id, logs, _ = self._topics[name]
             self._topics[name] = (topic_id, logs, overrides)
             config = self._config(overrides)
-            for one in logs:
-                if one is not None:
-                    one.set_config(config)
-                    self._watch(one, config)
+            for partition_log in logs:
+                if partition_log is not None:
+                    partition_log.set_config(config)
+                    self._watch(partition_log, config)
 
     def reconfigure(self) -> None:
         """Puts changed settings of the broker into force for every topic."""
@@ -406,7 +407,7 @@ class LogManager:
             self.configure(name, overrides)
 
     def assume(self, name: str, roles: list) -> None:
-        """Gives a topic's logs their parts, opens those of new partitions; roles as in create()."""
+        """Puts a topic's logs into their roles, opens new partitions; roles as in create()."""
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config, known = self._config(overrides), len(logs)
@@ -433,35 +434,38 @@ class LogManager:
         KeyError when the topic goes meanwhile."""
         # A move that were finished now would undo it.
         with self.moves.lock:
-            one = self._topics[name][1][index]
-            start = one.move_start(offset, self._now_ms())
+            partition_log = self._topics[name][1][index]
+            start = partition_log.move_start(offset, self._now_ms())
             with self._hints.lock:
                 # A row that came after the deletion would be taken for the next topic's.
-                if self.get(name, index) is not one:
+                if self.get(name, index) is not partition_log:
                     raise KeyError(name)
                 # After a crash the records must not come back.
-                self._hints.keep_start(self._place_of.get(one, 0), (name, index), one)
+                place = self._place_of.get(partition_log, 0)
+                self._hints.write_start(place, (name, index), partition_log)
             return start
 
     def describe(self) -> list:
         """Per log directory (path, offline, [(topic, partition, Log)])."""
-        rows = [(path, not self.disks.online(number), [])
-                for number, path in enumerate(self.paths)]
-        for name, _, index, one in self._all():
-            rows[self._place_of.get(one, 0)][2].append((name, index, one))
+        rows: list[tuple[str, bool, list]] = [
+            (path, not self.disks.online(number), [])
+            for number, path in enumerate(self.paths)]
+        for name, _, index, partition_log in self._all():
+            rows[self._place_of.get(partition_log, 0)][2].append((name, index, partition_log))
         return rows
 
     def _open(self, place: int, name: str, topic_id: bytes, index: int, role, config, checkpoint,
               trusted: bool) -> bool:
         """Opens a partition's Log in its role, and lists it. False: it cannot be opened."""
+        assert self.get(name, index) is None, (name, index)      # Keeps (2).
         self.disks.loads[place] += 1
         where = (self.directories[place], name, index, topic_id, config)
         try:
             if not trusted:
-                places.make_way(self.disks, place, f"{name}-{index}", topic_id)
+                partition_directories.make_way(self.disks, place, f"{name}-{index}", topic_id)
             if not self._hints.is_free(place, (name, index)):
                 raise OSError("checkpoints of a deleted topic have its name")
-            one = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
+            partition_log = partitions.open_log(*where, checkpoint, trusted, self._now_ms())
         except (LogError, OSError) as error:
             log.error("a partition is offline", extra={
                 "topic": name, "partition": index, "reason": str(error)})
@@ -473,9 +477,9 @@ class LogManager:
                 self._unopened[name, index] = place, role, checkpoint, trusted
             return False
         if place:
-            self._place_of[one] = place
-        partitions.assume(one, role)
-        self._list(name, index, one, config)
+            self._place_of[partition_log] = place
+        partitions.assume(partition_log, role)
+        self._list(name, index, partition_log, config)
         return True
 
     def _open_late(self) -> list:
@@ -498,11 +502,11 @@ class LogManager:
                     changed.append(name)
         return changed
 
-    def _watch(self, one, config) -> None:
+    def _watch(self, partition_log, config) -> None:
         if config["flush.ms"] < partitions.NEVER:
-            self._timed.add(one)
+            self._timed.add(partition_log)
         else:
-            self._timed.discard(one)
+            self._timed.discard(partition_log)
 
     def _config(self, overrides: dict):
         """The native settings of a topic; topics without overrides share one object."""
@@ -521,9 +525,10 @@ class LogManager:
             own = overrides.get("cleanup.policy")
             if default if own is None else "compact" in own:
                 config = self._config(overrides)
-                for index, one in enumerate(logs):
-                    if one is not None:
-                        yield Candidate(name, index, self._place_of.get(one, 0), one, config)
+                for index, partition_log in enumerate(logs):
+                    if partition_log is not None:
+                        place = self._place_of.get(partition_log, 0)
+                        yield Candidate(name, index, place, partition_log, config)
 
     def _set_aside(self, where: dict) -> None:
         """Renames partition directories that no topic of the image has; forgotten, not deleted."""
@@ -536,9 +541,9 @@ class LogManager:
     def _all(self):
         """(name, topic id, partition, Log) of every open partition."""
         for name, (topic_id, logs, _) in list(self._topics.items()):
-            for index, one in enumerate(logs):
-                if one is not None:
-                    yield name, topic_id, index, one
+            for index, partition_log in enumerate(logs):
+                if partition_log is not None:
+                    yield name, topic_id, index, partition_log
 
     def _placed(self):
         """(directory's number, name, topic id, partition, Log) of every open partition."""
@@ -550,7 +555,7 @@ class LogManager:
     def upkeep(self, now_ms: int) -> None:
         """Does what is due: retention, rolls, flushes, checkpoints. About once a second; blocks."""
         with self._upkeep_lock:
-            if self._closing or self._due is None:
+            if self._closing or not self._due:
                 return
             while self._left_over and not self._closing:
                 remove_tree(self._left_over.pop())
@@ -561,9 +566,9 @@ class LogManager:
                 self._due[0] = now_ms + interval_ms
             self.cleaner.tend()
             self.disks.look_at_space()
-            recovery.tell(self.directories, self.paths)
+            recovery.report(self.directories, self.paths)
             self._hints.tend()
-            self._keep(now_ms, (entry[3] for entry in self._all()) if every else [
+            self._tend(now_ms, (entry[3] for entry in self._all()) if every else [
                 *self._timed, *self._short_of_space()])
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
@@ -571,24 +576,24 @@ class LogManager:
                 self.checkpointer.write(self._store)
 
     def _short_of_space(self) -> list:
-        """Logs on disks that are nearly full: what need not be kept there goes at once."""
+        """Logs on disks that are nearly full: retention there does not wait."""
         if not any(self.directories[number].short_of_space for number, _ in self.disks.usable()):
             return []
-        return [one for *_, one in self._all()
-                if one.log_dir.short_of_space and one not in self._timed]
+        return [partition_log for *_, partition_log in self._all()
+                if partition_log.log_dir.short_of_space and partition_log not in self._timed]
 
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
-        # A clock that was set back puts nothing off: what is due later than that is due now.
+        # A clock that was set back delays nothing: what is due later than possible is due now.
         return not self._due[which] - interval_ms <= now_ms < self._due[which]
 
-    def _keep(self, now_ms: int, logs) -> None:
-        for one in logs:
+    def _tend(self, now_ms: int, logs) -> None:
+        for partition_log in logs:
             if self._closing:
                 return
-            if one.log_dir.offline:
+            if partition_log.log_dir.offline:
                 continue
             try:
-                one.upkeep(now_ms)
+                partition_log.upkeep(now_ms)
             except LogDeleted:
                 continue
             except LogError as error:

@@ -170,10 +170,12 @@ def finish(move: Move, now_ms: int) -> None:
     leadership = move.source.leader_epoch, move.source.in_sync_count
     move.damaged_bytes += moves.hand_over(move.source, move.target, now_ms)
     try:
-        # Whoever waits for the old disk is answered.
+        # Requests that wait for the old disk are answered.
         move.source.flush()
     except LogError as error:
         log.error("a flush failed", extra={"reason": str(error)})
+    assert move.target.end_offset == move.source.end_offset, (
+        move.topic, move.partition, move.target.end_offset, move.source.end_offset)
     try:
         moves.rename(move.source, directory_name(move.topic, move.partition, "delete"))
     except LogError:
@@ -184,10 +186,10 @@ def finish(move: Move, now_ms: int) -> None:
     move.target.become_leader(*leadership)
     if start > move.target.start_offset:
         move.target.move_start(start, now_ms)
-    told = {"topic": move.topic, "partition": move.partition,
-            "directory": move.target.log_dir.path}
+    details = {"topic": move.topic, "partition": move.partition,
+               "directory": move.target.log_dir.path}
     if move.damaged_bytes:
         log.warning("a damaged replica was moved, its damage as it is",
-                    extra={**told, "damaged_bytes": move.damaged_bytes})
+                    extra={**details, "damaged_bytes": move.damaged_bytes})
     else:
-        log.info("a replica was moved", extra=told)
+        log.info("a replica was moved", extra=details)

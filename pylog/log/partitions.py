@@ -79,14 +79,14 @@ def without_files(stored: Checkpoint) -> Checkpoint:
     return NOTHING_KNOWN._replace(log_start_offset=stored.log_start_offset)
 
 
-def after_crash(stored: Checkpoint | None, told: Checkpoint | None) -> Checkpoint:
-    """What to go by when it is not known whether the store or the text files are newer."""
-    if stored is None or told is None:
-        return stored or told or NOTHING_KNOWN
+def after_crash(stored: Checkpoint | None, hinted: Checkpoint | None) -> Checkpoint:
+    """What holds when either the store or the text files may be newer."""
+    if stored is None or hinted is None:
+        return stored or hinted or NOTHING_KNOWN
     return NOTHING_KNOWN._replace(
-        recovery_point=min(stored.recovery_point, told.recovery_point),
-        log_start_offset=max(stored.log_start_offset, told.log_start_offset),
-        high_watermark=max(stored.high_watermark, told.high_watermark))
+        recovery_point=min(stored.recovery_point, hinted.recovery_point),
+        log_start_offset=max(stored.log_start_offset, hinted.log_start_offset),
+        high_watermark=max(stored.high_watermark, hinted.high_watermark))
 
 
 def topic_id_in(path: str) -> bytes | None:
@@ -102,7 +102,7 @@ def topic_id_in(path: str) -> bytes | None:
 
 
 def assume(partition_log, role: Role) -> None:
-    """Gives a log the part that the image has for it; a change of the ISR reaches it too."""
+    """Puts a log into its role of the image, the size of the ISR included."""
     if not role.leads:
         if partition_log.is_leader or partition_log.leader_epoch != role.leader_epoch:
             partition_log.become_follower(role.leader_epoch)
@@ -114,16 +114,19 @@ def assume(partition_log, role: Role) -> None:
 
 
 def at_rest(log) -> Checkpoint:
-    """The checkpoint of a log that was settled for a clean stop."""
-    # What is stable must be known before it is read: such a one is looked at when it opens.
+    """The checkpoint of a log that was closed for a clean stop."""
+    # The last stable offset must be known before reads: recovery finds the open transaction.
     if log.open_transaction >= 0:
         return flushed(log)
-    return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, log.end_offset,
-                      log.last_epoch, log.segments())
+    found = Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, log.end_offset,
+                       log.last_epoch, log.segments())
+    assert found.log_start_offset <= found.log_end_offset, found[:5]
+    assert found.recovery_point <= found.log_end_offset, found[:5]
+    return found
 
 
 def flushed(log) -> Checkpoint:
-    """The checkpoint of a log that goes on: what a start after a crash may rely on."""
+    """The checkpoint of a log in use: what a start after a crash may rely on."""
     return Checkpoint(log.recovery_point, log.start_offset, log.high_watermark, -1, -1, b"")
 
 

@@ -25,16 +25,16 @@ class Recovery:
     never goes back."""
 
     def __init__(self, entries, directories, threads_per_directory: int, open_one):
-        self._waiting = {}       # directory number -> entries, the next one last
-        self._left = {}          # topic -> how many of its partitions are not ready
-        self._done = []          # topics of which a partition became ready
+        self._waiting: dict[int, list] = {}     # directory number -> entries, the next one last
+        self._left: dict[str, int] = {}         # topic -> how many of its partitions are not ready
+        self._done: list[str] = []              # topics of which a partition became ready
         self._changed = threading.Condition()
         self._directories = directories
         self._open_one = open_one
         self._threads = []
         self._stopped = False
         self.total = len(entries)
-        self._failure = None
+        self._failure: Exception | None = None
         for entry in sorted(entries, key=lambda entry: not entry[0].startswith("__"),
                             reverse=True):
             self._waiting.setdefault(entry[1], []).append(entry)
@@ -100,11 +100,12 @@ class Recovery:
             try:
                 self._open_one(entry)
             except Exception as error:
-                # Whoever waits in begin() is told; later it is a bug, and the others go on.
+                # begin() raises it; later it is a bug, and the others go on.
                 self._failure = error
                 log.exception("a recovery failed", extra={"topic": topic})
             with self._changed:
                 self._left[topic] -= 1
+                assert self._left[topic] >= 0, (topic, self._left[topic])
                 if not self._left[topic]:
                     del self._left[topic]
                 self._done.append(topic)
@@ -125,7 +126,7 @@ class Recovery:
         return sum(damages.figures(directory)[figure] for directory in self._directories) >> 20
 
 
-def tell(directories, paths) -> None:
+def report(directories, paths) -> None:
     """A line for each damage that was met since the last call."""
     for directory, path in zip(directories, paths, strict=True):
         for damage in damages.take(directory) if directory is not None else ():
@@ -134,8 +135,8 @@ def tell(directories, paths) -> None:
                     "kept": "a log is damaged: readers pass over this"}[damage.kind]
             topic, _, partition = damage.partition.rpartition("-")
             # A torn tail is what a kill leaves; what was on disk before is another matter.
-            told = log.warning if damage.kind == "cut" else log.error
-            told(what, extra={
+            write = log.warning if damage.kind == "cut" else log.error
+            write(what, extra={
                 "directory": path, "topic": topic, "partition": partition,
                 "segment": f"{damage.segment:020d}.log", "offset": damage.offset,
                 "position": damage.position, "bytes": damage.bytes, "reason": damage.reason})

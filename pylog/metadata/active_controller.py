@@ -2,11 +2,11 @@
 
 Owns: the right to append, the order of decisions, this broker's block of producer ids.
 Called by: metadata.service (take_office, register), api (everything else), on the event loop.
-Invariants: (1) one decision at a time, each on the image that holds all records before it; (2) a
-  record counts only after it is on disk; (3) a request is answered after its records have had their
-  effects on this broker; nothing else hangs on the request; (4) a producer id is given out once;
-  (5) what is decided from the state of this broker too, its settings or its disks, is decided
-  after that state is the newest image's.
+Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
+  holds all records before it; (2) a record counts only after it is on disk; (3) a request is
+  answered after its records have had their effects on this broker; nothing else hangs on the
+  request; (4) a producer id is given out once; (5) what is decided from the state of this broker
+  too, its settings or its disks, is decided after that state is the newest image's.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
@@ -18,6 +18,7 @@ from pylog.metadata import branching, configs, controller, features, partitions,
 from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
+from pylog.metadata.slices import in_slices
 from pylog.metadata.store import StoreError
 from pylog.metadata.threads import in_thread, whole
 from pylog.protocol import messages
@@ -91,14 +92,14 @@ class ActiveController:
     # ---- decisions ------------------------------------------------------------------------------
 
     async def register_again(self, endpoints, directories) -> None:
-        """Makes known that listeners came or went; does not wait for effects."""
+        """Registers listeners that came or went; does not wait for effects."""
         async with self._deciding:
             try:
                 await self._commit(self._registration(endpoints, directories))
             except LogError as error:
                 log.error("listeners cannot be registered", extra={"reason": str(error)})
             except Exception:
-                # Nobody awaits the result.
+                # No caller sees the result.
                 log.exception("listeners cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
@@ -108,8 +109,8 @@ class ActiveController:
         """
         async with self._deciding:
             request, branches, refused = branching.taken(self._image, request)
-            records, results = controller.create_topics(
-                self._image, request, self._settings, self._random, mutations)
+            records, results = await in_slices(controller.create_topics(
+                self._image, request, self._settings, self._random, mutations))
             if branches and records:
                 branching.with_epochs(self._image, records, results, branches)
                 # A source that was created just now has its logs when that is in force.
@@ -133,12 +134,21 @@ class ActiveController:
         await self._tail.wait(self._image.offset)
 
     async def _tried(self, records: list) -> LogError | None:
-        """Commits; what it returns kept some of the records, or all, from the log."""
+        """Commits; returns the error that kept some or all records out of the log."""
         try:
             await self._commit(records)
         except LogError as error:
+            log.error("metadata could not be appended", extra={"reason": str(error)})
             return error
         return None
+
+    async def _committed(self, records: list, results: list, refused=None) -> tuple:
+        """Commits. Returns (the results, refused when that failed; the offset to wait for, once the
+        lock is free)."""
+        failure = await self._tried(records)
+        if failure is not None:
+            results = (refused or _refused)(results, failure)
+        return results, self._image.offset
 
     def _prepare_branches(self, results: list, branches: dict) -> list:
         """The results, with an error where the links cannot be made. Blocks."""
@@ -159,8 +169,8 @@ class ActiveController:
     async def delete_topics(self, topics, mutations=None) -> list:
         """Removes topics: [(name or None, 16-byte id)]. Returns controller.TopicResults."""
         async with self._deciding:
-            records, results = controller.delete_topics(
-                self._image, topics, self._settings, mutations)
+            records, results = await in_slices(controller.delete_topics(
+                self._image, topics, self._settings, mutations))
             failure = await self._tried(records)
             if failure is not None:
                 results = _refused(results, failure, lambda result: (
@@ -175,32 +185,24 @@ class ActiveController:
         Returns configs.Altered by resource, None for a logger.
         """
         async with self._deciding:
-            if any(one.resource_type == RESOURCE_BROKER for one in request.resources):
+            if any(resource.resource_type == RESOURCE_BROKER for resource in request.resources):
                 await self._caught_up()
-            records, results = configs.alter(
-                self._image, request.resources, self._settings, self._node_id, incremental)
+            records, results = await in_slices(configs.alter(
+                self._image, request.resources, self._settings, self._node_id, incremental))
             if request.validate_only or not records:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            results, offset = await self._committed(records, results)
         await self._tail.wait(offset)
         return results
 
     async def create_partitions(self, request, mutations=None) -> list:
         """Decides a CreatePartitionsRequest. Returns [(topic name, partitions.Outcome)]."""
         async with self._deciding:
-            records, results = partitions.create_partitions(
-                self._image, request.topics, self._random, mutations)
+            records, results = await in_slices(partitions.create_partitions(
+                self._image, request.topics, self._random, mutations))
             if request.validate_only:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                outcomes = _refused([outcome for _, outcome in results], error)
-                return [(name, outcome)
-                        for (name, _), outcome in zip(results, outcomes, strict=True)]
+            results, offset = await self._committed(records, results, _refused_topics)
         await self._tail.wait(offset)
         return results
 
@@ -210,17 +212,21 @@ class ActiveController:
             await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
             records, results = partitions.elect_leaders(self._image, election, topics, lost)
-            return await self._changed(records, results)
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
 
     async def alter_reassignments(self, request) -> list:
         """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
         async with self._deciding:
             records, results = partitions.alter_reassignments(
                 self._image, request.topics, request.allow_replication_factor_change)
-            return await self._changed(records, results)
+            results, offset = await self._committed(records, results, _refused_partitions)
+        await self._tail.wait(offset)
+        return results
 
     async def leave_offline(self, offline) -> bool:
-        """Lets go of partitions whose log directory failed: [(topic name, partition index)].
+        """Gives up leadership where the log directory failed: [(topic name, partition index)].
 
         False when the log could not be written: to be asked again.
         """
@@ -232,7 +238,7 @@ class ActiveController:
             try:
                 offset = await self._commit(records)
             except LogError as error:
-                log.error("partitions stay without a disk", extra={"reason": str(error)})
+                log.error("partitions keep a leader without a disk", extra={"reason": str(error)})
                 return False
         await self._tail.wait(offset)
         return True
@@ -243,10 +249,7 @@ class ActiveController:
             records, results = quotas.alter(self._image, request.entries, hosts)
             if request.validate_only:
                 return results
-            try:
-                offset = await self._commit(records)
-            except LogError as error:
-                return _refused(results, error)
+            results, offset = await self._committed(records, results)
         await self._tail.wait(offset)
         return results
 
@@ -274,22 +277,13 @@ class ActiveController:
         self._producer_ids = controller.ProducerIds(first + 1, count - 1)
         return first
 
-    async def _changed(self, records: list, results: list) -> list:
-        """`results`, [(topic name, [(index, Outcome)])], after their records' effects."""
-        try:
-            offset = await self._commit(records)
-        except LogError as error:
-            return [(name, [(index, _refused([outcome], error)[0]) for index, outcome in outcomes])
-                    for name, outcomes in results]
-        await self._tail.wait(offset)
-        return results
-
     # ---- the log --------------------------------------------------------------------------------
 
     async def _commit(self, records: list) -> int:
         """Makes records part of the log (2). Returns the offset to wait for."""
+        assert self._deciding.locked()       # Keeps (1).
         for part in _parts(records):
-            # Whole: records that are in the log are in the tail, also when nobody waits any more.
+            # Not cancelled halfway: records in the log must be in the tail.
             await whole(self._append(part))
         # Amid a transaction the image lacks records that the snapshot would stand for.
         if not self._tail.in_transaction and self._image.offset - max(
@@ -311,18 +305,27 @@ class ActiveController:
             self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
             self._log.trim(image.offset + 1)
         except (LogError, OSError) as error:
-            # The records that it is about are in the log: whoever decided them is answered.
+            # Its records are in the log: their requests are answered.
             self._tried_offset = image.offset
             log.error("a snapshot could not be written", extra={"reason": str(error)})
 
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
     """The results when their records could not be appended; None stays, and what is done."""
-    log.error("metadata could not be appended", extra={"reason": str(error)})
     return [result if result is None or result.error != ErrorCode.NONE or is_done(result)
             else result._replace(error=ErrorCode.of(error.code),
                                  message="the metadata log could not be written")
             for result in results]
+
+
+def _refused_topics(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, Outcome)]."""
+    return [(name, *_refused([outcome], error)) for name, outcome in results]
+
+
+def _refused_partitions(results: list, error: LogError) -> list:
+    """_refused() for [(topic name, [(index, Outcome)])]."""
+    return [(name, _refused_topics(outcomes, error)) for name, outcomes in results]
 
 
 def _after(image: Image, records: list) -> Image:

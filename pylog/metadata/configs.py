@@ -31,13 +31,15 @@ Altered.__doc__ = "What became of one resource of a request."
 
 
 def alter(image: Image, resources, settings, node_id: int, incremental: bool):
-    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's.
+    """Decides an IncrementalAlterConfigsRequest's resources, or an AlterConfigsRequest's, in steps.
 
     Returns (records, [Altered, or None for a logger, which is no metadata, in order]).
     """
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    records, results = [], []
+    records: list = []
+    results: list[Altered | None] = []
     for resource in resources:
+        yield
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise _bad("Each resource must appear at most once.")
@@ -67,7 +69,7 @@ def _check_form(resource, incremental: bool) -> None:
 
 
 def _error_of(resource) -> int:
-    # Kafka tells of what a broker cannot take as of a request that makes no sense (KAFKA-13609).
+    # Kafka refuses what a broker cannot use as an invalid request (KAFKA-13609).
     return ErrorCode.INVALID_REQUEST if resource.resource_type == RESOURCE_BROKER \
         else ErrorCode.INVALID_CONFIG
 
@@ -88,7 +90,7 @@ def _records(image, resource, settings, node_id, incremental) -> list:
     merged = {**current, **changes}
     _CHECKS[kind](image, name, {key: value for key, value in merged.items() if value is not None},
                   settings)
-    # A broker's records are written even where nothing changes: they make it look again.
+    # A broker's records are written even when nothing changes: it applies them again.
     return [messages.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
             for key, value in changes.items()
             if kind == RESOURCE_BROKER or current.get(key) != value]
@@ -112,10 +114,10 @@ def _operated(kind: int, current: dict, config) -> str | None:
         raise _bad(f"Unknown operations type {operation}")
     setting = _setting(kind, config.name)
     if setting is None or setting.type != "list":
-        told = f"Config value {WORDS[operation].lower()} is not allowed for config key: " \
-               f"{config.name}" if kind == RESOURCE_BROKER else \
-               f"Can't {WORDS[operation]} to key {config.name} because its type is not LIST."
-        raise Refusal(ErrorCode.INVALID_CONFIG, told)
+        raise Refusal(ErrorCode.INVALID_CONFIG, (
+            f"Config value {WORDS[operation].lower()} is not allowed for config key: "
+            f"{config.name}" if kind == RESOURCE_BROKER else
+            f"Can't {WORDS[operation]} to key {config.name} because its type is not LIST."))
     text = current.get(config.name)
     words = [word for word in (format_value(setting.default) if text is None else text).split(",")
              if word]

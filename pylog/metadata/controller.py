@@ -83,7 +83,8 @@ def id_from_text(text: str) -> bytes:
 
 
 def create_topics(image: Image, request, settings, random, mutations=None):
-    """Decides a CreateTopicsRequest. Returns (records, [TopicResult in the request's order]).
+    """Decides a CreateTopicsRequest, in steps (metadata.slices). Returns
+    (records, [TopicResult in the request's order]).
 
     settings: pylog.config.Settings. random: a random.Random. With `validate_only` there are no
     records. mutations: the client's account (client_quotas.Mutations), None without a limit.
@@ -93,18 +94,19 @@ def create_topics(image: Image, request, settings, random, mutations=None):
         results = {topic.name: TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, text)
                    for topic in request.topics}
         return [], list(results.values())
-    counts = {}
+    counts: dict[str, int] = {}
     for topic in request.topics:
         counts[topic.name] = counts.get(topic.name, 0) + 1
     taken = _CollidingNames(image)
     records, results = [], {}
     for topic in request.topics:
+        yield
         if topic.name in results:
             continue
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            made, result = _create_topic(image, topic, settings, random, taken)
+            made, result = yield from _create_topic(image, topic, settings, random, taken)
             charge(mutations, result.partition_count)
         except Refusal as refusal:
             results[topic.name] = TopicResult(topic.name, refusal.error, refusal.message)
@@ -139,7 +141,7 @@ class _CollidingNames:
 
     def __init__(self, image: Image):
         self.image = image
-        self.names = None
+        self.names: dict[str, str] | None = None
 
     def claim(self, name: str) -> None:
         """Refuses `name` when another one is too alike, else remembers it."""
@@ -164,7 +166,7 @@ def _create_topic(image, topic, settings, random, taken):
     if topic.name in image.topics:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
     configs = _topic_configs(topic, settings)
-    assignment = _assignment(image, topic, settings, random)
+    assignment = yield from _assignment(image, topic, settings, random)
     taken.claim(topic.name)
     topic_id = random_id(random)
     while topic_id in image.topics_by_id:
@@ -173,8 +175,7 @@ def _create_topic(image, topic, settings, random, taken):
     records += [messages.ConfigRecord(resource_type=RESOURCE_TOPIC, resource_name=topic.name,
                                       name=name, value=value)
                 for name, value in configs.items()]
-    records += [partition_record(image, topic_id, index, replicas)
-                for index, replicas in enumerate(assignment)]
+    records += yield from partition_records(image, topic_id, 0, assignment)
     return records, TopicResult(topic.name, ErrorCode.NONE, None, topic_id, len(assignment),
                                 len(assignment[0]), configs)
 
@@ -182,7 +183,7 @@ def _create_topic(image, topic, settings, random, taken):
 def _topic_configs(topic, settings) -> dict:
     configs = {config.name: config.value for config in topic.configs}
     if topic.name in COORDINATOR_TOPICS:
-        # What a coordinator acknowledged must not go by its age, whoever made the topic.
+        # Acknowledged group state must not expire, also when a client made the topic.
         configs.setdefault("cleanup.policy", "compact")
     missing = [name for name, value in configs.items() if value is None]
     if missing:
@@ -195,10 +196,10 @@ def _topic_configs(topic, settings) -> dict:
     return configs
 
 
-def _assignment(image, topic, settings, random) -> list:
+def _assignment(image, topic, settings, random):
     """Replica lists by partition: the request's own, or placed here."""
     if topic.assignments:
-        return _manual_assignment(image, topic)
+        return (yield from _manual_assignment(image, topic))
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -219,12 +220,13 @@ def place(image: Image, count: int, factor: int, random) -> list:
                       f"Unable to replicate the partition {factor} time(s): The target "
                       f"replication factor of {factor} cannot be reached because only "
                       f"{len(active)} broker(s) are registered.")
+    turned = [tuple(active[(first + step) % len(active)] for step in range(factor))
+              for first in range(len(active))]
     start = random.randrange(len(active))
-    return [tuple(active[(start + index + step) % len(active)] for step in range(factor))
-            for index in range(count)]
+    return [turned[(start + index) % len(active)] for index in range(count)]
 
 
-def _manual_assignment(image, topic) -> list:
+def _manual_assignment(image, topic):
     for value, word in ((topic.replication_factor, "replication factor"),
                         (topic.num_partitions, "numPartitions")):
         if value != -1:
@@ -232,6 +234,7 @@ def _manual_assignment(image, topic) -> list:
                           f"specified, but {word} was not set to -1.")
     replicas_of = {}
     for entry in topic.assignments:
+        yield
         replicas = tuple(entry.broker_ids)
         if entry.partition_index in replicas_of:
             raise bad_assignment("Found multiple manual partition assignments for partition "
@@ -249,24 +252,33 @@ def _manual_assignment(image, topic) -> list:
 
 def check_replicas(image: Image, replicas, factor: int | None = None) -> None:
     """Raises Refusal when these cannot be a partition's replicas."""
-    told = "The manual partition assignment includes"
+    prefix = "The manual partition assignment includes"
     if not replicas:
-        raise bad_assignment(f"{told} an empty replica list.")
+        raise bad_assignment(f"{prefix} an empty replica list.")
     seen = set()
     for broker_id in sorted(replicas):
         if broker_id not in image.brokers:
-            raise bad_assignment(f"{told} broker {broker_id}, but no such broker is registered.")
+            raise bad_assignment(f"{prefix} broker {broker_id}, but no such broker is registered.")
         if broker_id in seen:
-            raise bad_assignment(f"{told} the broker {broker_id} more than once.")
+            raise bad_assignment(f"{prefix} the broker {broker_id} more than once.")
         seen.add(broker_id)
     if factor is not None and len(replicas) != factor:
-        raise bad_assignment(f"{told} a partition with {len(replicas)} replica(s), but this is "
+        raise bad_assignment(f"{prefix} a partition with {len(replicas)} replica(s), but this is "
                              f"not consistent with previous partitions, which have {factor} "
                              "replica(s).")
 
 
 def bad_assignment(message: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def partition_records(image: Image, topic_id: bytes, first: int, assignment: list):
+    """The records of new partitions from index `first` on, in steps; replica lists by partition."""
+    records = []
+    for index, replicas in enumerate(assignment, first):
+        yield
+        records.append(partition_record(image, topic_id, index, replicas))
+    return records
 
 
 def partition_record(image: Image, topic_id: bytes, index: int, replicas):
@@ -276,25 +288,31 @@ def partition_record(image: Image, topic_id: bytes, index: int, replicas):
         partition_id=index, topic_id=topic_id, replicas=list(replicas), isr=in_sync,
         removing_replicas=[], adding_replicas=[], leader=in_sync[0], leader_epoch=0,
         partition_epoch=0,
-        directories=[_directory(image.brokers[broker_id]) for broker_id in replicas])
+        directories=[directory_of(image, broker_id) for broker_id in replicas])
 
 
-def _directory(broker) -> bytes:
+def directory_of(image: Image, broker_id: int) -> bytes:
+    """The id of the directory in which a broker gets a new replica, as far as it is known."""
+    broker = image.brokers.get(broker_id)
     # With several directories the broker itself chooses (KIP-858).
-    return broker.directories[0] if len(broker.directories) == 1 else DIRECTORY_UNASSIGNED
+    return broker.directories[0] if broker is not None and len(broker.directories) == 1 \
+        else DIRECTORY_UNASSIGNED
 
 
 def delete_topics(image: Image, topics, settings, mutations=None):
-    """Decides which topics go. topics: [(name or None, 16-byte id)], one of the two given.
+    """Decides which topics go, in steps. topics: [(name or None, 16-byte id)], one of both given.
 
     Returns (records, [TopicResult in order]); the result of a topic that goes carries name and id.
     """
-    records, results, seen = [], [], {}
+    records: list = []
+    results: list[TopicResult] = []
+    seen: dict[str | bytes, int] = {}
     for name, topic_id in topics:
         key = name if name is not None else topic_id
         seen[key] = seen.get(key, 0) + 1
     removed = set()
     for name, topic_id in topics:
+        yield
         key = name if name is not None else topic_id
         try:
             if seen[key] == 0:

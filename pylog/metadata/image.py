@@ -55,10 +55,11 @@ class Image:
     """Cluster state after every record up to and including `offset`, which has `epoch`."""
 
     __slots__ = ("topics", "topics_by_id", "configs", "brokers", "features", "next_producer_id",
-                 "offset", "epoch", "states", "client_quotas")
+                 "offset", "epoch", "states", "client_quotas", "security")
 
     def __init__(self, topics=None, topics_by_id=None, configs=None, brokers=None, features=None,
-                 next_producer_id=0, offset=-1, epoch=-1, states=None, client_quotas=None):
+                 next_producer_id=0, offset=-1, epoch=-1, states=None, client_quotas=None,
+                 security=None):
         self.topics = topics if topics is not None else {}
         self.topics_by_id = topics_by_id if topics_by_id is not None else {}
         self.configs = configs if configs is not None else {}
@@ -71,6 +72,9 @@ class Image:
         self.states = states if states is not None else {}
         # pylog.config.client_quotas.entity -> {quota: value}.
         self.client_quotas = client_quotas if client_quotas is not None else {}
+        # (record's name, what identifies it) -> the record: rules and credentials, which a
+        # snapshot must not lose. Nothing here enforces them yet.
+        self.security = security if security is not None else {}
 
     def topic_config(self, name: str) -> dict:
         """The overrides of a topic: setting name -> text; empty when it has none."""
@@ -94,7 +98,7 @@ class Image:
         return all(getattr(self, field) == getattr(other, field)
                    for field in self.__slots__ if field != "states")
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # Images are compared by value.
 
 
 def is_internal(topic_name: str) -> bool:
@@ -124,16 +128,16 @@ def advance(image: Image, records, offset: int, epoch: int) -> Delta:
 
 
 def is_kept(kind: str) -> bool:
-    """Whether apply() takes metadata records of that name."""
-    return kind in _STEPS or kind in _FRAMES
+    """Whether metadata records of that name have their effects here."""
+    return (kind in _STEPS or kind in _FRAMES) and kind not in _SECURITY
 
 
 class _Fold:
     """Working state of one `apply`: dictionaries are copied when first written."""
 
     __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
-                 "next_producer_id", "states", "client_quotas", "partitions", "topic_ids",
-                 "config_keys")
+                 "next_producer_id", "states", "client_quotas", "security", "partitions",
+                 "topic_ids", "config_keys")
 
     def __init__(self, image: Image):
         self.image = image
@@ -145,9 +149,11 @@ class _Fold:
         self.next_producer_id = image.next_producer_id
         self.states = image.states
         self.client_quotas = image.client_quotas
-        self.partitions = {}   # topic id -> list of Partition: topics under change
-        self.topic_ids = set()
-        self.config_keys = set()
+        self.security = image.security
+        # topic id -> list of Partition: topics under change
+        self.partitions: dict[bytes, list[Partition]] = {}
+        self.topic_ids: set[bytes] = set()
+        self.config_keys: set[tuple[int, str]] = set()
 
     def own(self, field: str) -> dict:
         """The named dictionary as this fold's own copy."""
@@ -186,7 +192,10 @@ class _Fold:
                 topic = topics_by_id[topic_id]._replace(partitions=tuple(states))
                 topics[topic.name] = topics_by_id[topic_id] = topic
         after = Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
-                      self.next_producer_id, offset, epoch, self.states, self.client_quotas)
+                      self.next_producer_id, offset, epoch, self.states, self.client_quotas,
+                      self.security)
+        assert len(self.topics) == len(self.topics_by_id), offset       # Keeps (3).
+        assert offset >= self.image.offset, (offset, self.image.offset)
         # Keeps (5).
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
                      self.client_quotas is not self.image.client_quotas)
@@ -334,7 +343,7 @@ def _producer_ids(fold: _Fold, record) -> None:
 
 
 def _clear_elr(fold: _Fold, record) -> None:
-    """Nobody but the ISR is eligible any more: in one topic, or in all (KIP-966)."""
+    """Clears the eligible leader replicas of one topic, or of all (KIP-966)."""
     topics = [fold.topics[record.topic_name]] if record.topic_name else list(fold.topics.values())
     for topic in topics:
         states = fold.partitions_of(topic.id)
@@ -342,13 +351,38 @@ def _clear_elr(fold: _Fold, record) -> None:
                      for state in states]
 
 
+def security_key(record) -> tuple:
+    """What identifies an access rule or credential in Image.security; raises KeyError otherwise."""
+    kind = type(record).__name__
+    return kind, tuple([getattr(record, field) for field in _SECURITY[kind]])
+
+
+def _secured(fold: _Fold, record) -> None:
+    fold.own("security")[security_key(record)] = record
+
+
+def _unsecured(fold: _Fold, record) -> None:
+    kind, key = security_key(record)
+    if fold.own("security").pop((kind.removeprefix("Remove"), key), None) is None:
+        raise MetadataError(f"{kind} names an unknown one: {key}")
+
+
 def _nothing(fold: _Fold, record) -> None:
     """Keeps no state: a no-op, the end of ZooKeeper, or a controller's registration, which only
     KRaft's peers read."""
 
 
-# What puts others together; metadata.tail takes them out.
+# Frames of transactions; metadata.tail removes them.
 _FRAMES = frozenset(("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord"))
+# Access rules and credentials, by the fields that identify one.
+_SECURITY = {
+    "AccessControlEntryRecord": ("id",),
+    "RemoveAccessControlEntryRecord": ("id",),
+    "UserScramCredentialRecord": ("name", "mechanism"),
+    "RemoveUserScramCredentialRecord": ("name", "mechanism"),
+    "DelegationTokenRecord": ("token_id",),
+    "RemoveDelegationTokenRecord": ("token_id",),
+}
 _STEPS = {
     "TopicRecord": _topic,
     "PartitionRecord": _partition,
@@ -368,4 +402,5 @@ _STEPS = {
     "ZkMigrationStateRecord": _nothing,
     "ClearElrRecord": _clear_elr,
     "AbortTransactionRecord": _nothing,
+    **{kind: _unsecured if kind.startswith("Remove") else _secured for kind in _SECURITY},
 }

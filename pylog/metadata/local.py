@@ -3,7 +3,7 @@
 Owns: that partition log.
 Called by: metadata.service.
 Invariants: (1) an append is on disk when it returns, and taken back when it raises: what follows
-  never stands behind records that nobody has seen; (2) one process has the directory (its lock),
+  never follows records that no reader has seen; (2) one process has the directory (its lock),
   so that an election is a matter of counting up; (3) an epoch is used by one start only, as far as
   anything was appended under it.
 Source: KIP-595, KIP-631 (record frame).
@@ -18,7 +18,6 @@ from pylog.log import partitions
 from pylog.metadata import snapshots
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
 from pylog.metadata.store import METADATA_LOG_ID
-from pylog.protocol import records
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
@@ -49,6 +48,7 @@ class LocalLog(MetadataLog):
 
     @property
     def snapshot_end(self) -> int:
+        """The offset after the newest snapshot."""
         return self._snapshot[1] if self._snapshot else 0
 
     def holds(self, offset: int, epoch: int) -> bool:
@@ -77,6 +77,7 @@ class LocalLog(MetadataLog):
         except LogError as error:
             self._take_back(expected_end, error)
             raise
+        assert last_offset == expected_end + len(new) - 1, (last_offset, expected_end, len(new))
         return last_offset
 
     def _take_back(self, end: int, error: LogError) -> None:
@@ -87,13 +88,15 @@ class LocalLog(MetadataLog):
             self._log.truncate(end)
         except LogError:
             self._failure = error
+            return
+        assert self._log.end_offset == end, (self._log.end_offset, end)
 
     def read(self, offset: int):
         if offset == 0 and self._snapshot is not None:
             path, end, epoch = self._snapshot
-            kept = self._kept(path)
-            if kept is not None:
-                yield MetadataBatch(end - 1, epoch, kept)
+            records = self._snapshot_records(path)
+            if records is not None:
+                yield MetadataBatch(end - 1, epoch, records)
                 offset = end
         assert offset >= self._log.start_offset, (offset, self._log.start_offset)
         while offset < self._log.end_offset:
@@ -101,10 +104,11 @@ class LocalLog(MetadataLog):
             for position, header in batch.walk(data):
                 last_offset = header.base_offset + header.last_offset_delta
                 if last_offset >= offset:
-                    yield _decoded(memoryview(data)[position:], header, last_offset)
+                    yield MetadataBatch(last_offset, header.leader_epoch, snapshots.decoded(
+                        memoryview(data)[position:], header))
                 offset = last_offset + 1
 
-    def _kept(self, path: str):
+    def _snapshot_records(self, path: str):
         """A snapshot's records; None when it is damaged and the log can be read instead."""
         try:
             return snapshots.read(path)
@@ -116,29 +120,21 @@ class LocalLog(MetadataLog):
             return None
 
     def wait(self, offset: int) -> None:
-        # Keeps (2): nobody else appends, so that what is not there will not come.
+        # Keeps (2): there is no other writer, so a missing record will not come.
         assert offset < self._log.end_offset, (offset, self._log.end_offset)
 
     def session(self, node_id: int) -> None:
-        """Nobody else is there who could take this node for dead."""
+        """Always: there is no other node."""
 
     def elect(self, node_id: int) -> int:
         self._epoch += 1
         self._log.become_leader(self._epoch)
         return self._epoch
 
-    def snapshot(self, kept: list, offset: int, epoch: int) -> None:
-        snapshots.write(self._folder, kept, offset + 1, epoch, self._now_ms())
+    def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        snapshots.write(self._folder, records, offset + 1, epoch, self._now_ms())
         self._snapshot = snapshots.newest(self._folder)
 
     def trim(self, offset: int) -> None:
         assert offset <= self.snapshot_end, (offset, self.snapshot_end)
         self._log.move_start(offset, self._now_ms())
-
-
-def _decoded(data, header, last_offset: int) -> MetadataBatch:
-    found = []
-    if not header.attributes & batch.CONTROL:
-        found = [records.decode_record(value)[1] for _, _, _, value, _ in batch.records(data)]
-    return MetadataBatch(last_offset, header.leader_epoch, found)
-

@@ -18,13 +18,16 @@ MetadataBatch.__doc__ = "Records that were appended together; `records` are deco
 
 
 class Conflict(Exception):
-    """An append came too late: somebody else's record or a newer controller came first."""
+    """An append came too late: another record or a newer controller came first."""
 
 
 class MetadataLog(ABC):
-    """A gapless sequence of records. `snapshot_end`: the offset after the newest snapshot."""
+    """A gapless sequence of records."""
 
-    snapshot_end = 0
+    @property
+    def snapshot_end(self) -> int:
+        """The offset after the newest snapshot, 0 without one."""
+        return 0
 
     @abstractmethod
     def append(self, records: list, epoch: int, expected_end: int) -> int:
@@ -46,7 +49,7 @@ class MetadataLog(ABC):
 
     @abstractmethod
     def session(self, node_id: int) -> None:
-        """Returns while the others take this node for alive; raises Conflict when they do not."""
+        """Returns while the quorum considers this node alive; raises Conflict otherwise."""
 
     @abstractmethod
     def elect(self, node_id: int) -> int:
@@ -54,7 +57,7 @@ class MetadataLog(ABC):
 
     @abstractmethod
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
-        """Keeps `records` as the sum of all records up to and including `offset`."""
+        """Saves `records` as the state after all records up to and including `offset`."""
 
     @abstractmethod
     def trim(self, offset: int) -> None:

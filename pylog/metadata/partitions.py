@@ -3,9 +3,10 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.partitions for the list of reassignments.
 Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
-  the in-sync replicas, unless an unclean election is asked for.
-Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments);
-  error codes as Kafka 4.3's.
+  the in-sync replicas, unless an unclean election is asked for; (3) an unclean leader is marked as
+  recovering; (4) records that change replicas name the directory of each, in the same order.
+Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments), KIP-704
+  (recovering leaders), KIP-858 (directories); error codes as Kafka 4.3's.
 """
 
 from collections import Counter, namedtuple
@@ -17,25 +18,29 @@ from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
 PREFERRED, UNCLEAN = 0, 1
+RECOVERING = 1
 
 Outcome = namedtuple("Outcome", ("error", "message"), defaults=(ErrorCode.NONE, None))
 Outcome.__doc__ = "What became of one part of a request."
 
 
 def create_partitions(image: Image, topics, random, mutations=None):
-    """Decides CreatePartitionsRequest.topics. Returns (records, [(topic name, Outcome)]).
+    """Decides CreatePartitionsRequest.topics, in steps (metadata.slices). Returns
+    (records, [(topic name, Outcome)]).
 
     mutations: as for controller.create_topics.
     """
     counts = Counter(topic.name for topic in topics)
-    records, results = [], {}
+    records: list = []
+    results: dict[str, Outcome] = {}
     for topic in topics:
+        yield
         if topic.name in results:
             continue
         try:
             if counts[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            made = _more(image, topic, random, mutations)
+            made = yield from _more(image, topic, random, mutations)
             if len(records) + len(made) > controller.PARTITIONS_PER_REQUEST_MAX:
                 raise Refusal(ErrorCode.POLICY_VIOLATION, "more than "
                               f"{controller.PARTITIONS_PER_REQUEST_MAX} partitions in one request")
@@ -48,7 +53,7 @@ def create_partitions(image: Image, topics, random, mutations=None):
     return records, list(results.items())
 
 
-def _more(image, wanted, random, mutations) -> list:
+def _more(image, wanted, random, mutations):
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -69,16 +74,17 @@ def _more(image, wanted, random, mutations) -> list:
                       f"more than {controller.PARTITIONS_PER_REQUEST_MAX} partitions at once")
     controller.charge(mutations, more)
     if wanted.assignments is None:
-        places = _place(image, more, factor, random)
+        assignment = _place(image, more, factor, random)
     else:
-        places = [tuple(entry.broker_ids) for entry in wanted.assignments]
-        for number, replicas in enumerate(places):
+        assignment = [tuple(entry.broker_ids) for entry in wanted.assignments]
+        for number, replicas in enumerate(assignment):
+            yield
             controller.check_replicas(image, replicas, factor)
             if not any(image.broker_is_active(broker_id) for broker_id in replicas):
                 raise controller.bad_assignment(
                     f"no broker of partition {count + number} is active")
-    return [controller.partition_record(image, topic.id, count + number, replicas)
-            for number, replicas in enumerate(places)]
+    assert len(assignment) == more, (len(assignment), more)
+    return (yield from controller.partition_records(image, topic.id, count, assignment))
 
 
 def _place(image, count, factor, random) -> list:
@@ -98,24 +104,24 @@ def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
 
     topics: [(name, partition indexes)], None for all. lost: (broker id, topic name, index) of
     replicas whose disk failed. Returns (records, [(topic name, [(index, Outcome)])]). Of all
-    partitions, those that need no election are not told of.
+    partitions, those that need no election are left out.
     """
     asked = topics
     if topics is None:
         asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
     records, results = [], []
     for name, indexes in asked:
-        told = []
+        outcomes = []
         for index in indexes:
             try:
                 record = _elected(image, name, index, election, lost)
             except Refusal as refusal:
                 if topics is not None or refusal.error != ErrorCode.ELECTION_NOT_NEEDED:
-                    told.append((index, Outcome(refusal.error, refusal.message)))
+                    outcomes.append((index, Outcome(refusal.error, refusal.message)))
                 continue
             records.append(record)
-            told.append((index, Outcome()))
-        results.append((name, told))
+            outcomes.append((index, Outcome()))
+        results.append((name, outcomes))
     return records, results
 
 
@@ -147,7 +153,9 @@ def _elected(image, name, index, election, lost):
                       "no replica is active and has its disk")
     return messages.PartitionChangeRecord(
         partition_id=index, topic_id=topic.id, leader=leader,
-        isr=None if leader in state.isr else [leader])
+        isr=None if leader in state.isr else [leader],
+        # Keeps (3).
+        leader_recovery_state=-1 if leader in state.isr else RECOVERING)
 
 
 def leave_offline(image: Image, broker_id: int, offline) -> list:
@@ -178,15 +186,15 @@ def alter_reassignments(image: Image, topics, factor_may_change: bool):
     """
     records, results = [], []
     for wanted in topics:
-        told = []
+        outcomes = []
         for partition in wanted.partitions:
             outcome = Outcome()
             try:
                 records += _reassigned(image, wanted.name, partition, factor_may_change)
             except Refusal as refusal:
                 outcome = Outcome(refusal.error, refusal.message)
-            told.append((partition.partition_index, outcome))
-        results.append((wanted.name, told))
+            outcomes.append((partition.partition_index, outcome))
+        results.append((wanted.name, outcomes))
     return records, results
 
 
@@ -202,10 +210,11 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
     if wanted.replicas is None:
         if not (state.adding_replicas or state.removing_replicas):
             raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        kept = [broker_id for broker_id in state.replicas if broker_id not in state.adding_replicas]
+        remaining = [broker_id for broker_id in state.replicas
+                     if broker_id not in state.adding_replicas]
         return [messages.PartitionChangeRecord(
-            partition_id=index, topic_id=topic.id, replicas=kept, adding_replicas=[],
-            removing_replicas=[])]
+            partition_id=index, topic_id=topic.id, replicas=remaining, adding_replicas=[],
+            removing_replicas=[], directories=_directories(image, state, remaining))]
     target = list(wanted.replicas)
     controller.check_replicas(image, target)
     if not factor_may_change and len(target) != len(state.replicas):
@@ -219,7 +228,18 @@ def _reassigned(image, name, wanted, factor_may_change) -> list:
         return []
     return [messages.PartitionChangeRecord(
         partition_id=index, topic_id=topic.id, replicas=merged, adding_replicas=adding or None,
-        removing_replicas=removing or None)]
+        removing_replicas=removing or None, directories=_directories(image, state, merged))]
+
+
+def _directories(image: Image, state, replicas) -> list | None:
+    """Keeps (4). None for a partition of a cluster that does not assign directories."""
+    if not state.directories:
+        return None
+    # Earlier versions changed the replicas alone: the pairs are unknown then.
+    known = dict(zip(state.replicas, state.directories)) if (
+        len(state.directories) == len(state.replicas)) else {}
+    return [known[broker_id] if broker_id in known else controller.directory_of(image, broker_id)
+            for broker_id in replicas]
 
 
 def reassignments(image: Image, topics):

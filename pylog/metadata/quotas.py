@@ -64,7 +64,7 @@ def _records(image, entity, ops, hosts) -> list:
     for op in ops:
         value = None if op.remove else op.value
         if value is not None:
-            # As in Kafka the last fault is the one that is told.
+            # As in Kafka the last fault is reported.
             fault = _fault(types, op.key, value) or fault
         if current.get(op.key) != value:
             records.append(messages.ClientQuotaRecord(

@@ -8,7 +8,7 @@ Source: Kafka's error codes.
 
 
 class Refusal(Exception):
-    """`error`: an ErrorCode; `message`: what the client is told, None for nothing."""
+    """`error`: an ErrorCode; `message`: the text for the client, or None."""
 
     def __init__(self, error: int, message: str | None = None):
         super().__init__(message)

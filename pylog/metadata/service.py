@@ -1,7 +1,7 @@
 """What this broker knows of its cluster, from a start to a stop: identity, log, tail, controller.
 
 Owns: the metadata log, state.lmdb, the tail, the active controller.
-Called by: broker (open, register, close), server.publisher (keep_image), monitor; api through the
+Called by: broker (open, register, close), server.publisher (save_image), monitor; api through the
   broker's `controller` and `image`.
 Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
   records it has read; (2) the image in state.lmdb is one whose effects have happened.
@@ -29,20 +29,22 @@ log = logging.getLogger("pylog.metadata")
 
 
 class MetadataService:
-    """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open."""
+    """logs: this node's LogManager. `store`: the first directory's state.lmdb, while open.
+    `controller`: from open() on."""
+
+    controller: ActiveController
+    _log: LocalLog
+    _identity: identity.Identity
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         self.tail = Tail(Image())
-        self.controller = None
-        self.store = None
+        self.store: Store | None = None
         self._settings = settings
         self._logs = logs
         self._node_id = node_id
         self._now_ms = now_ms
         self._random = random.SystemRandom()
-        self._identity = None
-        self._log = None
-        self._kept_offset = -1     # Of the image in state.lmdb.
+        self._stored_offset = -1     # Of the image in state.lmdb.
 
     @property
     def image(self) -> Image:
@@ -62,16 +64,16 @@ class MetadataService:
         self._identity = identity.load_or_format(
             [path for _, path in logs.disks.usable()], self._node_id, self._random)
         try:
-            self.store = Store(logs.paths[0])
+            self.store = store = Store(logs.paths[0])
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
-        clean = logs.disks.take_clean_marks(self.store.take_clean_mark())
-        checkpoints = self.store.load_checkpoints()
+        clean = logs.disks.take_clean_marks(store.take_clean_mark())
+        checkpoints = store.load_checkpoints()
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
                 self._now_ms)
-            self._follow_log()
+            self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
         except (MetadataError, LogError, ValueError) as error:
@@ -86,7 +88,7 @@ class MetadataService:
             logs.open_partitions(
                 [(topic.name, topic.id, local_roles(topic, self._node_id),
                   image.topic_config(topic.name)) for topic in image.topics.values()],
-                checkpoints, clean, self.store)
+                checkpoints, clean, store)
             self.controller.leave_offline_now(logs.take_failed())
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
@@ -94,18 +96,22 @@ class MetadataService:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
         self.tail.begin()
 
-    def _follow_log(self) -> None:
+    def _follow_log(self, store: Store) -> None:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
-        self.tail = Tail(self._kept_image())
+        self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
+        if self.tail.newest.security:
+            # Served without them, topics would be open to everybody.
+            kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
+            raise MetadataError(f"this version does not enforce {kinds}")
         self.take_broker_configs(self.tail.newest)
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
 
-    def _kept_image(self) -> Image:
+    def _stored_image(self, store: Store) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
-        image = self.store.load_image()
-        self._kept_offset = image.offset
+        image = store.load_image()
+        self._stored_offset = image.offset
         if self._log.holds(image.offset, image.epoch):
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
@@ -120,7 +126,7 @@ class MetadataService:
         self.tail.begin()
 
     async def register_again(self, addresses) -> None:
-        """Makes known that listeners came or went. addresses: as in register."""
+        """Registers listeners that came or went. addresses: as in register."""
         await self.controller.register_again(self._endpoints(addresses), self._directories)
 
     @property
@@ -149,11 +155,13 @@ class MetadataService:
                 marks = self._logs.disks.write_clean_marks(
                     self._logs.stopped, broker.epoch if broker is not None else -1)
                 if marks[0]:
-                    # Keeps (2): what the publisher has not reached is read from the log again.
-                    self.store.save(self.image, entries, mark=marks)
+                    # Keeps (2): what the publisher has not reached is read from the log again,
+                    # and so are the records of a transaction that has begun.
+                    image = None if self.tail.published_in_transaction else self.image
+                    self.store.save(image, entries, mark=marks)
                     clean = True
         except (LogError, StoreError, OSError) as error:
-            log.error("the stop is not a clean one", extra={"reason": str(error)})
+            log.error("the stop is not clean", extra={"reason": str(error)})
         try:
             self.store.close(clean)
         except OSError as error:
@@ -167,19 +175,20 @@ class MetadataService:
         """Whether a start after a crash would read more records than it should."""
         # An image amid a transaction lacks records that a start behind it would not read.
         return not self.tail.published_in_transaction and (
-            self.image.offset - self._kept_offset >= RECORDS_BETWEEN_IMAGES)
+            self.image.offset - self._stored_offset >= RECORDS_BETWEEN_IMAGES)
 
-    def keep_image(self) -> None:
+    def save_image(self) -> None:
         """Stores the published image. Blocks."""
+        assert self.store is not None
         image = self.image
-        self._kept_offset = image.offset
+        self._stored_offset = image.offset
         try:
             self.store.save(image, [])
         except StoreError as error:
             log.error("the image could not be stored", extra={"reason": str(error)})
 
     def take_broker_configs(self, image: Image) -> None:
-        """Puts an image's dynamic settings of this broker into force, but for those of another
+        """Applies an image's dynamic settings of this broker, except those of another
         version's."""
         usable = []
         for name in ("", str(self._node_id)):

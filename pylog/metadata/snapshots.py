@@ -37,6 +37,17 @@ def encoded(record) -> bytes:
     return records.encode_record(version_of(record), record)
 
 
+def decoded(data, header) -> list:
+    """The metadata records of the batch at the beginning of `data`; a control batch has none.
+    Raises BatchError, ProtocolError."""
+    found = []
+    for _, _, _, value, _ in () if header.attributes & batch.CONTROL else batch.records(data):
+        if value is None:
+            raise records.ProtocolError(f"the batch at {header.base_offset} has an empty record")
+        found.append(records.decode_record(value)[1])
+    return found
+
+
 def records_of(image: Image) -> list:
     """The fewest records that make the image (2)."""
     new = messages
@@ -54,6 +65,7 @@ def records_of(image: Image) -> list:
         entity=[new.ClientQuotaRecord.EntityData(entity_type=kind, entity_name=name)
                 for kind, name in entity], key=key, value=value)
         for entity, values in image.client_quotas.items() for key, value in values.items()]
+    found += image.security.values()
     if image.next_producer_id:
         found.append(new.ProducerIdsRecord(broker_id=-1, next_producer_id=image.next_producer_id))
     return found
@@ -80,14 +92,14 @@ def _partition_record(topic_id: bytes, index: int, state):
     return messages.PartitionRecord(partition_id=index, topic_id=topic_id, **fields)
 
 
-def write(folder: str, kept: list, end_offset: int, epoch: int, now_ms: int) -> None:
+def write(folder: str, found: list, end_offset: int, epoch: int, now_ms: int) -> None:
     """Writes a snapshot of all records below `end_offset`, then drops the older ones."""
     older = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
     name = f"{end_offset:020d}-{epoch:010d}.checkpoint"
     scratch = os.path.join(folder, f"{name}.part")
     with open(scratch, "wb") as file:
         offset = 0
-        for stretch, attributes in _stretches(kept, now_ms):
+        for stretch, attributes in _stretches(found, now_ms):
             file.write(batch.build(stretch, base_offset=offset, leader_epoch=epoch,
                                    attributes=attributes))
             offset += len(stretch)
@@ -100,14 +112,14 @@ def write(folder: str, kept: list, end_offset: int, epoch: int, now_ms: int) -> 
             os.unlink(os.path.join(folder, other))
 
 
-def _stretches(kept: list, now_ms: int):
+def _stretches(found: list, now_ms: int):
     """Yields (records of one batch, its attributes)."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms)
     footer = messages.SnapshotFooterRecord(version=0)
     yield [(HEADER, codec.program("SnapshotHeaderRecord", 0).encode(header), now_ms, ())], \
         batch.CONTROL
-    for first in range(0, len(kept), RECORDS_PER_BATCH):
-        stretch = kept[first:first + RECORDS_PER_BATCH]
+    for first in range(0, len(found), RECORDS_PER_BATCH):
+        stretch = found[first:first + RECORDS_PER_BATCH]
         yield [(None, encoded(record), now_ms, ()) for record in stretch], 0
     yield [(FOOTER, codec.program("SnapshotFooterRecord", 0).encode(footer), now_ms, ())], \
         batch.CONTROL
@@ -137,7 +149,5 @@ def read(path: str) -> list:
     for position, header in batch.walk(data):
         if not batch.crc_ok(data[position:]):
             raise records.ProtocolError(f"{path}: a batch at {position} fails its checksum")
-        if not header.attributes & batch.CONTROL:
-            found += [records.decode_record(value)[1]
-                      for _, _, _, value, _ in batch.records(data[position:])]
+        found += decoded(data[position:], header)
     return found

@@ -1,4 +1,4 @@
-"""`state.lmdb`: what is derived from the logs, kept so that a start need not read them.
+"""`state.lmdb`: what is derived from the logs, saved so that a start need not read them.
 
 Owns: the LMDB environment; no other code opens it.
 Called by: metadata.service.
@@ -27,9 +27,11 @@ import threading
 import lmdb
 
 from pylog._native.batch import crc32c
-from pylog.log.checkpoints import write_whole
+from pylog.log.checkpoints import sync_directory, write_whole
 from pylog.log.partitions import Checkpoint
-from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic
+from pylog.metadata.image import Broker, Endpoint, Image, Partition, Topic, security_key
+from pylog.metadata.snapshots import encoded
+from pylog.protocol import records
 
 FILE = "state.lmdb"
 SUM = f"{FILE}.sum"
@@ -122,15 +124,18 @@ class Store:
                 txn.put(b"format", FORMAT)
 
     def _give_up(self, error) -> None:
-        """Keeps (2): what cannot be read is made anew; and (6)."""
+        """Keeps (2): an unreadable file is rebuilt; and (6)."""
         if isinstance(error, _DAMAGED):
             log.warning("state.lmdb is unreadable and is rebuilt", extra={"reason": str(error)})
             os.unlink(self._path)
+            sync_directory(os.path.dirname(self._path))
             return
         aside = f"{self._path}.aside"
         log.error("state.lmdb cannot be used and is rebuilt", extra={
             "reason": str(error), "kept": aside})
         os.replace(self._path, aside)
+        # A power cut must not put it back under the name of the new one.
+        sync_directory(os.path.dirname(self._path))
 
     def _open(self):
         try:
@@ -138,7 +143,7 @@ class Store:
                             readahead=False, max_readers=1)
         except lmdb.MemoryError:
             if _claims_more(self._path):
-                raise lmdb.CorruptedError("it tells of more pages than it has") from None
+                raise lmdb.CorruptedError("it claims more pages than it has") from None
             raise
         # LMDB reads through a map: a page that the file does not have would kill the process.
         bytes_used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
@@ -178,13 +183,13 @@ class Store:
             return
         lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
         last = lines[-1] if lines else ""
-        told = f"reading it ended with {ended.returncode}: {last}"
+        reason = f"reading it ended with {ended.returncode}: {last}"
         if ended.returncode == _PROBE_DAMAGED or (
                 ended.returncode == _PROBE_RAISED and last.split(" ")[0] in _DAMAGES) or (
                 ended.stdout == _PROBE_LOOKS and -ended.returncode in _PROBE_SIGNALS) or (
                 _claims_more(self._path)):
-            raise lmdb.CorruptedError(told)
-        raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(told)
+            raise lmdb.CorruptedError(reason)
+        raise (StoreError if ended.returncode == _PROBE_RAISED else _Lacking)(reason)
 
     def close(self, clean: bool = False) -> None:
         """clean: the next start may find by a checksum whether the file is as it is now."""
@@ -192,19 +197,19 @@ class Store:
         if clean:
             write_whole(os.path.join(os.path.dirname(self._path), SUM), _sum(self._path))
 
-    def figures(self) -> dict:
+    def metrics(self) -> dict:
         """Size and use of the map, for metrics; {} once it is closed."""
         try:
-            told, stat = self._env.info(), self._env.stat()
+            info, stat = self._env.info(), self._env.stat()
         except lmdb.Error:
             return {}
-        return {"map_bytes": told["map_size"],
-                "used_bytes": (told["last_pgno"] + 1) * stat["psize"],
-                "entries": stat["entries"], "readers": told["num_readers"]}
+        return {"map_bytes": info["map_size"],
+                "used_bytes": (info["last_pgno"] + 1) * stat["psize"],
+                "entries": stat["entries"], "readers": info["num_readers"]}
 
     @contextlib.contextmanager
     def transaction(self, write: bool = False):
-        """A transaction for whoever owns a prefix of the keys; no other one beside it."""
+        """A transaction for the owner of a prefix of the keys; one at a time."""
         with self._lock, self._env.begin(write=write) as txn:
             yield txn
 
@@ -215,7 +220,7 @@ class Store:
         return json.loads(mark) if mark else []
 
     def load_image(self) -> Image:
-        """The stored image; an empty one when there is none that can be read."""
+        """The stored image; an empty one when none can be read."""
         with self._env.begin() as txn:
             blob = _checked(txn.get(b"image"))
         if blob is None:
@@ -273,11 +278,11 @@ def _under(txn, prefix: bytes):
             yield key, value
 
 
-def _checkpoint_in(value: bytes) -> Checkpoint | None:
-    value = _checked(value)
+def _checkpoint_in(entry: bytes) -> Checkpoint | None:
+    value = _checked(entry)
     if value is None:
         return None
-    return Checkpoint(*_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:])
+    return Checkpoint._make((*_CHECKPOINT.unpack_from(value), value[_CHECKPOINT.size:]))
 
 
 def _put_unrested(txn, key: bytes, value: bytes) -> None:
@@ -298,8 +303,8 @@ def _sum(path: str) -> str:
 
 
 def _claims_more(path: str) -> bool:
-    """Whether one of LMDB's two meta pages tells of more than the file has: to map that takes
-    memory which nobody has."""
+    """Whether one of LMDB's two meta pages claims more than the file has: mapping it would take
+    memory that no machine has."""
     with open(path, "rb") as file:
         first = file.read(4096)
         if len(first) < 4096:
@@ -319,7 +324,7 @@ def _summed(value: bytes) -> bytes:
 
 
 def _checked(value: bytes | None) -> bytes | None:
-    """The value without its checksum; None when there is none, or another than it says."""
+    """The value without its checksum; None when it is missing or does not match."""
     if value is None or len(value) < _CRC.size:
         return None
     if _CRC.unpack_from(value)[0] != crc32c(value[_CRC.size:]):
@@ -330,23 +335,25 @@ def _checked(value: bytes | None) -> bytes | None:
 
 def _blob(image: Image) -> bytes:
     """An image as JSON; equal partition states are written once and numbered."""
-    numbers, states = {}, []
+    numbers: dict[Partition, int] = {}
+    states: list[list] = []
     topics = []
     for topic in image.topics.values():
-        places = []
+        indexes = []
         for state in topic.partitions:
             number = numbers.get(state)
             if number is None:
                 number = numbers[state] = len(states)
                 states.append([*state[:-1], [directory.hex() for directory in state.directories]])
-            places.append(number)
-        topics.append([topic.name, topic.id.hex(), places])
+            indexes.append(number)
+        topics.append([topic.name, topic.id.hex(), indexes])
     return json.dumps({
         "states": states, "topics": topics,
         "configs": [[*key, values] for key, values in image.configs.items()],
         "brokers": [_broker_fields(broker) for broker in image.brokers.values()],
         "features": image.features, "next_producer_id": image.next_producer_id,
         "client_quotas": list(image.client_quotas.items()),
+        "security": [encoded(record).hex() for record in image.security.values()],
     }, separators=(",", ":")).encode()
 
 
@@ -357,12 +364,13 @@ def _broker_fields(broker: Broker) -> dict:
 
 def _image(fields: dict, offset: int, epoch: int) -> Image:
     states = [
-        Partition(*[tuple(value) if isinstance(value, list) else value for value in row[:-1]],
-                  tuple(bytes.fromhex(text) for text in row[-1]))
+        Partition._make((*[tuple(value) if isinstance(value, list) else value
+                           for value in row[:-1]],
+                         tuple(bytes.fromhex(text) for text in row[-1])))
         for row in fields["states"]]
     topics = {}
-    for name, id_, places in fields["topics"]:
-        topics[name] = Topic(name, bytes.fromhex(id_), tuple([states[place] for place in places]))
+    for name, id_, indexes in fields["topics"]:
+        topics[name] = Topic(name, bytes.fromhex(id_), tuple([states[index] for index in indexes]))
     brokers = {}
     for row in fields["brokers"]:
         row["incarnation_id"] = bytes.fromhex(row["incarnation_id"])
@@ -370,10 +378,13 @@ def _image(fields: dict, offset: int, epoch: int) -> Image:
         row["endpoints"] = tuple(Endpoint(*endpoint) for endpoint in row["endpoints"])
         row["features"] = tuple(tuple(feature) for feature in row["features"])
         brokers[row["id"]] = Broker(**row)
+    security = [records.decode_record(bytes.fromhex(text))[1]
+                for text in fields.get("security", ())]
     return Image(
         topics, {topic.id: topic for topic in topics.values()},
         {(kind, name): values for kind, name, values in fields["configs"]}, brokers,
         fields["features"], fields["next_producer_id"], offset, epoch,
         {state: state for state in states},
         {tuple(tuple(part) for part in entity): values
-         for entity, values in fields.get("client_quotas", ())})
+         for entity, values in fields.get("client_quotas", ())},
+        {security_key(record): record for record in security})

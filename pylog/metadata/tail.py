@@ -26,14 +26,15 @@ class Tail:
     def __init__(self, image: Image):
         self.newest = image
         self.published = image
-        self._held = None          # Records of an open transaction (4).
-        self._amid = set()         # Offsets of images amid one that are not published yet.
+        self._held: list | None = None   # Records of an open transaction (4).
+        self._amid: set[int] = set()     # Offsets of images amid one that are not published yet.
         self.published_in_transaction = False
         self._deltas: deque = deque()
         self._applied = image.offset
         self._waiters: list = []   # A heap of (offset, number, future).
         self._numbers = count()
-        self._grown = None         # The publisher's future while there is nothing to take.
+        # The publisher's future while there is nothing to take.
+        self._grown: asyncio.Future | None = None
 
     @property
     def in_transaction(self) -> bool:
@@ -78,9 +79,10 @@ class Tail:
 
     def _ended(self, records) -> tuple:
         """(the records that count now, those of a transaction that is open then). Keeps (4)."""
-        if self._held is None and not any(type(one).__name__ in _FRAMES for one in records):
+        if self._held is None and not any(type(record).__name__ in _FRAMES for record in records):
             return records, None
-        ended, held = [], None if self._held is None else list(self._held)
+        ended: list = []
+        held = None if self._held is None else list(self._held)
         for record in records:
             kind = type(record).__name__
             if kind == "BeginTransactionRecord":
@@ -99,8 +101,8 @@ class Tail:
     async def grown(self) -> None:
         """Returns once there is a delta to take."""
         while not self._deltas:
-            self._grown = asyncio.get_running_loop().create_future()
-            await self._grown
+            grown = self._grown = asyncio.get_running_loop().create_future()
+            await grown
 
     def take(self) -> Delta | None:
         """The next delta, whose image is the published one from now on; None when there is none."""

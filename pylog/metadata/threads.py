@@ -1,4 +1,4 @@
-"""Work that blocks, beside the event loop: begun there, and over before whoever awaits it goes on.
+"""Blocking work beside the event loop, over before its caller goes on, even a cancelled one.
 
 Owns: nothing.
 Called by: metadata.active_controller, server.publisher, broker, testing.disturbances.

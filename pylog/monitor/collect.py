@@ -229,7 +229,7 @@ class Collector:
             page.single(family, cleaner[name])
 
     def _lmdb(self, page) -> None:
-        for name, number in self._store.figures().items():
+        for name, number in self._store.metrics().items():
             page.single(f"pylog_lmdb_{name}", number)
 
     # ---- the process ----------------------------------------------------------------------------

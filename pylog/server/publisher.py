@@ -63,7 +63,7 @@ class Publisher:
 
     async def _apply(self, delta: Delta) -> None:
         for effect in (self._apply_broker_settings, self._apply_topics, self._apply_topic_configs,
-                       self._apply_quotas, self._keep_image):
+                       self._apply_quotas, self._save_image):
             try:
                 await effect(delta)
             except Exception:
@@ -117,9 +117,9 @@ class Publisher:
             hosts = await in_thread(self._quotas.resolved, delta.after.client_quotas)
             self._quotas.take(delta.after.client_quotas, hosts)
 
-    async def _keep_image(self, delta: Delta) -> None:
+    async def _save_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:
-            await in_thread(self._metadata.keep_image)
+            await in_thread(self._metadata.save_image)
 
 
 def topic_changes(delta: Delta) -> tuple:

@@ -178,6 +178,25 @@ def test_nothing_that_one_does_harms_the_other(node, tmp_path):
     assert offsets(node, "copy")[:48] == list(range(48))
 
 
+def test_the_name_of_a_branch_that_a_start_finishes_is_on_disk_before_it_serves(
+        node, tmp_path, monkeypatch):
+    topic_id = branch(node, "copy", "source").topic_id
+    node.crash()
+    # As if the kill had come between the record and the name.
+    os.rename(tmp_path / "copy-0", tmp_path / f"copy-0.{topic_id.hex()}-stray")
+    synced, fsync = [], os.fsync
+
+    def noted(descriptor):
+        synced.append((os.fstat(descriptor).st_ino, (tmp_path / "copy-0").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    again = Node(tmp_path)
+    assert (tmp_path.stat().st_ino, True) in synced
+    assert offsets(again, "copy") == offsets(again, "source")
+    again.stop()
+
+
 def test_damaged_indexes_of_one_are_made_anew_for_it_alone(node, tmp_path):
     branch(node, "copy", "source")
     expected = offsets(node, "source")

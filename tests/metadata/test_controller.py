@@ -1,3 +1,4 @@
+import asyncio
 import random
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from pylog.config import Settings
 from pylog.metadata import controller
 from pylog.metadata.image import Image, apply
+from pylog.metadata.slices import in_slices
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
 
@@ -32,9 +34,13 @@ def topic(name="t", partitions=1, factor=1, assignments=None, configs=None):
                  for key, value in (configs or {}).items()])
 
 
+def decided(steps):
+    return asyncio.run(in_slices(steps))
+
+
 def create(image, *topics, settings=None, **fields):
-    records, results = controller.create_topics(
-        image, NEW(topics=list(topics), **fields), settings or Settings(), random.Random(4))
+    records, results = decided(controller.create_topics(
+        image, NEW(topics=list(topics), **fields), settings or Settings(), random.Random(4)))
     return apply(image, records, image.offset + len(records), 1), results
 
 
@@ -176,7 +182,8 @@ def test_topic_ids_are_random_and_never_reserved():
 
 
 def delete(image, *topics, settings=None):
-    records, results = controller.delete_topics(image, list(topics), settings or Settings())
+    records, results = decided(
+        controller.delete_topics(image, list(topics), settings or Settings()))
     return apply(image, records, image.offset + len(records), 1), results
 
 

@@ -78,7 +78,7 @@ def test_records_that_contradict_the_image_are_refused():
             messages.PartitionChangeRecord(partition_id=0, topic_id=bytes(16)),
             messages.RemoveTopicRecord(topic_id=bytes(16)),
             messages.BrokerRegistrationChangeRecord(broker_id=3),
-            messages.AccessControlEntryRecord(resource_name="t")):
+            messages.RemoveAccessControlEntryRecord(id=TOPIC_ID)):
         with pytest.raises(MetadataError):
             apply(image, [record], 3, 1)
 
@@ -92,6 +92,28 @@ def test_a_broker_is_fenced_until_its_registration_changes():
         broker_id=1, broker_epoch=0, fenced=-1)], 1, 1)
     assert image.broker_is_active(1)
     assert image.brokers[1].endpoints[0].host == "h"
+
+
+def security_records():
+    return [
+        messages.AccessControlEntryRecord(
+            id=TOPIC_ID, resource_type=2, resource_name="t", pattern_type=3, principal="User:a",
+            host="*", operation=3, permission_type=3),
+        messages.UserScramCredentialRecord(
+            name="a", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096),
+        messages.DelegationTokenRecord(
+            owner="User:a", requester="User:b", renewers=[], issue_timestamp=1, max_timestamp=3,
+            expiration_timestamp=2, token_id="x")]
+
+
+def test_access_rules_and_credentials_of_a_cluster_are_followed_until_they_go():
+    image = apply(Image(), security_records(), 2, 1)
+    assert list(image.security.values()) == security_records()
+    image = apply(image, [
+        messages.RemoveAccessControlEntryRecord(id=TOPIC_ID),
+        messages.RemoveUserScramCredentialRecord(name="a", mechanism=1),
+        messages.RemoveDelegationTokenRecord(token_id="x")], 5, 1)
+    assert image == Image(offset=5, epoch=1)
 
 
 def test_producer_ids_never_go_back():

@@ -14,6 +14,7 @@ from pylog.log import partitions
 from pylog.log.errors import StartError
 from pylog.metadata import service
 from pylog.metadata.image import Image, apply
+from pylog.metadata.log import MetadataBatch
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import Store, StoreError
 from pylog.protocol import messages
@@ -430,3 +431,34 @@ class Restarts(RuleBasedStateMachine):
 
 TestRestarts = Restarts.TestCase
 TestRestarts.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
+
+
+def test_a_clean_stop_amid_a_transaction_leaves_its_records_to_be_read(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    topic_id, tail, log = b"x" * 16, node.service.tail, node.service._log
+    for record in (messages.BeginTransactionRecord(name="many"),
+                   messages.TopicRecord(name="void", topic_id=topic_id)):
+        offset = log.append([record], log._epoch, tail.newest.offset + 1)
+        tail.push(tail.fold(MetadataBatch(offset, log._epoch, [record])))
+        node.decide(tail.wait(offset))
+    node.stop()
+    node = Node(tmp_path)
+    node.create("b")
+    node.crash()
+    # Read from its beginning, the log says the same as behind the stored image.
+    os.unlink(tmp_path / "state.lmdb")
+    node = Node(tmp_path)
+    assert set(node.image.topics) == {"a", "b"}
+    node.stop()
+
+
+def test_a_log_with_access_rules_is_not_served_without_them(tmp_path):
+    node = Node(tmp_path)
+    node.create("a")
+    node.service._log.append(
+        [messages.AccessControlEntryRecord(id=bytes(16), resource_name="a")],
+        node.service.controller._epoch, node.image.offset + 1)
+    node.stop()
+    with pytest.raises(StartError, match="does not enforce AccessControlEntryRecord"):
+        Node(tmp_path)

@@ -15,13 +15,15 @@ from pylog.metadata.store import FILE, SUM, Store, StoreError, _summed
 from pylog.protocol import messages
 from tests.metadata.node import Node
 from tests.metadata.test_controller import cluster, create, topic
+from tests.metadata.test_image import security_records
 from tests.native.plain import ENVIRONMENT
 
 
 def image():
     made, _ = create(cluster(2), topic("a", partitions=3, configs={"retention.ms": "5"}),
                      topic("b"))
-    return apply(made, [messages.ProducerIdsRecord(next_producer_id=2000)], made.offset + 1, 4)
+    more = [messages.ProducerIdsRecord(next_producer_id=2000), *security_records()]
+    return apply(made, more, made.offset + len(more), 4)
 
 
 def test_an_image_is_read_back_equal(tmp_path):
@@ -244,7 +246,11 @@ def test_a_file_that_takes_too_long_is_put_aside_and_kept(tmp_path, monkeypatch)
     before = (tmp_path / FILE).read_bytes()
     monkeypatch.setattr(store_module, "_PROBE", "import time; time.sleep(60)")
     monkeypatch.setattr(store_module, "PROBE_SECONDS_MAX", 0.2)
+    synced = []
+    monkeypatch.setattr(store_module, "sync_directory", lambda path: synced.append(
+        (path, (tmp_path / FILE).exists())))
     store = Store(str(tmp_path))
+    assert synced == [(str(tmp_path), False)]
     assert store.load_checkpoints() == {}
     store.close()
     assert (tmp_path / f"{FILE}.aside").read_bytes() == before

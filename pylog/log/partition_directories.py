@@ -30,16 +30,16 @@ def find(disks, ids: dict, clean=frozenset()) -> tuple[dict, list]:
     disks: Directories, with their listings. ids: topic -> id. clean: numbers of the directories of
     which the names alone are believed. Raises StartError.
     """
-    places = {}
+    found_in: dict[str, int] = {}
     for number, listing in enumerate(disks.listings):
         for name in filter(is_partition, listing):
             if number not in clean and _is_of_another(disks, number, name, ids):
                 # The topic's own may be in a directory that is offline.
                 disks.set_aside(number, name)
             else:
-                places[name] = number if name not in places else _the_topics(
-                    disks, name, (places[name], number), ids)
-    return places, _complete_moves(disks, places, ids)
+                found_in[name] = number if name not in found_in else _the_topics(
+                    disks, name, (found_in[name], number), ids)
+    return found_in, _complete_moves(disks, found_in, ids)
 
 
 def _is_of_another(disks, number: int, name: str, ids: dict, partition: str = "") -> bool:
@@ -70,29 +70,30 @@ def _the_topics(disks, name: str, numbers: tuple, ids: dict) -> int:
     raise StartError(f"{name} is in both {disks.paths[numbers[0]]} and {disks.paths[numbers[1]]}")
 
 
-def _complete_moves(disks, places: dict, ids: dict) -> list:
+def _complete_moves(disks, found_in: dict, ids: dict) -> list:
     """What a stop in the middle of a move left: the only copy becomes the partition."""
-    left_over, copies = [], {}
+    left_over: list[str] = []
+    copies: dict[str, dict[str, int]] = {}
     all_here = len(disks.usable()) == len(disks.paths)
     for number, listing in enumerate(disks.listings):
         for found in filter(None, map(FUTURE.fullmatch, listing)):
-            if found[1] in places or not is_partition(found[1]) or _is_of_another(
+            if found[1] in found_in or not is_partition(found[1]) or _is_of_another(
                     disks, number, found[0], ids, found[1]):
                 left_over.append(_give_up(disks, number, found[0]))
             elif all_here:
                 # Else the partition may be in a directory that is offline, and this unfinished.
                 copies.setdefault(found[1], {})[found[0]] = number
-    for name, found in copies.items():
-        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in found.items()}
+    for name, numbers in copies.items():
+        paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
         best = paths[furthest(list(paths))]
-        disks.rename(found[best], best, name)
-        places[name] = found[best]
-        left_over += [_give_up(disks, number, copy) for copy, number in found.items()
+        disks.rename(numbers[best], best, name)
+        found_in[name] = numbers[best]
+        left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
                       if copy != best]
     return left_over
 
 
 def _give_up(disks, number: int, copy: str) -> str:
-    """Names a copy as what is to be removed: no power cut makes it the partition. Its path."""
+    """Marks a copy for removal by its name: no power cut makes it the partition. Its path."""
     gone = copy.removesuffix("future") + "delete"
     return os.path.join(disks.paths[number], gone if disks.rename(number, copy, gone) else copy)
