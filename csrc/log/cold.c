@@ -26,7 +26,7 @@ enum {
 
 void cold_init(struct cold *cold) {
     memset(cold, 0, sizeof *cold);
-    pthread_mutex_init(&cold->lock, NULL);
+    lock_init(&cold->lock);
     cold->null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 }
 
@@ -85,7 +85,8 @@ static void cold_end(struct cold_stream *s) {
 
 /* ---- streams ---- */
 
-static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_range *range) {
+static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_range *range)
+    REQUIRES(cold->lock) {
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
         struct cold_stream *s = &cold->streams[i];
         if (s->segment == range->segment && s->next == range->position && !s->busy) return s;
@@ -94,7 +95,8 @@ static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_
 }
 
 /* A free place, or the one that was not used for longest: `*old` is what was there. */
-static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old) {
+static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old)
+    REQUIRES(cold->lock) {
     struct cold_stream *oldest = NULL;
     old->segment = NULL;
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
@@ -112,9 +114,9 @@ static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream
 
 bool cold_expects(struct cold *cold, const struct log_range *range) {
     if (atomic_load_explicit(&cold->live, memory_order_relaxed) == 0) return false;
-    pthread_mutex_lock(&cold->lock);
+    lock_acquire(&cold->lock);
     bool found = cold_find_stream(cold, range) != NULL;
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
     return found;
 }
 
@@ -153,24 +155,24 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 /* The stream goes to its place again, as one that its reader may come back to. */
 static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
     s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
-    pthread_mutex_lock(&cold->lock);
+    lock_acquire(&cold->lock);
     *place = *s;
     if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
 }
 
 bool cold_read(struct cold *cold, const struct log_range *range) {
     struct cold_stream own = {.segment = NULL}, old = {.segment = NULL};
     int64_t end = range->position + range->length;
     int64_t bytes = atomic_load_explicit(&range->segment->bytes, memory_order_relaxed);
-    pthread_mutex_lock(&cold->lock);
+    lock_acquire(&cold->lock);
     struct cold_stream *place = cold_find_stream(cold, range);
     if (place != NULL)
         own = *place;
     else
         place = cold_take_place(cold, &old);
     if (place != NULL) place->busy = true;
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
     if (old.segment != NULL) cold_end(&old);
     if (own.segment != NULL && range->position >= own.warm_at) {
         /* It has come to what others have brought in. */
@@ -196,14 +198,14 @@ void cold_sweep(struct cold *cold, bool all) {
     int64_t now_ms = log_dir_now_ms(CLOCK_MONOTONIC);
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
         struct cold_stream *s = &cold->streams[i], own;
-        pthread_mutex_lock(&cold->lock);
+        lock_acquire(&cold->lock);
         bool left = s->segment != NULL && !s->busy && (all || now_ms - s->used_ms >= COLD_IDLE_MS);
         own = *s;
         if (left) {
             s->segment = NULL;
             atomic_fetch_sub(&cold->live, 1);
         }
-        pthread_mutex_unlock(&cold->lock);
+        lock_release(&cold->lock);
         if (left) cold_end(&own);
     }
 }
@@ -211,5 +213,5 @@ void cold_sweep(struct cold *cold, bool all) {
 void cold_clear(struct cold *cold) {
     cold_sweep(cold, true);
     if (cold->null >= 0) close(cold->null);
-    pthread_mutex_destroy(&cold->lock);
+    lock_destroy(&cold->lock);
 }

@@ -45,8 +45,9 @@ void segment_home_release(struct segment_home *home) {
     free(home);
 }
 
+/* Nobody else has it yet, hence no lock. */
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
-                            int64_t largest_timestamp) {
+                            int64_t largest_timestamp) NO_THREAD_SAFETY_ANALYSIS {
     struct segment *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->references = 1;
@@ -62,7 +63,7 @@ struct segment *segment_new(struct segment_home *home, int64_t base_offset, int6
     s->created_ms = -1;
     s->index_interval_bytes = 4096;
     s->last_indexed_time = INT64_MIN;
-    pthread_mutex_init(&s->index_lock, NULL);
+    lock_init(&s->index_lock);
     return s;
 }
 
@@ -72,8 +73,9 @@ void segment_retain(struct segment *s) {
     (void)before;
 }
 
-/* Unmaps and closes; files_lock held, nobody has it pinned. */
-static void segment_close(struct segment *s) {
+/* Unmaps and closes; under files_lock. Nobody has it pinned, so that nobody uses the maps: they are
+ * let go of without index_lock, which comes before files_lock. */
+static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     segment_index_unmap(s);
     close(s->fd);
     s->fd = -1;
@@ -85,17 +87,8 @@ static void segment_close(struct segment *s) {
     dir->open_count--;
 }
 
-void segment_release(struct segment *s) {
-    uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
-    assert(before > 0);
-    if (before != 1) return;
-    pthread_mutex_lock(&s->home->dir->files_lock);
-    if (atomic_load(&s->pins) >= 0) {
-        assert(atomic_load(&s->pins) == 0);
-        atomic_store(&s->pins, -1);
-        segment_close(s);
-    }
-    pthread_mutex_unlock(&s->home->dir->files_lock);
+/* Nobody else has it any more. */
+static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     if (s->tail != NULL) {
         free(s->tail->offsets);
         free(s->tail->times);
@@ -103,9 +96,23 @@ void segment_release(struct segment *s) {
     }
     log_aborted_free(s);
     free(atomic_load(&s->holes));
-    pthread_mutex_destroy(&s->index_lock);
+    lock_destroy(&s->index_lock);
     segment_home_release(s->home);
     free(s);
+}
+
+void segment_release(struct segment *s) {
+    uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
+    lock_acquire(&s->home->dir->files_lock);
+    if (atomic_load(&s->pins) >= 0) {
+        assert(atomic_load(&s->pins) == 0);
+        atomic_store(&s->pins, -1);
+        segment_close(s);
+    }
+    lock_release(&s->home->dir->files_lock);
+    segment_free(s);
 }
 
 void segment_path_locked(const struct segment *s, const char *extension,
@@ -115,9 +122,9 @@ void segment_path_locked(const struct segment *s, const char *extension,
 }
 
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
-    pthread_mutex_lock(&s->home->dir->files_lock);
+    lock_acquire(&s->home->dir->files_lock);
     segment_path_locked(s, extension, path);
-    pthread_mutex_unlock(&s->home->dir->files_lock);
+    lock_release(&s->home->dir->files_lock);
 }
 
 void segment_evict(struct log_dir *dir, uint32_t count) {
@@ -137,7 +144,7 @@ void segment_evict(struct log_dir *dir, uint32_t count) {
     }
 }
 
-static int segment_open_locked(struct segment *s, bool create) {
+static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home->dir->files_lock) {
     struct log_dir *dir = s->home->dir;
     char path[SEGMENT_PATH_BYTES];
     if (s->removed) return -ENOENT;
@@ -168,7 +175,7 @@ int segment_pin(struct segment *s, bool create) {
                                                   memory_order_acquire))
             return 0;
     struct log_dir *dir = s->home->dir;
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     int result = 0;
     if (atomic_load(&s->pins) >= 0) {
         atomic_fetch_add(
@@ -176,7 +183,7 @@ int segment_pin(struct segment *s, bool create) {
     } else if ((result = segment_open_locked(s, create)) == 0) {
         atomic_store_explicit(&s->pins, 1, memory_order_release);
     }
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     return result;
 }
 
@@ -209,10 +216,10 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     }
     /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has
      * ended. */
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (atomic_load(&s->sealed)) segment_trim(s);
     atomic_store(&s->preallocating, false);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     segment_unpin(s);
     segment_release(s);
     log_dir_job_end(dir);
@@ -255,9 +262,9 @@ int segment_trim(struct segment *s) {
 }
 
 void segment_trim_sealed(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (!atomic_load(&s->preallocating)) segment_trim(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
 }
 
 bool segment_is_shared(const struct segment *s) {
