@@ -1,6 +1,7 @@
 /* Streams of cold reads: what they brought into the page cache is what they forget. */
 #include "log/cold.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -62,6 +63,7 @@ static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes)
     int64_t to = end + COLD_AHEAD_BYTES < bytes ? end + COLD_AHEAD_BYTES : bytes;
     if (s->warm_at < s->known || to <= s->known) return;
     s->warm_at = cold_find(fd, s->known, to, true);
+    assert(s->warm_at >= s->known);
     s->known = to;
 }
 
@@ -71,6 +73,8 @@ static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to)
     if (from < s->from) from = s->from;
     if (to > s->warm_at) to = s->warm_at;
     if (to <= from) return;
+    assert(from >= s->from); /* What was resident before is never forgotten. */
+    assert(to <= s->warm_at);
     posix_fadvise(fd, from, to - from, POSIX_FADV_DONTNEED);
     s->forgotten = to;
 }
@@ -155,14 +159,19 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 /* The stream goes to its place again, as one that its reader may come back to. */
 static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
     s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
+    assert(!s->busy);
     lock_acquire(&cold->lock);
+    assert(place->busy); /* Nobody else worked on it. */
     *place = *s;
+    assert(atomic_load(&cold->live) > 0);
     if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
     lock_release(&cold->lock);
 }
 
 bool cold_read(struct cold *cold, const struct log_range *range) {
     struct cold_stream own = {.segment = NULL}, old = {.segment = NULL};
+    assert(range->length > 0);
+    assert(range->fd == range->segment->fd);
     int64_t end = range->position + range->length;
     int64_t bytes = atomic_load_explicit(&range->segment->bytes, memory_order_relaxed);
     lock_acquire(&cold->lock);
@@ -203,6 +212,7 @@ void cold_sweep(struct cold *cold, bool all) {
         own = *s;
         if (left) {
             s->segment = NULL;
+            assert(atomic_load(&cold->live) > 0);
             atomic_fetch_sub(&cold->live, 1);
         }
         lock_release(&cold->lock);
@@ -212,6 +222,7 @@ void cold_sweep(struct cold *cold, bool all) {
 
 void cold_clear(struct cold *cold) {
     cold_sweep(cold, true);
+    assert(atomic_load(&cold->live) == 0);
     if (cold->null >= 0) close(cold->null);
     lock_destroy(&cold->lock);
 }

@@ -31,6 +31,8 @@ enum {
 /* ---- queues ---- */
 
 static void flusher_push(struct flusher_queue *q, struct log *log) {
+    assert(log->queue.wanted);
+    assert(*q->last == NULL);
     log->queue.next = NULL;
     *q->last = log;
     q->last = &log->queue.next;
@@ -110,6 +112,7 @@ static int64_t flusher_take_later(struct log_dir *dir) REQUIRES(dir->flush_lock)
 /* Flushes a log that is marked as flushing, and drops the queue's reference. flush_lock is let go
  * meanwhile. */
 static void flusher_run(struct log_dir *dir, struct log *log) REQUIRES(dir->flush_lock) {
+    assert(log->queue.flushing);
     lock_release(&dir->flush_lock);
     int result = log_dir_offline(dir) ? LOG_E_OFFLINE : log_flush(log);
     lock_acquire(&dir->flush_lock);
@@ -128,6 +131,7 @@ static void flusher_run(struct log_dir *dir, struct log *log) REQUIRES(dir->flus
  * goes on with it then. */
 static struct log *flusher_pop(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct log *log = dir->flusher.ready.first;
+    assert(log->queue.wanted);
     dir->flusher.ready.first = log->queue.next;
     if (log->queue.next == NULL) dir->flusher.ready.last = &dir->flusher.ready.first;
     log->queue.wanted = false;
@@ -144,6 +148,8 @@ static struct log *flusher_pop(struct log_dir *dir) REQUIRES(dir->flush_lock) {
 
 static void flusher_run_slow(struct log_dir *dir) REQUIRES(dir->flush_lock) {
     struct log *log = dir->flusher.slow_first;
+    assert(log->queue.slow_wanted);
+    assert(!dir->flusher.slow_busy);
     dir->flusher.slow_first = log->queue.slow_next;
     if (log->queue.slow_next == NULL) dir->flusher.slow_last = &dir->flusher.slow_first;
     log->queue.slow_wanted = false;
@@ -217,11 +223,13 @@ static void flusher_stage_whole(struct log_dir *dir, struct log *first) REQUIRES
             flusher_push(&dir->flusher.ready, log);
             continue;
         }
+        assert(log->queue.wanted);
         log->queue.wanted = false;
         log->queue.flushing = true;
         log->queue.next = group;
         group = log;
     }
+    assert(dir->flusher.syncfs_busy);
     lock_release(&dir->flush_lock);
     flusher_syncfs(dir, group);
     for (struct log *log = group; log != NULL; log = next) {
@@ -305,6 +313,7 @@ static int64_t flusher_removals(struct log_dir *dir) REQUIRES(dir->flush_lock) {
         *at = r->next;
         dir->jobs++;
         if (iopool_submit(dir->pool, &r->job)) continue;
+        assert(dir->jobs > 0);
         dir->jobs--;
         r->next = dir->removals;
         dir->removals = r;
@@ -365,6 +374,7 @@ int flusher_start(struct log_dir *dir) {
                  pthread_create(&f->threads[f->thread_count], &attributes, flusher_work, dir)) == 0)
             f->thread_count++;
     pthread_attr_destroy(&attributes);
+    assert(f->thread_count <= FLUSHER_THREADS);
     return f->thread_count > 0 ? 0 : error;
 }
 
@@ -375,5 +385,9 @@ void flusher_stop(struct log_dir *dir) {
     lock_condition_broadcast(&f->more);
     lock_release(&dir->flush_lock);
     for (int i = 0; i < f->thread_count; i++) pthread_join(f->threads[i], NULL);
+    assert(f->asked.first == NULL);
+    assert(f->ready.first == NULL);
+    assert(f->later.first == NULL);
+    assert(f->slow_first == NULL);
     lock_condition_destroy(&f->more);
 }

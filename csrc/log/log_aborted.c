@@ -5,6 +5,7 @@
  * marker is on disk. So a file is right below the recovery point; above it a recovery makes the
  * entries anew from the batches. Readers look at memory while there is something that the file does
  * not have. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -81,6 +82,7 @@ static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
 }
 
 static int aborted_reserve(struct segment_aborted *a) {
+    assert(a->count <= a->room);
     if (a->count < a->room) return 0;
     uint32_t room = a->room == 0 ? LOG_ABORTED_FIRST : a->room * 2;
     uint8_t *entries = realloc(a->entries, (size_t)room * LOG_ABORTED_BYTES);
@@ -94,6 +96,7 @@ static int aborted_reserve(struct segment_aborted *a) {
 static void aborted_push(struct segment *s, const uint8_t entry[LOG_ABORTED_BYTES])
     REQUIRES(s->index_lock) {
     struct segment_aborted *a = s->aborted;
+    assert(a->count < a->room); /* aborted_reserve came first. */
     uint8_t *at = aborted_at(a, a->count);
     /* A recovery mostly makes what the file has. */
     if (a->count >= a->written || memcmp(at, entry, LOG_ABORTED_BYTES) != 0) {
@@ -129,6 +132,7 @@ static int aborted_write_file(struct segment *s, const uint8_t *bytes, uint32_t 
     struct log_dir *dir = s->home->dir;
     const struct disk *disk = log_dir_disk(dir);
     size_t len = (size_t)count * LOG_ABORTED_BYTES;
+    assert(bytes != NULL);
     off_t at = (off_t)from * LOG_ABORTED_BYTES;
     segment_path(s, "txnindex", path);
     int fd = log_dir_open(dir, path, O_WRONLY | O_CREAT);
@@ -154,6 +158,7 @@ int log_aborted_write(struct log *log, struct segment *s) {
     if (due) {
         from = a->written < a->count ? a->written : a->count;
         count = a->count - from;
+        assert(from <= a->written);
         cut = a->ragged || a->written > a->count;
         a->written = from;
         a->ragged = cut;

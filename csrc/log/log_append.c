@@ -25,13 +25,18 @@ void log_lock_quiet(struct log *log) {
 }
 
 void log_unlock_quiet(struct log *log) {
-    atomic_fetch_sub(&log->append.quiet, 1);
+    uint32_t before = atomic_fetch_sub(&log->append.quiet, 1);
+    assert(before > 0);
+    (void)before;
     log_append_unlock(log);
 }
 
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     struct segment *old = log->view.segments[log->view.segment_count - 1];
     assert(base_offset >= atomic_load(&log->ends.end_offset));
+    assert(base_offset > old->base_offset); /* It holds offsets: log_may_roll. */
+    assert(log->append.writable);
+    assert(!atomic_load(&old->sealed));
     /* The new file first: when there is no room for it, the old segment stays as it was. */
     struct segment *next;
     int result = log_create_last(log, base_offset, now_ms, &next);
@@ -84,6 +89,10 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
     assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
+    assert(log->append.writable);
+    assert(!atomic_load(&s->sealed));
+    assert(atomic_load(&s->pins) > 0);
+    assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
         ssize_t n = disk->pwrite(s->fd, bytes, len, at);
@@ -108,6 +117,9 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     log_view_change(log);
     assert(end >= atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed));
+    assert(s == log->view.segments[log->view.segment_count - 1]);
+    assert(bytes >= atomic_load_explicit(&s->bytes, memory_order_relaxed));
+    assert(end >= s->base_offset);
     assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
     atomic_fetch_add_explicit(&log->view.size_bytes,
                               bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
@@ -118,6 +130,7 @@ void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end)
         atomic_store(&log->ends.high_watermark, end);
         log_set_last_stable(log);
     }
+    log_ends_check(log);
     log_view_changed(log);
 }
 
@@ -146,6 +159,27 @@ static void log_append_duplicate(struct log *log, const struct producers_batch *
     out->duplicate = true;
 }
 
+/* A batch with its offsets goes behind the last one: file, producers' state, index, and the end. */
+static int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
+                           const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log) {
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
+    result = log_append_write(log, s, batch, len);
+    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
+     * appended. */
+    if (result == 0) result = log_account(log, s, h, batch, now_ms);
+    if (result == 0) {
+        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
+        segment_index_batch(s, h, position);
+        log_witness_grown(log, position + (int64_t)len);
+        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
+    }
+    segment_unpin(s);
+    return result;
+}
+
 static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
                             int64_t now_ms) LOG_APPENDING(log) {
     int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
@@ -162,21 +196,7 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     batch_stamp(batch, base, epoch);
     h->base_offset = base;
     h->max_timestamp = timestamp;
-    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
-    result = log_append_write(log, s, batch, len);
-    /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
-     * appended. */
-    if (result == 0) result = log_account(log, s, h, batch, now_ms);
-    if (result == 0) {
-        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-        segment_index_batch(s, h, position);
-        log_witness_grown(log, position + (int64_t)len);
-        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
-            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
-    }
-    segment_unpin(s);
-    return result;
+    return log_append_last(log, s, batch, len, h, now_ms);
 }
 
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
@@ -215,9 +235,11 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
                            log->view.config.flush_messages;
     log_append_unlock(log);
     if (result != 0) return result;
+    assert(h.base_offset >= 0);
     out->base_offset = h.base_offset;
     out->last_offset = batch_last_offset(&h);
-    out->append_time_ms = batch[22] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
+    out->append_time_ms =
+        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
     out->log_start_offset = atomic_load(&log->ends.start_offset);
     log_wake_after_append(log);
     if (ask) flusher_ask(log);
@@ -240,19 +262,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
-    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
-    result = log_append_write(log, s, batch, len);
-    if (result == 0) result = log_account(log, s, h, batch, now_ms);
-    if (result == 0) {
-        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-        segment_index_batch(s, h, position);
-        log_witness_grown(log, position + (int64_t)len);
-        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
-            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
-    }
-    segment_unpin(s);
-    return result;
+    return log_append_last(log, s, batch, len, h, now_ms);
 }
 
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
@@ -283,6 +293,8 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
 
 /* The end of an empty log, whose files are not made yet. */
 static void log_end_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+    assert(log->view.segment_count == 0);
+    assert(offset >= 0);
     log_view_change(log);
     log->view.truncations++; /* A flush under way may have noted an end above this one. */
     atomic_store(&log->ends.end_offset, offset);
@@ -316,6 +328,7 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
             result = log_follow_batch(log, batches + at, &h, now_ms);
         if (result == 0) at += batch_bytes(&h);
     }
+    assert(at <= len);
     if (before && at == 0 && log->view.segment_count == 0) log_end_at(log, end);
     log_append_unlock(log);
     log_wake_after_append(log);

@@ -3,6 +3,7 @@
  * new file is `<base>.log.cleaned` until log_swap.c makes it the segment. */
 #include "log/log_clean.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -113,6 +114,7 @@ static int take_sources(struct log_clean *c) {
         c->sources[c->source_count++] = log->view.segments[i];
     }
     c->clean_count = count;
+    assert(result != 0 || count == 0 || count < c->source_count); /* The writable one stays. */
     int64_t start = atomic_load(&log->ends.start_offset);
     if (c->rules.first_dirty < start) c->rules.first_dirty = start;
     log_view_unlock(log);
@@ -294,6 +296,7 @@ static int flush_output(struct log_clean *c) {
         at += (size_t)n;
         o->written += n;
     }
+    assert(o->written == atomic_load(&o->segment->bytes));
     o->len = 0;
     return 0;
 }
@@ -314,6 +317,7 @@ static int make_room(struct log_clean *c, size_t len) {
 }
 
 static void took_room(struct log_clean *c, size_t len) {
+    assert(c->output.len + len <= c->output.room);
     c->output.len += len;
     atomic_fetch_add(&c->output.segment->bytes, (int64_t)len);
     c->figures.bytes_written += (int64_t)len;
@@ -352,6 +356,7 @@ static int write_damage(struct log_clean *c, struct segment *s) {
         took_room(c, len);
         at += (int64_t)len;
     }
+    assert(c->damaged > 0);
     c->figures.bytes_damaged += c->damaged;
     c->beside_damage = true;
     /* It was told of where it was. */
@@ -394,6 +399,7 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
     c->dropped = kept.bytes == NULL;
     if (c->dropped) memcpy(c->dropped_header, p, sizeof c->dropped_header);
     c->figures.batches_read++;
+    assert(kept.kept <= kept.read);
     c->figures.records_read += kept.read;
     c->figures.records_kept += kept.kept;
     if (kept.bytes != p) c->output.changed = true;
@@ -417,6 +423,8 @@ static uint32_t group_end(const struct log_clean *c) {
         end++;
         if (damaged) break;
     }
+    assert(end > c->at);
+    assert(end <= c->clean_count);
     return end;
 }
 
@@ -442,6 +450,8 @@ static int restart_group(struct log_clean *c) {
 static int begin_group(struct log_clean *c) {
     struct clean_output *o = &c->output;
     char path[SEGMENT_PATH_BYTES];
+    assert(c->output.segment == NULL);
+    assert(c->output.len == 0);
     c->group = c->at;
     c->group_end = group_end(c);
     c->figures_before = c->figures;
@@ -477,6 +487,8 @@ static void map_damage(struct segment *s) {
 
 static int end_group(struct log_clean *c) {
     struct clean_output *o = &c->output;
+    assert(c->at == c->group_end);
+    assert(!c->pinned);
     int result = flush_output(c);
     if (result != 0) return result;
     bool changed = o->changed;
@@ -552,6 +564,8 @@ int log_clean_step(struct log_clean *c, int64_t bytes_max) {
     int result = 0;
     if (atomic_load(&c->log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(c->log->home->dir)) return LOG_E_OFFLINE;
+    assert(c->at <= c->clean_count);
+    assert(c->clean_count < c->source_count);
     if (!c->mapped) {
         result = step_map(c, &bytes_max);
         if (result != 0) return result;

@@ -3,6 +3,7 @@
  * A hole is found when a header does not parse. Then the headers of the whole segment are walked
  * once; from where they stop making sense the bytes are searched for the next batch whose offset
  * fits and whose CRC is right. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +13,15 @@
 #include "format/bytes.h"
 #include "log/log_state.h"
 
-enum {
-    DAMAGE_WINDOW_BYTES = 1 << 20,
-    DAMAGE_HOLES_MAX = 1 << 16,
-    DAMAGE_MAGIC_AT = 16
-};
+enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
 
 /* ---- notes ---- */
 
 void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
                      int64_t offset, int64_t position, int64_t bytes) {
+    assert(kind < LOG_DAMAGE_KINDS);
+    assert(position >= 0);
+    assert(bytes >= 0);
     struct log_dir *dir = s->home->dir;
     struct log_damage damage = {.segment = s->base_offset,
                                 .offset = offset,
@@ -43,6 +43,7 @@ void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_dama
 
 uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max) {
     lock_acquire(&dir->damages_lock);
+    assert(dir->damage_count <= LOG_DAMAGES_MAX);
     uint32_t count = dir->damage_count < max ? dir->damage_count : max;
     if (count > 0) {
         memcpy(out, dir->damages, count * sizeof *out);
@@ -60,6 +61,7 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
     uint8_t head[BATCH_HEADER_BYTES] = {0};
     struct batch_header h;
     int64_t left = end - position;
+    assert(left >= 0);
     size_t len = left < BATCH_HEADER_BYTES ? (size_t)left : BATCH_HEADER_BYTES;
     if (segment_read(s, position, head, len) != 0) return LOG_WHY_SHORT;
     size_t zeros = 0;
@@ -116,16 +118,17 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
         if (n < BATCH_HEADER_BYTES) return n < 0 ? LOG_E_IO : 0;
         size_t last = (size_t)n - BATCH_HEADER_BYTES;
         for (size_t at = 0; at <= last; at++) {
-            const uint8_t *magic = memchr(d->window + at + DAMAGE_MAGIC_AT, 2, last - at + 1);
+            const uint8_t *magic = memchr(d->window + at + BATCH_MAGIC_AT, 2, last - at + 1);
             struct batch_header h;
             if (magic == NULL) break;
-            at = (size_t)(magic - d->window) - DAMAGE_MAGIC_AT;
+            at = (size_t)(magic - d->window) - BATCH_MAGIC_AT;
             if (batch_parse(d->window + at, (size_t)n - at, &h) != 0 ||
                 !segment_batch_fits(d->segment->base_offset, &h, next))
                 continue;
             int good = damage_check(d, position + (int64_t)at, &h);
             if (good < 0) return good;
             if (good == 0) continue;
+            assert(at <= last);
             *found = position + (int64_t)at;
             *offset = h.base_offset;
             return 1;
@@ -137,6 +140,8 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
 
 static int damage_add(struct damage_search *d, const struct segment_hole *hole) {
     uint32_t count = d->holes->count;
+    assert(hole->end > hole->position);
+    assert(count == 0 || hole->position >= d->holes->at[count - 1].end);
     if (count == DAMAGE_HOLES_MAX) return LOG_E_CORRUPT;
     if ((count & (count - 1)) == 0) {
         size_t room = count == 0 ? 1 : count * 2u;

@@ -51,6 +51,7 @@ int64_t log_dir_now_ns(void) {
 
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
+    assert(error >= 0); /* An errno, and no -errno. */
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
     witness_void(dir->witness);
@@ -127,6 +128,7 @@ bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
 
 bool log_take_room(struct log *log, int64_t bytes) {
     struct log_dir *dir = log->home->dir;
+    assert(bytes >= 0);
     int64_t free_bytes, total_bytes;
     if (log_dir_short_of_space(dir)) return false;
     if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
@@ -145,7 +147,9 @@ bool log_take_room(struct log *log, int64_t bytes) {
 }
 
 void log_give_room(struct log *log, int64_t bytes) {
-    atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
+    int64_t before = atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
+    assert(before >= bytes); /* log_take_room came first. */
+    (void)before;
 }
 
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
@@ -160,6 +164,7 @@ bool log_dir_short_of_space(const struct log_dir *dir) {
 int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
     int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
+    assert(dir->clock != NULL);
     /* Others took what the process may have: what is at rest here makes room. */
     segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
@@ -217,6 +222,7 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
         free(bytes);
         return result;
     }
+    assert(have <= bytes_max);
     *out = bytes;
     *len = have;
     return 0;
@@ -264,6 +270,7 @@ void log_dir_job_begin(struct log_dir *dir) {
 
 void log_dir_job_end(struct log_dir *dir) {
     lock_acquire(&dir->flush_lock);
+    assert(dir->jobs > 0);
     dir->jobs--;
     lock_condition_broadcast(&dir->flush_quiet);
     lock_release(&dir->flush_lock);
@@ -302,6 +309,7 @@ static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_
     int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
     r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
     lock_acquire(&dir->flush_lock);
+    assert(r->due_ms >= now || delay_ms < 0);
     struct log_dir_removal **at = &dir->removals;
     while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
     r->next = *at;
@@ -400,6 +408,7 @@ void log_dir_free(struct log_dir *dir) {
     lock_acquire(&dir->logs_lock);
     assert(dir->logs == NULL && "logs are released before their directory");
     lock_release(&dir->logs_lock);
+    assert(dir->flusher.thread_count == 0 || dir->flusher.closing);
     cold_clear(&dir->cold);
     lock_acquire(&dir->flush_lock);
     while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);

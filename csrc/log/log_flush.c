@@ -44,6 +44,9 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
         segment_retain(log->view.segments[i]);
         set->segments[set->count++] = log->view.segments[i];
     }
+    assert(set->count <= LOG_FLUSH_SEGMENTS);
+    assert(set->target <= atomic_load(&log->ends.end_offset));
+    assert(flushed <= atomic_load(&log->ends.end_offset));
     log_view_unlock(log);
 }
 
@@ -110,6 +113,7 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     bool moved = log->view.truncations == truncations && target > atomic_load(&log->ends.flushed);
     assert(!moved || target <= atomic_load(&log->ends.end_offset));
     if (moved) atomic_store(&log->ends.flushed, target);
+    assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
     if (moved) log_witness_flushed(log);
     log_view_unlock(log);
     atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
@@ -122,6 +126,7 @@ bool log_is_short(int result) {
 }
 
 void log_hold_point(struct log *log, int64_t offset) {
+    assert(offset >= 0);
     if (offset < atomic_load(&log->flush.held_point)) atomic_store(&log->flush.held_point, offset);
 }
 

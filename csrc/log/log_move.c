@@ -1,5 +1,6 @@
 /* A log moves to another directory: batches are copied as they are while the old one goes on, the
  * last of them with its append lock held. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,6 +77,7 @@ static int copy_range(struct log_copying *c) {
                            : log_read(c->from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
     if (result == LOG_E_CORRUPT) return copy_damage(c, at);
     if (result != 0 || range.length == 0) return result;
+    assert(range.length > 0);
     uint8_t *bytes = range.length <= LOG_MOVE_BYTES ? c->buffer : malloc((size_t)range.length);
     result = bytes == NULL
                  ? LOG_E_MEMORY
@@ -125,6 +127,7 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *dam
     if (result == 0) result = log_flush(to);
     /* Nor may it lack what the recovery point of this one promises. */
     if (result == 0 && log_recovery_point(to) < log_flushed_offset(to)) result = LOG_E_FULL;
+    assert(result != 0 || log_end_offset(to) == log_end_offset(from));
     if (result == 0) atomic_store(&from->role.leader, false);
     log_append_unlock(from);
     free(c.buffer);

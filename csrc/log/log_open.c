@@ -39,6 +39,7 @@ int log_add_segment(struct log *log, struct segment *s) {
         }
     }
     if (result == 0) log->view.segments[log->view.segment_count++] = s;
+    assert(log->view.segment_count <= log->view.segment_capacity);
     log_view_changed(log);
     if (result != 0) segment_release(s);
     return result;
@@ -89,7 +90,9 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
     log->view.hints = NULL;
     int64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++) bytes += atomic_load(&gone[i]->bytes);
-    atomic_fetch_sub(&log->view.size_bytes, bytes);
+    int64_t before = atomic_fetch_sub(&log->view.size_bytes, bytes);
+    assert(before >= bytes);
+    (void)before;
     log_view_changed(log);
     /* In order, and none behind one that stays: a start would take the gap for a loss. */
     bool removed = true;
@@ -162,6 +165,7 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     if (log->append.snapshot_offset == offset) return 0;
     uint8_t *bytes = producers_encode(&log->append.producers, &len);
     if (bytes == NULL) return -ENOMEM;
+    assert(offset > log->append.snapshot_offset);
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
     /* In place: its checksum tells a torn one. */
@@ -232,6 +236,7 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
         return log_storage_error(log, result, "open");
     }
     segment_index_reset(s);
+    assert(atomic_load(&s->bytes) == 0);
     s->created_ms = now_ms;
     segment_unpin(s);
     log_tune_last(log, s);
@@ -281,7 +286,11 @@ int log_make_writable(struct log *log, int64_t now_ms) {
         return result;
     log->append.clean = false;
     log->append.writable = true;
+    assert(log->append.epochs_loaded);
+    assert(log->append.producers_loaded);
     struct segment *last = log->view.segments[log->view.segment_count - 1];
+    assert(!atomic_load(&last->sealed));
+    assert(last->base_offset <= atomic_load(&log->ends.end_offset));
     if (segment_pin(last, false) == 0) {
         log_witness_say(log, last, NULL);
         segment_unpin(last);
@@ -323,8 +332,21 @@ static int log_write_metadata(struct log *log) {
     return result == LOG_E_FULL ? 0 : result;
 }
 
+/* It was read from a file: offsets rise, and the ends are in order. */
+static bool log_checkpoint_holds(const struct log_checkpoint *c) {
+    int64_t before = -1;
+    for (uint32_t i = 0; i < c->segment_count; i++) {
+        const int64_t *triple = c->segments + 3 * (size_t)i;
+        if (triple[0] <= before || triple[1] < 0) return false;
+        before = triple[0];
+    }
+    return c->log_end_offset >= 0 && before <= c->log_end_offset &&
+           c->log_start_offset <= c->log_end_offset;
+}
+
 static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint)
     LOG_APPENDING(log) {
+    if (!log_checkpoint_holds(checkpoint)) return LOG_E_CORRUPT;
     for (uint32_t i = 0; i < checkpoint->segment_count; i++) {
         const int64_t *triple = checkpoint->segments + 3 * (size_t)i;
         struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
@@ -372,6 +394,10 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
 
 /* Nobody else has it any more. */
 static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
+    assert(!log->queue.wanted); /* A queue holds a reference, as does who flushes. */
+    assert(!log->queue.slow_wanted);
+    assert(!log->queue.flushing);
+    assert(atomic_load(&log->append.quiet) == 0);
     for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) {
         assert(log->wait.lists[kind] == NULL);
         assert(atomic_load(&log->wait.counts[kind]) == 0);
@@ -405,6 +431,8 @@ static void log_enlist(struct log *log) {
     struct log_dir *dir = log->home->dir;
     assert(atomic_load(&log->ends.flushed) <= atomic_load(&log->ends.end_offset));
     lock_acquire(&dir->logs_lock);
+    assert(!log->link.listed);
+    assert(dir->logs == NULL || dir->logs->link.prev == NULL);
     log->link.next = dir->logs;
     if (log->link.next != NULL) log->link.next->link.prev = log;
     dir->logs = log;
@@ -415,6 +443,8 @@ static void log_enlist(struct log *log) {
 static void log_delist(struct log *log) {
     struct log_dir *dir = log->home->dir;
     lock_acquire(&dir->logs_lock);
+    assert(log->link.listed);
+    assert(log->link.prev != NULL || dir->logs == log);
     if (log->link.prev != NULL)
         log->link.prev->link.next = log->link.next;
     else

@@ -1,5 +1,6 @@
 /* The producers' state of a log that is opened or was cut: the newest snapshot that can be trusted,
  * and the batches behind it. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,6 +85,7 @@ void log_recall_producers(struct log *log, int64_t snapshot) {
 int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
     struct log_listing listing;
     producers_free(&log->append.producers);
+    log->append.snapshot_offset = -1;
     log_view_change(log);
     log->view.completed_count = 0;
     log_view_changed(log);
@@ -101,12 +103,14 @@ int log_restore_producers(struct log *log, int64_t end, int64_t now_ms) {
         struct segment *s = log->view.segments[i];
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = from};
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+        assert(upper > s->base_offset || i + 1 == log->view.segment_count);
         if (from > s->base_offset) segment_index_floor(s, from, false, &walk.position);
         result = log_walk_segment(log, s, &walk, now_ms);
         segment_unpin(s);
         if (result == LOG_E_CORRUPT)
             result = 0; /* Interior damage: what lies behind it in this segment is not replayed. */
     }
+    assert(from <= end);
     if (result == 0) log_recall_producers(log, from);
     return result;
 }

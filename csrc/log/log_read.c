@@ -26,6 +26,8 @@ int32_t log_find_segment(const struct log *log, int64_t offset) {
         low = below ? low + half + 1 : low;
         n = below ? n - half - 1 : half;
     }
+    assert_slow(low == 0 || log->view.segments[low - 1]->base_offset <= offset);
+    assert_slow(low == log->view.segment_count || log->view.segments[low]->base_offset > offset);
     return (int32_t)low - 1;
 }
 
@@ -142,6 +144,8 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
         segment_scan_skip(&scan, &h);
         if (past) break;
     }
+    assert(scan.position > from || result < 0);
+    assert(scan.position <= limit);
     *border = scan.position;
     return result < 0 ? log_read_error(result) : 0;
 }
@@ -212,6 +216,10 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
                 hint = log_hint_find(log, end, s->base_offset);
                 plan->limit = hint != NULL ? hint->position : -1;
             }
+            assert(plan->upper <= out->log_end_offset);
+            assert(plan->offset >= s->base_offset);
+            assert(plan->position <= plan->bytes);
+            assert(plan->limit <= plan->bytes);
             segment_retain(s);
             result = 1;
         }
@@ -271,6 +279,10 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
         }
         limit = border;
     }
+    assert(limit > position);
+    assert(limit <= plan->bytes);
+    assert(limit - position <= bytes_max || at_least_one);
+    assert(limit - position <= INT32_MAX);
     out->length = (int32_t)(limit - position);
     return 0;
 }
@@ -317,6 +329,7 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
             log_view_unlock(log);
+            assert(plan.segment->fd >= 0);
             out->segment = plan.segment;
             out->fd = plan.segment->fd;
             return 0;
@@ -388,6 +401,7 @@ int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
 
 void log_range_release(struct log_range *range) {
     if (range->segment == NULL) return;
+    assert(range->fd == range->segment->fd);
     segment_unpin(range->segment);
     segment_release(range->segment);
     range->segment = NULL;

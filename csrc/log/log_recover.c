@@ -5,6 +5,7 @@
  * zeros, a hole that a power cut left). Below it nothing is cut: damage there is not the work of a
  * crash. Between it and what a process that was killed tells to have flushed only a tail is.
  * Idempotent: what a killed recovery wrote is derived again. */
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +29,7 @@ static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
         o->at = at;
         o->capacity = capacity;
     }
+    assert(offset >= 0);
     o->at[o->count++] = offset;
     return true;
 }
@@ -128,6 +130,8 @@ static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(lo
 static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t next)
     LOG_APPENDING(log) {
     int64_t bytes = atomic_load(&s->bytes);
+    assert(good >= 0);
+    assert(good <= bytes);
     if (bytes == good) return 0;
     log_damage_note(s, LOG_DAMAGE_CUT, log_damage_look(s, good, bytes, next), next, good,
                     bytes - good);
@@ -186,6 +190,7 @@ static int log_recover_trusted(struct log *log, struct segment *s, const struct 
     int result = log_recover_walk(log, s, &walk, known->checkpoint, now_ms);
     bool gap = upper != INT64_MAX && walk.next < upper && !log->view.config.cleanup_compact;
     if (result == LOG_E_CORRUPT || (result == 0 && gap)) return 1;
+    assert(walk.next >= s->base_offset);
     *end = walk.next;
     return result != 0 ? result : log_recover_write(log, s);
 }
@@ -223,6 +228,7 @@ static int log_recover_holed(struct log *log, const struct log_checkpoint *check
     struct segment *s = log->view.segments[log->view.segment_count - 1], *fresh;
     if (*end < checkpoint->recovery_point) *end = checkpoint->recovery_point;
     if (*end <= s->base_offset) return LOG_E_CORRUPT;
+    assert(!atomic_load(&s->sealed));
     int result = log_create_last(log, *end, now_ms, &fresh);
     if (result == 0) result = log_add_segment(log, fresh);
     if (result != 0) return result;
@@ -311,6 +317,7 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log->append.first_open = producers_first_open(&log->append.producers);
     log_view_change(log);
     log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
 }
 
@@ -369,6 +376,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
                 known->last.bytes <= st.st_size)
                 known->flushed = known->last.flushed;
         }
+        assert(i == log->view.segment_count);
         int added = log_add_segment(log, s);
         if (result != 0 || added != 0) return result != 0 ? result : added;
     }
@@ -403,6 +411,7 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
     }
     log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
+    assert(end >= start);
     if (epochs_truncate_end(&log->append.epochs, end + 1)) log_mark(&log->flush.epochs_marks);
     log_recover_ends(log, &known, end);
     return 0;

@@ -45,6 +45,7 @@ void log_set_last_stable(struct log *log) {
         if (one.first_offset < stable) stable = one.first_offset;
         log->view.completed[kept++] = one;
     }
+    assert(kept <= log->view.completed_count);
     log->view.completed_count = kept;
     /* What an open transaction began with may be deleted. */
     atomic_store(&log->ends.last_stable, stable < start && start <= high ? start : stable);
@@ -75,16 +76,20 @@ int64_t log_open_transaction(const struct log *log) { return atomic_load(&log->a
 
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     if (epoch < 0 || epoch <= epochs_last(&log->append.epochs)) return 0;
+    assert(log->append.epochs_loaded); /* Or it would hide the file's. */
+    assert(offset >= 0);
     log_view_change(log);
     int result = epochs_assign(&log->append.epochs, epoch, offset);
     log_view_changed(log);
+    assert(result != 1 || epochs_last(&log->append.epochs) == epoch);
     if (result == 1) log_mark(&log->flush.epochs_marks);
     return result < 0 ? LOG_E_MEMORY : 0;
 }
 
 int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
     bool alone = in_sync_count == 1;
-    assert(epoch >= 0 && in_sync_count >= 1);
+    assert(epoch >= 0);
+    assert(in_sync_count >= 1); /* It is one of them. */
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     log_append_lock(log);
     atomic_store(&log->role.leader_epoch, epoch);
@@ -97,6 +102,7 @@ int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
     log_view_change(log);
     if (alone) atomic_store(&log->ends.high_watermark, atomic_load(&log->ends.end_offset));
     log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
     atomic_store(&log->role.leader, true);
     log_append_unlock(log);
@@ -122,6 +128,7 @@ void log_advance_high_watermark(struct log *log, int64_t high_watermark) {
         atomic_store(&log->ends.high_watermark, to);
         log_set_last_stable(log);
     }
+    if (moved) log_ends_check(log);
     log_view_unlock(log);
     if (!moved) return;
     log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, to);

@@ -35,6 +35,7 @@ static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_
         if ((!all && !log_settle_due(log)) || !log_try_retain(log)) continue;
         list[(*count)++].log = log;
     }
+    assert(list == NULL || *count <= n);
     lock_release(&dir->logs_lock);
     return list;
 }
@@ -76,6 +77,7 @@ static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_
     }
     for (uint32_t i = 0; i < count; i++) {
         if (!list[i].noted) continue;
+        assert(list[i].target >= 0);
         atomic_store(&list[i].log->flush.files_marks.synced, list[i].files);
         atomic_store(&list[i].log->flush.epochs_marks.synced, list[i].epochs);
         log_flush_publish(list[i].log, list[i].target, list[i].truncations);

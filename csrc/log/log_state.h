@@ -247,6 +247,18 @@ static inline void log_view_changed(struct log *log) REQUIRES(log->append.lock)
     lock_release(&log->view.lock);
 }
 
+/* After any of them moved. */
+static inline void log_ends_check(const struct log *log) REQUIRES(log->view.lock) {
+    int64_t stable = atomic_load_explicit(&log->ends.last_stable, memory_order_relaxed);
+    int64_t high = atomic_load_explicit(&log->ends.high_watermark, memory_order_relaxed);
+    int64_t end = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    assert(atomic_load_explicit(&log->ends.start_offset, memory_order_relaxed) >= 0);
+    assert(atomic_load_explicit(&log->ends.start_offset, memory_order_relaxed) <= stable);
+    assert(stable <= high);
+    assert(high <= end);
+    assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
+}
+
 /* log_damage.c */
 /* Notes what a recovery or a read met, for log_dir_take_damages. Any lock may be held. */
 void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,

@@ -5,6 +5,7 @@
  * one becomes `.log`, its indexes are written. (4) The list of segments changes. A start that finds
  * a `.log.swap` removes the segments that begin within its offsets, and goes on at (3); indexes are
  * made from the batches then. */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +38,8 @@ static int rename_segment(struct segment *s, const char *from_extension, const c
 static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct segment *fresh)
     LOG_APPENDING(log) {
     log_view_change(log);
+    assert(place + count < log->view.segment_count); /* The writable one stays. */
+    assert(fresh->base_offset == log->view.segments[place]->base_offset);
     int64_t bytes = atomic_load(&fresh->bytes);
     for (uint32_t i = 0; i < count; i++)
         bytes -= atomic_load(&log->view.segments[place + i]->bytes);
@@ -45,9 +48,12 @@ static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct s
     memmove(log->view.segments + place + 1, log->view.segments + place + count,
             (log->view.segment_count - place - count) * sizeof *log->view.segments);
     log->view.segment_count -= count - 1;
+    assert(log->view.segments[place + 1]->base_offset > fresh->base_offset);
     free(log->view.hints);
     log->view.hints = NULL;
-    atomic_fetch_add(&log->view.size_bytes, bytes);
+    int64_t before = atomic_fetch_add(&log->view.size_bytes, bytes);
+    assert(before + bytes >= 0);
+    (void)before;
     log_view_changed(log);
 }
 
@@ -55,6 +61,8 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
                        struct segment *fresh) LOG_APPENDING(log) {
     int64_t delay = log->view.config.file_delete_delay_ms;
     int32_t place = place_of(log, sources, count);
+    assert(count > 0);
+    assert(atomic_load(&fresh->sealed));
     if (place < 0) return LOG_E_WOULD_BLOCK;
     if (atomic_load(&fresh->bytes) == 0) {
         log_drop_segments(log, (uint32_t)place, count, delay);

@@ -79,6 +79,7 @@ static uint32_t log_retention_count(struct log *log, bool by_settings, int64_t n
         if (!before_start && !old && !large) break;
         excess -= bytes;
     }
+    assert(count <= log->view.segment_count);
     return count;
 }
 
@@ -89,6 +90,7 @@ static void log_raise_start(struct log *log, int64_t offset) LOG_APPENDING(log) 
     if (atomic_load(&log->ends.high_watermark) < offset)
         atomic_store(&log->ends.high_watermark, offset);
     log_set_last_stable(log);
+    log_ends_check(log);
     if (log->append.epochs_loaded && epochs_truncate_start(&log->append.epochs, offset))
         log_mark(&log->flush.epochs_marks);
     log_view_changed(log);
@@ -121,6 +123,7 @@ static int log_drop_front(struct log *log, bool by_settings, int64_t now_ms) {
     if (result == 0 && count > 0) {
         /* The start moves first: a reader that finds the file gone finds its offset out of range.
          */
+        assert(count < log->view.segment_count); /* The writable one stays. */
         log_raise_start(log, log_segment_end(log, count - 1));
         log_drop_segments(log, 0, count, log->view.config.file_delete_delay_ms);
         meter_add_shared(&log->home->dir->segments_deleted, count);
@@ -199,9 +202,15 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
         /* A hole in front of all batches goes with them: the segment would hold no offset. */
         if (first == s->base_offset) position = 0;
         *end = first < offset ? first : offset; /* Compaction may have left a gap there. */
+        assert(position <= bytes);
+        assert(*end >= s->base_offset);
         segment_index_truncate(s, first, position);
         log_view_change(log);
         atomic_store(&s->bytes, position);
+        /* What a reader remembers of the bytes that went must not outlive them. */
+        log->view.truncations++;
+        free(log->view.hints);
+        log->view.hints = NULL;
         log_view_changed(log);
         atomic_fetch_sub(&log->view.size_bytes, bytes - position);
         atomic_store(&s->allocated, 0);
@@ -235,6 +244,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     bool dropped = log->view.segment_count > keep;
     while (log->view.segment_count > keep && !log_dir_offline(log->home->dir))
         log_drop_segments(log, log->view.segment_count - 1, 1, 0);
+    assert(keep <= log->view.segment_count);
     log->append.writable = false;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     char name[SEGMENT_PATH_BYTES];
@@ -246,6 +256,8 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
         if ((result = log_truncate_last(log, offset, now_ms, &end)) != 0) return result;
     }
     log_view_change(log);
+    assert(end <= offset);
+    assert(end <= atomic_load(&log->ends.end_offset));
     log->view.truncations++;
     free(log->view.hints);
     log->view.hints = NULL;
@@ -261,6 +273,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     log->append.first_open = producers_first_open(&log->append.producers);
     log_view_change(log);
     log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
     return result != 0 ? result : log_make_writable(log, now_ms);
 }
@@ -301,6 +314,7 @@ static int log_deleted_name(const char *name, char out[LOG_NAME_BYTES_MAX + 1]) 
     size_t index = whole - topic, tail = index + LOG_DELETE_SUFFIX_BYTES;
     const char *partition = name + topic;
     if (topic + tail > LOG_NAME_BYTES_MAX) topic = LOG_NAME_BYTES_MAX - tail;
+    assert(tail <= LOG_NAME_BYTES_MAX);
     snprintf(out, LOG_NAME_BYTES_MAX + 1, "%.*s%.*s.%s-delete", (int)topic, name, (int)index,
              partition, hex);
     return 0;

@@ -18,6 +18,10 @@ static int64_t log_wait_end(const struct log *log, enum log_wait_for kind) {
 }
 
 static void log_wait_unlink(struct log *log, struct log_waiter *w) REQUIRES(log->wait.lock) {
+    assert(w->linked);
+    assert(w->wait_for < LOG_WAIT_KINDS);
+    assert(w->prev != NULL || log->wait.lists[w->wait_for] == w);
+    assert(w->next == NULL || w->next->prev == w);
     if (w->prev != NULL)
         w->prev->next = w->next;
     else
@@ -25,7 +29,9 @@ static void log_wait_unlink(struct log *log, struct log_waiter *w) REQUIRES(log-
     if (w->next != NULL) w->next->prev = w->prev;
     w->next = w->prev = NULL;
     w->linked = false;
-    atomic_fetch_sub(&log->wait.counts[w->wait_for], 1);
+    uint32_t before = atomic_fetch_sub(&log->wait.counts[w->wait_for], 1);
+    assert(before > 0);
+    (void)before;
 }
 
 static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status)
@@ -40,6 +46,7 @@ static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status)
 bool log_wait(struct log *log, struct log_waiter *waiter) {
     enum log_wait_for kind = waiter->wait_for;
     assert(waiter->wait_for < LOG_WAIT_KINDS);
+    assert(waiter->mailbox != NULL);
     if (log_wait_end(log, kind) > waiter->offset) return true;
     lock_acquire(&log->wait.lock);
     assert(!waiter->linked);
@@ -58,6 +65,7 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
      * holds. */
     int failed = log_failed(log);
     if (failed != 0) log_wait_tell(log, waiter, failed);
+    assert(waiter->linked == (failed == 0)); /* Or a message is on its way. */
     lock_release(&log->wait.lock);
     if (kind == LOG_WAIT_FLUSHED) flusher_ask(log);
     return false;

@@ -2,6 +2,7 @@
  *
  * Above the recovery point every batch is checked. Below what was flushed a bad one is passed over
  * when a good one follows: it is not the work of a crash, and what lies behind was acknowledged. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "log/log_state.h"
@@ -128,6 +129,7 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     struct segment *s = w->scan.segment;
     int result = 0;
     log_append_assert(log);
+    assert(h->base_offset >= w->next); /* segment_batch_fits. */
     log_walk_settle(w);
     if (walk->index) segment_index_batch(s, h, w->scan.position);
     if (h->base_offset >= walk->replay_from)
@@ -179,6 +181,9 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     int result;
     w.next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->keep_below < walk->check_from) walk->keep_below = walk->check_from;
+    assert(atomic_load(&s->pins) > 0);
+    assert(walk->keep_below >= walk->check_from);
+    assert(!walk->index || walk->position == 0); /* An index is made from the first batch on. */
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&w.scan, s, walk->position, atomic_load(&s->bytes), false);
     log_walk_lend(walk, &w.scan, &w.window);
@@ -203,6 +208,8 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
     free(w.buffer.bytes);
     free(w.window.bytes);
+    assert(w.scan.position <= w.scan.end);
+    assert(w.next >= s->base_offset);
     walk->good = w.scan.position;
     walk->next = w.next;
     return result;

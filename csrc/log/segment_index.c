@@ -1,6 +1,7 @@
 /* The indexes of one segment: entries gather in the tail, groups of them are written behind the
  * files' entries, and searches look at tail and map. All under the segment's index_lock; whoever
  * calls has the segment pinned, so that maps stay. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -65,6 +66,7 @@ static const uint8_t *segment_index_times(const struct segment *s) REQUIRES(s->i
 
 void segment_index_unmap(struct segment *s) {
     for (int i = 0; i < MAPPED_READ_MAPS; i++) {
+        assert((s->maps.at[i] == NULL) == (s->maps.bytes[i] == 0));
         if (s->maps.at[i] != NULL) munmap((void *)s->maps.at[i], s->maps.bytes[i]);
         s->maps.at[i] = NULL;
         s->maps.bytes[i] = 0;
@@ -259,6 +261,7 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
         result = -errno;
     close(fd);
     if (result != 0) return result;
+    assert(*count <= UINT32_MAX - fresh);
     *count += fresh;
     if (t != NULL && times) t->time_count = 0;
     if (t != NULL && !times) t->offset_count = 0;
@@ -271,6 +274,7 @@ static void segment_index_add_time(struct segment *s) REQUIRES(s->index_lock) {
     struct segment_tail *t = s->tail;
     if (timestamp < 0 || offset < 0 || timestamp <= s->last_indexed_time) return;
     if (!segment_index_room(&t->times, &t->time_room, t->time_count, INDEX_TIME_BYTES)) return;
+    assert(offset >= s->base_offset);
     index_put_time(t->times + t->time_count * 12u, timestamp, (int32_t)(offset - s->base_offset));
     t->time_count++;
     s->last_indexed_time = timestamp;
@@ -282,8 +286,10 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
     struct segment_tail *t = s->tail;
     if (!segment_index_room(&t->offsets, &t->offset_room, t->offset_count, INDEX_OFFSET_BYTES))
         return false;
-    index_put_offset(t->offsets + t->offset_count * 8u,
-                     (int32_t)(batch_last_offset(h) - s->base_offset), (int32_t)position);
+    int64_t relative = batch_last_offset(h) - s->base_offset;
+    assert(relative >= 0);
+    assert(relative <= INT32_MAX); /* segment_batch_fits, or the roll before it. */
+    index_put_offset(t->offsets + t->offset_count * 8u, (int32_t)relative, (int32_t)position);
     t->offset_count++;
     segment_index_add_time(s);
     /* A file that cannot grow now is tried again at the next power of two: until then the entries
@@ -384,6 +390,8 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
         result = segment_index_read_end(s);
         if (result == 0 && n < s->offset_count) segment_index_cut_file(s, false, n);
         if (result == 0 && m < s->time_count) segment_index_cut_file(s, true, m);
+        assert(n <= s->offset_count);
+        assert(m <= s->time_count);
         s->offset_count = n;
         s->time_count = m;
     }
@@ -471,6 +479,7 @@ static int segment_index_remake(struct segment *s) REQUIRES(s->index_lock) {
  * that would block; -ENODATA: there is nothing but the tail. */
 static int segment_index_begin(struct segment *s, bool nowait) ACQUIRE(s->index_lock) {
     lock_acquire(&s->index_lock);
+    assert(atomic_load(&s->pins) > 0); /* So that maps stay. */
     int result = segment_index_load(s);
     /* The writable end is repaired by whoever appends to it. */
     if (result == 1 && (s->rebuilt || !atomic_load(&s->sealed))) return -ENODATA;

@@ -6,6 +6,7 @@
 #include "log/witness.h"
 
 #include <dirent.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -244,6 +245,7 @@ static bool witness_grow(struct witness *w, uint32_t wanted) REQUIRES(w->lock) {
     size_t from = WITNESS_HEADER_BYTES + (size_t)w->room * WITNESS_SLOT_BYTES;
     if (!witness_back(w, from, from + (size_t)more * WITNESS_SLOT_BYTES)) return false;
     w->room += more;
+    assert(w->room <= WITNESS_SLOTS_MAX);
     return true;
 }
 
@@ -365,6 +367,7 @@ struct witness_slot *witness_take(struct witness *w, const struct stat *file) {
     } else if (w->given_back_count > 0) {
         slot = w->given_back[--w->given_back_count];
     } else if (w->used < w->room || witness_grow(w, 1)) {
+        assert(w->used < w->room);
         slot = witness_slot_at(w, w->used++);
     }
     lock_release(&w->lock);
@@ -384,12 +387,16 @@ void witness_give_back(struct witness *w, struct witness_slot *slot) {
         }
     }
     /* Without the memory to remember it the slot is lost until the next start. */
+    assert(w->given_back_count <= w->given_back_room);
     if (w->given_back_count < w->given_back_room) w->given_back[w->given_back_count++] = slot;
     lock_release(&w->lock);
 }
 
 void witness_say(struct witness_slot *slot, const struct stat *file, int64_t base_offset,
                  int64_t bytes, int64_t flushed) {
+    assert(base_offset >= 0);
+    assert(bytes >= 0);
+    assert(flushed >= 0);
     witness_unsay(slot);
     atomic_store(&slot->base_offset, base_offset);
     atomic_store(&slot->bytes, bytes);
