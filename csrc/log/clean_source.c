@@ -1,5 +1,6 @@
 /* A pass's sources, read whole and in order through a window: good batches, and what lies between
  * them. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ static int read_window(struct log_clean *c, struct segment *s, size_t wanted) {
         c->window.room = room;
     }
     size_t take = left < (int64_t)c->window.room ? (size_t)left : c->window.room;
+    assert(take >= wanted);
     int result = segment_read(s, c->position, c->window.bytes, take);
     c->window.position = c->position;
     c->window.len = result == 0 ? take : 0;
@@ -31,6 +33,7 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
     if (result < 0) return result;
     if (result == 1 && hole.position <= c->position && c->position < hole.end) {
         c->damaged = hole.end - c->position;
+        assert(c->position + c->damaged <= atomic_load(&s->bytes));
         if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
     } else if (h != NULL) {
         segment_tell_batch(s, h, c->position, LOG_WHY_CRC);
@@ -53,6 +56,7 @@ static int look_back(struct segment *s, int64_t position) {
 int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
                       struct batch_header *h) {
     struct segment_hole hole;
+    assert(c->pinned);
     if (c->position >= atomic_load(&s->bytes)) return CLEAN_NEXT_END;
     if (segment_hole_behind(s, c->position, &hole) && hole.position <= c->position)
         return measure_damage(c, s, NULL);
@@ -93,6 +97,8 @@ int clean_source_open(struct log_clean *c, struct segment *s) {
 }
 
 void clean_source_close(struct log_clean *c, struct segment *s) {
+    assert(c->pinned);
+    assert(s == c->sources[c->at]);
     segment_unpin(s);
     c->pinned = false;
     c->at++;

@@ -1,6 +1,7 @@
 /* Streams of cold reads: what they brought into the page cache is what they forget. */
 #include "log/cold.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -26,7 +27,7 @@ enum {
 
 void cold_init(struct cold *cold) {
     memset(cold, 0, sizeof *cold);
-    pthread_mutex_init(&cold->lock, NULL);
+    lock_init(&cold->lock);
     cold->null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 }
 
@@ -62,6 +63,7 @@ static void cold_look(struct cold_stream *s, int fd, int64_t end, int64_t bytes)
     int64_t to = end + COLD_AHEAD_BYTES < bytes ? end + COLD_AHEAD_BYTES : bytes;
     if (s->warm_at < s->known || to <= s->known) return;
     s->warm_at = cold_find(fd, s->known, to, true);
+    assert(s->warm_at >= s->known);
     s->known = to;
 }
 
@@ -71,6 +73,8 @@ static void cold_forget(struct cold_stream *s, int fd, int64_t from, int64_t to)
     if (from < s->from) from = s->from;
     if (to > s->warm_at) to = s->warm_at;
     if (to <= from) return;
+    assert(from >= s->from); /* What was resident before is never forgotten. */
+    assert(to <= s->warm_at);
     posix_fadvise(fd, from, to - from, POSIX_FADV_DONTNEED);
     s->forgotten = to;
 }
@@ -85,7 +89,8 @@ static void cold_end(struct cold_stream *s) {
 
 /* ---- streams ---- */
 
-static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_range *range) {
+static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_range *range)
+    REQUIRES(cold->lock) {
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
         struct cold_stream *s = &cold->streams[i];
         if (s->segment == range->segment && s->next == range->position && !s->busy) return s;
@@ -94,7 +99,8 @@ static struct cold_stream *cold_find_stream(struct cold *cold, const struct log_
 }
 
 /* A free place, or the one that was not used for longest: `*old` is what was there. */
-static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old) {
+static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream *old)
+    REQUIRES(cold->lock) {
     struct cold_stream *oldest = NULL;
     old->segment = NULL;
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
@@ -112,9 +118,9 @@ static struct cold_stream *cold_take_place(struct cold *cold, struct cold_stream
 
 bool cold_expects(struct cold *cold, const struct log_range *range) {
     if (atomic_load_explicit(&cold->live, memory_order_relaxed) == 0) return false;
-    pthread_mutex_lock(&cold->lock);
+    lock_acquire(&cold->lock);
     bool found = cold_find_stream(cold, range) != NULL;
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
     return found;
 }
 
@@ -153,24 +159,29 @@ static bool cold_begin(struct cold_stream *s, const struct log_range *range) {
 /* The stream goes to its place again, as one that its reader may come back to. */
 static void cold_put(struct cold *cold, struct cold_stream *place, struct cold_stream *s) {
     s->used_ms = log_dir_now_ms(CLOCK_MONOTONIC);
-    pthread_mutex_lock(&cold->lock);
+    assert(!s->busy);
+    lock_acquire(&cold->lock);
+    assert(place->busy); /* Nobody else worked on it. */
     *place = *s;
+    assert(atomic_load(&cold->live) > 0);
     if (s->segment == NULL) atomic_fetch_sub(&cold->live, 1);
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
 }
 
 bool cold_read(struct cold *cold, const struct log_range *range) {
     struct cold_stream own = {.segment = NULL}, old = {.segment = NULL};
+    assert(range->length > 0);
+    assert(range->fd == range->segment->fd);
     int64_t end = range->position + range->length;
     int64_t bytes = atomic_load_explicit(&range->segment->bytes, memory_order_relaxed);
-    pthread_mutex_lock(&cold->lock);
+    lock_acquire(&cold->lock);
     struct cold_stream *place = cold_find_stream(cold, range);
     if (place != NULL)
         own = *place;
     else
         place = cold_take_place(cold, &old);
     if (place != NULL) place->busy = true;
-    pthread_mutex_unlock(&cold->lock);
+    lock_release(&cold->lock);
     if (old.segment != NULL) cold_end(&old);
     if (own.segment != NULL && range->position >= own.warm_at) {
         /* It has come to what others have brought in. */
@@ -196,20 +207,22 @@ void cold_sweep(struct cold *cold, bool all) {
     int64_t now_ms = log_dir_now_ms(CLOCK_MONOTONIC);
     for (int i = 0; i < COLD_STREAMS_MAX; i++) {
         struct cold_stream *s = &cold->streams[i], own;
-        pthread_mutex_lock(&cold->lock);
+        lock_acquire(&cold->lock);
         bool left = s->segment != NULL && !s->busy && (all || now_ms - s->used_ms >= COLD_IDLE_MS);
         own = *s;
         if (left) {
             s->segment = NULL;
+            assert(atomic_load(&cold->live) > 0);
             atomic_fetch_sub(&cold->live, 1);
         }
-        pthread_mutex_unlock(&cold->lock);
+        lock_release(&cold->lock);
         if (left) cold_end(&own);
     }
 }
 
 void cold_clear(struct cold *cold) {
     cold_sweep(cold, true);
+    assert(atomic_load(&cold->live) == 0);
     if (cold->null >= 0) close(cold->null);
-    pthread_mutex_destroy(&cold->lock);
+    lock_destroy(&cold->lock);
 }

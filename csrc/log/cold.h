@@ -15,10 +15,11 @@
 #ifndef PYLOG_COLD_H
 #define PYLOG_COLD_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "thread/lock.h"
 
 struct log_range;
 struct segment;
@@ -35,10 +36,10 @@ struct cold_stream {
     bool busy;
 };
 struct cold {
-    pthread_mutex_t lock;
+    struct lock lock;
     int null; /* /dev/null, or -1 */
     _Atomic uint32_t live;
-    struct cold_stream streams[COLD_STREAMS_MAX];
+    struct cold_stream streams[COLD_STREAMS_MAX] GUARDED_BY(lock);
 };
 
 void cold_init(struct cold *cold);

@@ -1,6 +1,7 @@
 /* Leader epochs: a short sorted array. */
 #include "log/epochs.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static bool epochs_push(struct epochs *e, int32_t epoch, int64_t start_offset) {
         e->entries = entries;
         e->capacity = capacity;
     }
+    assert(e->count < e->capacity);
     e->entries[e->count++] = (struct epochs_entry){start_offset, epoch};
     return true;
 }
@@ -29,7 +31,13 @@ int epochs_assign(struct epochs *e, int32_t epoch, int64_t start_offset) {
     while (e->count > 0 && (e->entries[e->count - 1].epoch > epoch ||
                             e->entries[e->count - 1].start_offset >= start_offset))
         e->count--;
-    return epochs_push(e, epoch, start_offset) ? 1 : -1;
+    /* One above it may have gone. */
+    if (e->count > 0 && e->entries[e->count - 1].epoch == epoch) return 1;
+    if (!epochs_push(e, epoch, start_offset)) return -1;
+    uint32_t last = e->count - 1;
+    assert(last == 0 || e->entries[last].epoch > e->entries[last - 1].epoch);
+    assert(last == 0 || e->entries[last].start_offset > e->entries[last - 1].start_offset);
+    return 1;
 }
 
 bool epochs_truncate_end(struct epochs *e, int64_t offset) {
@@ -43,8 +51,10 @@ bool epochs_truncate_start(struct epochs *e, int64_t offset) {
     while (gone + 1 < e->count && e->entries[gone + 1].start_offset <= offset) gone++;
     if (e->count == 0 || e->entries[gone].start_offset >= offset) return false;
     memmove(e->entries, e->entries + gone, (e->count - gone) * sizeof *e->entries);
+    assert(gone < e->count);
     e->count -= gone;
     e->entries[0].start_offset = offset;
+    assert(e->count == 1 || e->entries[1].start_offset > offset);
     return true;
 }
 
@@ -79,6 +89,7 @@ char *epochs_encode(const struct epochs *e, size_t *bytes) {
     for (uint32_t i = 0; i < e->count; i++)
         at += (size_t)snprintf(text + at, room - at, "%d %lld\n", e->entries[i].epoch,
                                (long long)e->entries[i].start_offset);
+    assert(at < room); /* Nothing was cut short. */
     *bytes = at;
     return text;
 }

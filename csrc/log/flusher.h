@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "thread/lock.h"
+
 struct log;
 struct log_dir;
 
@@ -18,7 +20,7 @@ struct flusher_queue {
 }; /* linked by flush_next, one reference each */
 
 struct flusher {
-    pthread_cond_t more;
+    struct lock_condition more;
     struct flusher_queue asked; /* the next group */
     struct flusher_queue ready; /* write-back is started */
     struct flusher_queue later; /* something was short: they ask again at later_ms */

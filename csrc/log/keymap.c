@@ -1,6 +1,7 @@
 /* Open addressing with linear probing; a place is the hash's high bits times the capacity. */
 #include "log/keymap.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -58,6 +59,7 @@ bool keymap_init(struct keymap *m, size_t bytes, double load_factor) {
     /* Probing ends at a free place. */
     if (m->count_max >= m->capacity) m->count_max = m->capacity - 1;
     if (m->count_max == 0) m->count_max = 1;
+    assert(m->count_max < m->capacity);
     if (getrandom(m->seed, sizeof m->seed, 0) != (ssize_t)sizeof m->seed) return false;
     m->slots = malloc((size_t)m->capacity * KEYMAP_SLOT_BYTES);
     if (m->slots == NULL) return false;
@@ -86,6 +88,8 @@ static struct keymap_slot *place_of(const struct keymap *m, struct keymap_hash k
 }
 
 bool keymap_put(struct keymap *m, const uint8_t *key, size_t len, int64_t offset) {
+    assert(offset >= 0); /* -1 is a free place. */
+    assert(m->count <= m->count_max);
     struct keymap_hash hash = keymap_hash_of(m->seed, key, len);
     struct keymap_slot *slot = place_of(m, hash);
     if (slot->offset < 0) {

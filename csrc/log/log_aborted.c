@@ -5,6 +5,7 @@
  * marker is on disk. So a file is right below the recovery point; above it a recovery makes the
  * entries anew from the batches. Readers look at memory while there is something that the file does
  * not have. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -59,7 +60,7 @@ static uint32_t aborted_whole(const uint8_t *bytes, size_t len) {
 }
 
 /* Brings the file's into memory. 0 or a log_error. */
-static int aborted_load(struct segment *s) {
+static int aborted_load(struct segment *s) REQUIRES(s->index_lock) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes = NULL;
     size_t len = 0;
@@ -81,6 +82,7 @@ static int aborted_load(struct segment *s) {
 }
 
 static int aborted_reserve(struct segment_aborted *a) {
+    assert(a->count <= a->room);
     if (a->count < a->room) return 0;
     uint32_t room = a->room == 0 ? LOG_ABORTED_FIRST : a->room * 2;
     uint8_t *entries = realloc(a->entries, (size_t)room * LOG_ABORTED_BYTES);
@@ -91,8 +93,10 @@ static int aborted_reserve(struct segment_aborted *a) {
 }
 
 /* There is room for it. */
-static void aborted_push(struct segment *s, const uint8_t entry[LOG_ABORTED_BYTES]) {
+static void aborted_push(struct segment *s, const uint8_t entry[LOG_ABORTED_BYTES])
+    REQUIRES(s->index_lock) {
     struct segment_aborted *a = s->aborted;
+    assert(a->count < a->room); /* aborted_reserve came first. */
     uint8_t *at = aborted_at(a, a->count);
     /* A recovery mostly makes what the file has. */
     if (a->count >= a->written || memcmp(at, entry, LOG_ABORTED_BYTES) != 0) {
@@ -107,7 +111,7 @@ static void aborted_push(struct segment *s, const uint8_t entry[LOG_ABORTED_BYTE
 }
 
 int log_aborted_cut(struct segment *s, int64_t offset) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     int result = aborted_load(s);
     struct segment_aborted *a = s->aborted;
     if (result == 0) {
@@ -115,7 +119,7 @@ int log_aborted_cut(struct segment *s, int64_t offset) {
         if (a->count < a->written || a->ragged) atomic_store(&s->aborted_due, true);
         if (a->count == 0 && a->written == 0 && !a->ragged) log_aborted_free(s);
     }
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return result;
 }
 
@@ -128,6 +132,7 @@ static int aborted_write_file(struct segment *s, const uint8_t *bytes, uint32_t 
     struct log_dir *dir = s->home->dir;
     const struct disk *disk = log_dir_disk(dir);
     size_t len = (size_t)count * LOG_ABORTED_BYTES;
+    assert(bytes != NULL);
     off_t at = (off_t)from * LOG_ABORTED_BYTES;
     segment_path(s, "txnindex", path);
     int fd = log_dir_open(dir, path, O_WRONLY | O_CREAT);
@@ -147,12 +152,13 @@ int log_aborted_write(struct log *log, struct segment *s) {
     uint32_t from = 0, count = 0;
     bool cut = false;
     int result = 0;
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     struct segment_aborted *a = s->aborted;
     bool due = atomic_exchange(&s->aborted_due, false) && a != NULL && !s->removed;
     if (due) {
         from = a->written < a->count ? a->written : a->count;
         count = a->count - from;
+        assert(from <= a->written);
         cut = a->ragged || a->written > a->count;
         a->written = from;
         a->ragged = cut;
@@ -163,27 +169,27 @@ int log_aborted_write(struct log *log, struct segment *s) {
     /* Of a segment that is done, readers take the file. */
     if (!due && a != NULL && atomic_load(&s->sealed) && a->written == a->count && !a->ragged)
         log_aborted_free(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     if (!due) return 0;
     if (result == 0) result = aborted_write_file(s, copy, from, count, cut);
-    if (result == 0) log_mark(&log->files_marks);
+    if (result == 0) log_mark(&log->flush.files_marks);
     free(copy);
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     a->ragged = result != 0;
     if (result == 0)
         a->written = from + count;
     else
         atomic_store(&s->aborted_due, true);
     if (result == 0 && atomic_load(&s->sealed) && a->written == a->count) log_aborted_free(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return result;
 }
 
 /* ---- markers ---- */
 
 static int account_marker(struct log *log, struct segment *s, const struct batch_header *h,
-                          const uint8_t *batch, int64_t now_ms) {
-    const struct producers_entry *e = producers_find(&log->producers, h->producer_id);
+                          const uint8_t *batch, int64_t now_ms) LOG_APPENDING(log) {
+    const struct producers_entry *e = producers_find(&log->append.producers, h->producer_id);
     int64_t first = e == NULL ? -1 : e->transaction_first_offset, last = batch_last_offset(h);
     int32_t coordinator_epoch = -1;
     int type = batch == NULL ? -1 : batch_marker(batch, h, &coordinator_epoch), result = 0;
@@ -191,24 +197,24 @@ static int account_marker(struct log *log, struct segment *s, const struct batch
     /* Memory first: what is appended must be remembered whole. */
     if (first >= 0) result = log_complete(log, first, last);
     if (result == 0 && noted) {
-        pthread_mutex_lock(&s->index_lock);
+        lock_acquire(&s->index_lock);
         result = aborted_load(s);
         if (result == 0) result = aborted_reserve(s->aborted);
-        pthread_mutex_unlock(&s->index_lock);
+        lock_release(&s->index_lock);
     }
     if (result == 0)
-        result = producers_end_transaction(&log->producers, h, coordinator_epoch, now_ms);
+        result = producers_end_transaction(&log->append.producers, h, coordinator_epoch, now_ms);
     if (result != 0 || !noted) return result;
     uint8_t entry[LOG_ABORTED_BYTES];
-    int64_t open = producers_first_open(&log->producers);
+    int64_t open = producers_first_open(&log->append.producers);
     put_i16(entry, 0);
     put_i64(entry + 2, h->producer_id);
     put_i64(entry + 10, first);
     put_i64(entry + 18, last);
     put_i64(entry + 26, open < 0 ? last + 1 : open);
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     aborted_push(s, entry);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return 0;
 }
 
@@ -217,9 +223,9 @@ int log_account(struct log *log, struct segment *noted_in, const struct batch_he
     if (h->producer_id < 0) return 0;
     int result = h->attributes & BATCH_CONTROL
                      ? account_marker(log, noted_in, h, batch, now_ms)
-                     : producers_update(&log->producers, h, now_ms);
+                     : producers_update(&log->append.producers, h, now_ms);
     if (h->attributes & BATCH_TRANSACTIONAL)
-        log->first_open = producers_first_open(&log->producers);
+        log->append.first_open = producers_first_open(&log->append.producers);
     return result;
 }
 
@@ -261,10 +267,10 @@ static void aborted_in(struct segment *s, struct log_aborted_question *q) {
     char path[SEGMENT_PATH_BYTES];
     uint8_t *bytes;
     size_t len;
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     bool here = s->aborted != NULL;
     if (here) aborted_collect(q, s->aborted->entries, s->aborted->count);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     if (here) return;
     segment_path(s, "txnindex", path);
     if (log_dir_read_file(s->home->dir, path, LOG_ABORTED_FILE_BYTES_MAX, &bytes, &len) != 0)

@@ -11,27 +11,32 @@
 /* ---- room ---- */
 
 void log_lock_quiet(struct log *log) {
-    atomic_fetch_add(&log->quiet, 1);
+    atomic_fetch_add(&log->append.quiet, 1);
     for (;;) {
         bool busy = false;
-        pthread_mutex_lock(&log->append_lock);
-        for (uint32_t i = 0; i < log->segment_count; i++)
-            busy = busy || atomic_load(&log->segments[i]->preallocating);
+        log_append_lock(log);
+        for (uint32_t i = 0; i < log->view.segment_count; i++)
+            busy = busy || atomic_load(&log->view.segments[i]->preallocating);
         if (!busy) return;
         /* Not under the lock: the job may be queued behind one that appends to this log. */
-        pthread_mutex_unlock(&log->append_lock);
+        log_append_unlock(log);
         usleep(200);
     }
 }
 
 void log_unlock_quiet(struct log *log) {
-    atomic_fetch_sub(&log->quiet, 1);
-    pthread_mutex_unlock(&log->append_lock);
+    uint32_t before = atomic_fetch_sub(&log->append.quiet, 1);
+    assert(before > 0);
+    (void)before;
+    log_append_unlock(log);
 }
 
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
-    struct segment *old = log->segments[log->segment_count - 1];
-    assert(base_offset >= atomic_load(&log->end_offset));
+    struct segment *old = log->view.segments[log->view.segment_count - 1];
+    assert(base_offset >= atomic_load(&log->ends.end_offset));
+    assert(base_offset > old->base_offset); /* It holds offsets: log_may_roll. */
+    assert(log->append.writable);
+    assert(!atomic_load(&old->sealed));
     /* The new file first: when there is no room for it, the old segment stays as it was. */
     struct segment *next;
     int result = log_create_last(log, base_offset, now_ms, &next);
@@ -50,7 +55,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
         atomic_store(&old->sealed, false);
         return result;
     }
-    log_mark(&log->files_marks);
+    log_mark(&log->flush.files_marks);
     if (segment_pin(next, false) == 0) {
         log_witness_say(log, next, NULL);
         segment_unpin(next);
@@ -61,26 +66,33 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
 }
 
 static bool log_append_must_roll(const struct log *log, struct segment *s, size_t len,
-                                 int64_t timestamp, int64_t last_offset, int64_t now_ms) {
+                                 int64_t timestamp, int64_t last_offset, int64_t now_ms)
+    REQUIRES_SHARED(log->view.access) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
     if (!log_may_roll(log)) return false;
-    if (bytes + (int64_t)len > log->config.segment_bytes) return true;
+    if (bytes + (int64_t)len > log->view.config.segment_bytes) return true;
     if (last_offset - s->base_offset > INT32_MAX) return true;
     int64_t since =
         s->first_timestamp >= 0 ? timestamp - s->first_timestamp : now_ms - s->created_ms;
-    if (since > log->config.segment_ms - s->jitter_ms) return true;
+    if (since > log->view.config.segment_ms - s->jitter_ms) return true;
     /* One index entry needs at least the interval in bytes: most segments cannot fill theirs. */
     int64_t entries = bytes / (s->index_interval_bytes + 1) + 1;
-    if (entries < log->config.segment_index_bytes / 12) return false;
-    return segment_index_entries(s, false) >= (uint32_t)log->config.segment_index_bytes / 8 ||
-           segment_index_entries(s, true) + 1 >= (uint32_t)log->config.segment_index_bytes / 12;
+    if (entries < log->view.config.segment_index_bytes / 12) return false;
+    return segment_index_entries(s, false) >= (uint32_t)log->view.config.segment_index_bytes / 8 ||
+           segment_index_entries(s, true) + 1 >=
+               (uint32_t)log->view.config.segment_index_bytes / 12;
 }
 
 /* Writes whole or not at all: what a full disk took of the bytes is cut off again. */
-static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len) {
+static int log_append_write(struct log *log, struct segment *s, const uint8_t *bytes, size_t len)
+    LOG_APPENDING(log) {
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
     assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
+    assert(log->append.writable);
+    assert(!atomic_load(&s->sealed));
+    assert(atomic_load(&s->pins) > 0);
+    assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
         ssize_t n = disk->pwrite(s->fd, bytes, len, at);
@@ -103,28 +115,32 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 /* ---- bookkeeping ---- */
 
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
-    pthread_mutex_lock(&log->view_lock);
-    assert(end >= atomic_load_explicit(&log->end_offset, memory_order_relaxed));
-    assert(atomic_load_explicit(&log->flushed, memory_order_relaxed) <= end);
-    atomic_fetch_add_explicit(&log->size_bytes,
+    log_view_change(log);
+    assert(end >= atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed));
+    assert(s == log->view.segments[log->view.segment_count - 1]);
+    assert(bytes >= atomic_load_explicit(&s->bytes, memory_order_relaxed));
+    assert(end >= s->base_offset);
+    assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
+    atomic_fetch_add_explicit(&log->view.size_bytes,
                               bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
                               memory_order_relaxed);
     atomic_store_explicit(&s->bytes, bytes, memory_order_relaxed);
-    atomic_store(&log->end_offset, end);
-    if (atomic_load_explicit(&log->alone, memory_order_relaxed)) {
-        atomic_store(&log->high_watermark, end);
+    atomic_store(&log->ends.end_offset, end);
+    if (atomic_load_explicit(&log->role.alone, memory_order_relaxed)) {
+        atomic_store(&log->ends.high_watermark, end);
         log_set_last_stable(log);
     }
-    pthread_mutex_unlock(&log->view_lock);
+    log_ends_check(log);
+    log_view_changed(log);
 }
 
 void log_wake_after_append(struct log *log) {
-    log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->end_offset));
-    log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->high_watermark));
-    log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->last_stable));
+    log_wait_wake(log, LOG_WAIT_END, atomic_load(&log->ends.end_offset));
+    log_wait_wake(log, LOG_WAIT_HIGH_WATERMARK, atomic_load(&log->ends.high_watermark));
+    log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
     /* Somebody waits for the disk: the group under way may have been collected before these bytes.
      */
-    if (atomic_load(&log->waiting[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
+    if (atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 
 /* ---- as leader ---- */
@@ -139,27 +155,15 @@ static void log_append_duplicate(struct log *log, const struct producers_batch *
     out->last_offset = seen->last_offset;
     out->base_offset = seen->last_offset - seen->offset_delta;
     out->append_time_ms = seen->timestamp_ms; /* Kafka's answer, whoever chose the time */
-    out->log_start_offset = atomic_load(&log->start_offset);
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
     out->duplicate = true;
 }
 
-static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
-                            int64_t now_ms) {
-    int64_t base = atomic_load_explicit(&log->end_offset, memory_order_relaxed);
-    int64_t timestamp = log->config.log_append_time ? now_ms : h->max_timestamp;
-    struct segment *s = log->segments[log->segment_count - 1];
-    int result;
-    if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
-        if ((result = log_roll(log, base, now_ms)) != 0) return result;
-        s = log->segments[log->segment_count - 1];
-    }
-    int32_t epoch = atomic_load_explicit(&log->leader_epoch, memory_order_relaxed);
-    if ((result = log_begin_epoch(log, epoch, base)) != 0) return result;
-    if (log->config.log_append_time) batch_stamp_append_time(batch, len, now_ms);
-    batch_stamp(batch, base, epoch);
-    h->base_offset = base;
-    h->max_timestamp = timestamp;
-    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
+/* A batch with its offsets goes behind the last one: file, producers' state, index, and the end. */
+static int log_append_last(struct log *log, struct segment *s, const uint8_t *batch, size_t len,
+                           const struct batch_header *h, int64_t now_ms) LOG_APPENDING(log) {
+    int result = segment_pin(s, false);
+    if (result != 0) return log_storage_error(log, result, "open");
     result = log_append_write(log, s, batch, len);
     /* Memory for the producer is taken before the end moves: a batch that is not remembered is not
      * appended. */
@@ -169,11 +173,30 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
         segment_index_batch(s, h, position);
         log_witness_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
-            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
+        if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
+            segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
     }
     segment_unpin(s);
     return result;
+}
+
+static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct batch_header *h,
+                            int64_t now_ms) LOG_APPENDING(log) {
+    int64_t base = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    int64_t timestamp = log->view.config.log_append_time ? now_ms : h->max_timestamp;
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
+    int result;
+    if (log_append_must_roll(log, s, len, timestamp, base + h->last_offset_delta, now_ms)) {
+        if ((result = log_roll(log, base, now_ms)) != 0) return result;
+        s = log->view.segments[log->view.segment_count - 1];
+    }
+    int32_t epoch = atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed);
+    if ((result = log_begin_epoch(log, epoch, base)) != 0) return result;
+    if (log->view.config.log_append_time) batch_stamp_append_time(batch, len, now_ms);
+    batch_stamp(batch, base, epoch);
+    h->base_offset = base;
+    h->max_timestamp = timestamp;
+    return log_append_last(log, s, batch, len, h, now_ms);
 }
 
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
@@ -182,19 +205,20 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     struct producers_batch seen;
     memset(out, 0, sizeof *out);
     if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
-    pthread_mutex_lock(&log->append_lock);
+    log_append_lock(log);
     meter_add(&log->counts.appends, 1);
     int result = log_append_gate(log);
     if (result == 0 &&
-        (!atomic_load_explicit(&log->leader, memory_order_relaxed) ||
+        (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||
          (leader_epoch >= 0 &&
-          leader_epoch != atomic_load_explicit(&log->leader_epoch, memory_order_relaxed))))
+          leader_epoch != atomic_load_explicit(&log->role.leader_epoch, memory_order_relaxed))))
         result = LOG_E_NOT_LEADER;
-    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
-    if (result == 0 && h.producer_id >= 0) result = producers_check(&log->producers, &h, &seen);
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
+    if (result == 0 && h.producer_id >= 0)
+        result = producers_check(&log->append.producers, &h, &seen);
     if (result == 1) {
         log_append_duplicate(log, &seen, out);
-        pthread_mutex_unlock(&log->append_lock);
+        log_append_unlock(log);
         return 0;
     }
     if (result == 0) result = log_append_batch(log, batch, len, &h, now_ms);
@@ -205,15 +229,18 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     } else {
         meter_add(&log->counts.append_failures, 1);
     }
-    bool ask = result == 0 && atomic_load_explicit(&log->end_offset, memory_order_relaxed) -
-                                      atomic_load_explicit(&log->flushed, memory_order_relaxed) >=
-                                  log->config.flush_messages;
-    pthread_mutex_unlock(&log->append_lock);
+    bool ask =
+        result == 0 && atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) -
+                               atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) >=
+                           log->view.config.flush_messages;
+    log_append_unlock(log);
     if (result != 0) return result;
+    assert(h.base_offset >= 0);
     out->base_offset = h.base_offset;
     out->last_offset = batch_last_offset(&h);
-    out->append_time_ms = batch[22] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
-    out->log_start_offset = atomic_load(&log->start_offset);
+    out->append_time_ms =
+        batch[BATCH_ATTRIBUTES_AT + 1] & BATCH_LOG_APPEND_TIME ? h.max_timestamp : -1;
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
     log_wake_after_append(log);
     if (ask) flusher_ask(log);
     return 0;
@@ -222,46 +249,34 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
 /* ---- as follower ---- */
 
 static int log_follow_batch(struct log *log, const uint8_t *batch, const struct batch_header *h,
-                            int64_t now_ms) {
-    struct segment *s = log->segments[log->segment_count - 1];
+                            int64_t now_ms) LOG_APPENDING(log) {
+    struct segment *s = log->view.segments[log->view.segment_count - 1];
     size_t len = batch_bytes(h);
     int result;
     if (log_append_must_roll(log, s, len, h->max_timestamp, batch_last_offset(h), now_ms)) {
         /* Offsets go on from the end unless the batch would be out of reach from there. */
-        int64_t end = atomic_load(&log->end_offset);
+        int64_t end = atomic_load(&log->ends.end_offset);
         bool far = batch_last_offset(h) - end > INT32_MAX;
         if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
-        s = log->segments[log->segment_count - 1];
+        s = log->view.segments[log->view.segment_count - 1];
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
-    if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
-    result = log_append_write(log, s, batch, len);
-    if (result == 0) result = log_account(log, s, h, batch, now_ms);
-    if (result == 0) {
-        int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
-        segment_index_batch(s, h, position);
-        log_witness_grown(log, position + (int64_t)len);
-        log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
-        if (atomic_load_explicit(&log->quiet, memory_order_relaxed) == 0)
-            segment_preallocate(s, log->config.segment_bytes, log->config.preallocate);
-    }
-    segment_unpin(s);
-    return result;
+    return log_append_last(log, s, batch, len, h, now_ms);
 }
 
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
                       int64_t now_ms) {
-    pthread_mutex_lock(&log->append_lock);
+    log_append_lock(log);
     int result = log_append_gate(log);
-    if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
-    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
-    int64_t before = atomic_load(&log->end_offset);
+    if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
+    int64_t before = atomic_load(&log->ends.end_offset);
     if (result == 0 && end < before) result = LOG_E_RANGE;
-    struct segment *s = result == 0 ? log->segments[log->segment_count - 1] : NULL;
+    struct segment *s = result == 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
     if (s != NULL && log_append_must_roll(log, s, len, s->first_timestamp, end, now_ms)) {
         result = log_roll(log, before, now_ms);
-        s = log->segments[log->segment_count - 1];
+        s = log->view.segments[log->view.segment_count - 1];
     }
     if (result == 0 && (result = segment_pin(s, false)) != 0)
         result = log_storage_error(log, result, "open");
@@ -271,37 +286,40 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
             log_publish(log, s, atomic_load(&s->bytes) + (int64_t)len, end);
         segment_unpin(s);
     }
-    pthread_mutex_unlock(&log->append_lock);
+    log_append_unlock(log);
     log_wake_after_append(log);
     return result;
 }
 
 /* The end of an empty log, whose files are not made yet. */
-static void log_end_at(struct log *log, int64_t offset) {
-    pthread_mutex_lock(&log->view_lock);
-    log->truncations++; /* A flush under way may have noted an end above this one. */
-    atomic_store(&log->end_offset, offset);
-    atomic_store(&log->flushed, offset);
-    pthread_mutex_unlock(&log->view_lock);
+static void log_end_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+    assert(log->view.segment_count == 0);
+    assert(offset >= 0);
+    log_view_change(log);
+    log->view.truncations++; /* A flush under way may have noted an end above this one. */
+    atomic_store(&log->ends.end_offset, offset);
+    atomic_store(&log->ends.flushed, offset);
+    log_view_changed(log);
 }
 
 int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms) {
     struct batch_header h;
     size_t at = 0;
-    pthread_mutex_lock(&log->append_lock);
+    log_append_lock(log);
     int result = log_append_gate(log);
-    if (result == 0 && atomic_load(&log->leader)) result = LOG_E_NOT_LEADER;
-    int64_t end = atomic_load(&log->end_offset);
+    if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
+    int64_t end = atomic_load(&log->ends.end_offset);
     /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
      */
-    bool before = result == 0 && log->segment_count == 0 && batch_parse(batches, len, &h) == 0 &&
-                  h.base_offset >= 0 && h.base_offset < end && batch_last_offset(&h) >= end;
+    bool before = result == 0 && log->view.segment_count == 0 &&
+                  batch_parse(batches, len, &h) == 0 && h.base_offset >= 0 && h.base_offset < end &&
+                  batch_last_offset(&h) >= end;
     if (before) log_end_at(log, h.base_offset);
-    if (result == 0 && !log->writable) result = log_make_writable(log, now_ms);
+    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
     while (result == 0 && at < len) {
         if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
             result = LOG_E_CORRUPT;
-        else if (h.base_offset < atomic_load(&log->end_offset) || h.last_offset_delta < 0 ||
+        else if (h.base_offset < atomic_load(&log->ends.end_offset) || h.last_offset_delta < 0 ||
                  h.base_offset > LOG_OFFSET_MAX)
             result = LOG_E_RANGE;
         else if (batch_check_crc(batches + at, &h) != 0)
@@ -310,8 +328,9 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
             result = log_follow_batch(log, batches + at, &h, now_ms);
         if (result == 0) at += batch_bytes(&h);
     }
-    if (before && at == 0 && log->segment_count == 0) log_end_at(log, end);
-    pthread_mutex_unlock(&log->append_lock);
+    assert(at <= len);
+    if (before && at == 0 && log->view.segment_count == 0) log_end_at(log, end);
+    log_append_unlock(log);
     log_wake_after_append(log);
     return result;
 }

@@ -3,6 +3,7 @@
  * new file is `<base>.log.cleaned` until log_swap.c makes it the segment. */
 #include "log/log_clean.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,14 +17,14 @@ enum { CLEAN_OUTPUT_BYTES = 1 << 20 };
 
 /* ---- what may be cleaned ---- */
 
-/* Segments [0, count) end at or below what is stable, and their records are old enough; view_lock
- * or append_lock held. */
-static uint32_t cleanable_count(const struct log *log, const struct log_clean_rules *rules) {
-    int64_t stable = atomic_load(&log->last_stable);
+/* Segments [0, count) end at or below what is stable, and their records are old enough. */
+static uint32_t cleanable_count(const struct log *log, const struct log_clean_rules *rules)
+    REQUIRES_SHARED(log->view.access) {
+    int64_t stable = atomic_load(&log->ends.last_stable);
     uint32_t count = 0;
-    while (count + 1 < log->segment_count) {
-        struct segment *s = log->segments[count];
-        if (log->segments[count + 1]->base_offset > stable || !atomic_load(&s->sealed)) break;
+    while (count + 1 < log->view.segment_count) {
+        struct segment *s = log->view.segments[count];
+        if (log->view.segments[count + 1]->base_offset > stable || !atomic_load(&s->sealed)) break;
         if (rules->min_compaction_lag_ms > 0 && s->base_offset >= rules->first_dirty &&
             atomic_load(&s->largest_timestamp) > rules->now_ms - rules->min_compaction_lag_ms)
             break;
@@ -35,28 +36,28 @@ static uint32_t cleanable_count(const struct log *log, const struct log_clean_ru
 void log_clean_look(struct log *log, const struct log_clean_rules *rules,
                     struct log_clean_look *out) {
     memset(out, 0, sizeof *out);
-    pthread_mutex_lock(&log->view_lock);
-    int64_t start = atomic_load(&log->start_offset);
+    log_view_lock(log);
+    int64_t start = atomic_load(&log->ends.start_offset);
     out->first_dirty = rules->first_dirty > start ? rules->first_dirty : start;
     out->first_dirty_timestamp = -1;
     uint32_t count = cleanable_count(log, rules);
-    out->cleanable_end = count < log->segment_count ? log->segments[count]->base_offset
-                                                    : atomic_load(&log->end_offset);
+    out->cleanable_end = count < log->view.segment_count ? log->view.segments[count]->base_offset
+                                                         : atomic_load(&log->ends.end_offset);
     for (uint32_t i = 0; i < count; i++) {
-        int64_t bytes = atomic_load(&log->segments[i]->bytes);
-        if (log->segments[i + 1]->base_offset <= out->first_dirty) {
+        int64_t bytes = atomic_load(&log->view.segments[i]->bytes);
+        if (log->view.segments[i + 1]->base_offset <= out->first_dirty) {
             out->clean_bytes += bytes;
             continue;
         }
         if (out->dirty_bytes == 0) {
-            out->first_dirty_timestamp = log->segments[i]->first_timestamp;
+            out->first_dirty_timestamp = log->view.segments[i]->first_timestamp;
             if (out->first_dirty_timestamp < 0)
-                out->first_dirty_timestamp = atomic_load(&log->segments[i]->largest_timestamp);
+                out->first_dirty_timestamp = atomic_load(&log->view.segments[i]->largest_timestamp);
         }
         out->dirty_bytes += bytes;
     }
     if (out->first_dirty > out->cleanable_end) out->first_dirty = out->cleanable_end;
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
 }
 
 /* ---- begin, end ---- */
@@ -69,20 +70,20 @@ static int by_producer(const void *a, const void *b) {
 /* Each producer's last batch: it stays, empty if need be. */
 static int copy_producers(struct log_clean *c) {
     struct log *log = c->log;
-    pthread_mutex_lock(&log->append_lock);
+    log_append_lock(log);
     int result = log_load_producers(log, c->rules.now_ms);
-    if (log->producers.count > 0) c->decided = atomic_load(&log->end_offset);
-    if (result == 0 && log->producers.count > 0) {
-        c->last = malloc(log->producers.count * sizeof *c->last);
+    if (log->append.producers.count > 0) c->decided = atomic_load(&log->ends.end_offset);
+    if (result == 0 && log->append.producers.count > 0) {
+        c->last = malloc(log->append.producers.count * sizeof *c->last);
         if (c->last == NULL) result = LOG_E_MEMORY;
-        for (uint32_t i = 0; result == 0 && i < log->producers.capacity; i++) {
-            const struct producers_entry *e = &log->producers.slots[i];
+        for (uint32_t i = 0; result == 0 && i < log->append.producers.capacity; i++) {
+            const struct producers_entry *e = &log->append.producers.slots[i];
             if (e->producer_id < 0) continue; /* Of a free slot nothing else is set. */
             int64_t last = e->batch_count > 0 ? e->batches[e->newest].last_offset : -1;
             c->last[c->last_count++] = (struct clean_last){e->producer_id, last, e->epoch};
         }
     }
-    pthread_mutex_unlock(&log->append_lock);
+    log_append_unlock(log);
     if (c->last_count > 1) qsort(c->last, c->last_count, sizeof *c->last, by_producer);
     return result;
 }
@@ -101,21 +102,22 @@ static bool is_last_of_producer(const struct log_clean *c, const struct batch_he
 static int take_sources(struct log_clean *c) {
     struct log *log = c->log;
     int result = 0;
-    pthread_mutex_lock(&log->view_lock);
+    log_view_lock(log);
     uint32_t count = cleanable_count(log, &c->rules);
-    c->stable = atomic_load(&log->last_stable);
-    c->truncations = log->truncations;
+    c->stable = atomic_load(&log->ends.last_stable);
+    c->truncations = log->view.truncations;
     /* The one behind the last is only for its base offset, and markers are looked for in it. */
-    c->sources = malloc((log->segment_count + 1) * sizeof(struct segment *));
+    c->sources = malloc((log->view.segment_count + 1) * sizeof(struct segment *));
     if (c->sources == NULL) result = LOG_E_MEMORY;
-    for (uint32_t i = 0; result == 0 && i < log->segment_count; i++) {
-        segment_retain(log->segments[i]);
-        c->sources[c->source_count++] = log->segments[i];
+    for (uint32_t i = 0; result == 0 && i < log->view.segment_count; i++) {
+        segment_retain(log->view.segments[i]);
+        c->sources[c->source_count++] = log->view.segments[i];
     }
     c->clean_count = count;
-    int64_t start = atomic_load(&log->start_offset);
+    assert(result != 0 || count == 0 || count < c->source_count); /* The writable one stays. */
+    int64_t start = atomic_load(&log->ends.start_offset);
     if (c->rules.first_dirty < start) c->rules.first_dirty = start;
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
     if (result == 0 && (count == 0 || c->sources[count]->base_offset <= c->rules.first_dirty))
         result = 1;
     return result;
@@ -294,6 +296,7 @@ static int flush_output(struct log_clean *c) {
         at += (size_t)n;
         o->written += n;
     }
+    assert(o->written == atomic_load(&o->segment->bytes));
     o->len = 0;
     return 0;
 }
@@ -314,6 +317,7 @@ static int make_room(struct log_clean *c, size_t len) {
 }
 
 static void took_room(struct log_clean *c, size_t len) {
+    assert(c->output.len + len <= c->output.room);
     c->output.len += len;
     atomic_fetch_add(&c->output.segment->bytes, (int64_t)len);
     c->figures.bytes_written += (int64_t)len;
@@ -352,10 +356,13 @@ static int write_damage(struct log_clean *c, struct segment *s) {
         took_room(c, len);
         at += (int64_t)len;
     }
+    assert(c->damaged > 0);
     c->figures.bytes_damaged += c->damaged;
     c->beside_damage = true;
     /* It was told of where it was. */
+    lock_acquire(&o->segment->index_lock);
     o->segment->told_holes = o->segment->told_batches = INT64_MAX;
+    lock_release(&o->segment->index_lock);
     atomic_store(&o->segment->damaged, true);
     return 0;
 }
@@ -392,6 +399,7 @@ static int judge_batch(struct log_clean *c, const uint8_t *p, const struct batch
     c->dropped = kept.bytes == NULL;
     if (c->dropped) memcpy(c->dropped_header, p, sizeof c->dropped_header);
     c->figures.batches_read++;
+    assert(kept.kept <= kept.read);
     c->figures.records_read += kept.read;
     c->figures.records_kept += kept.kept;
     if (kept.bytes != p) c->output.changed = true;
@@ -415,6 +423,8 @@ static uint32_t group_end(const struct log_clean *c) {
         end++;
         if (damaged) break;
     }
+    assert(end > c->at);
+    assert(end <= c->clean_count);
     return end;
 }
 
@@ -440,6 +450,8 @@ static int restart_group(struct log_clean *c) {
 static int begin_group(struct log_clean *c) {
     struct clean_output *o = &c->output;
     char path[SEGMENT_PATH_BYTES];
+    assert(c->output.segment == NULL);
+    assert(c->output.len == 0);
     c->group = c->at;
     c->group_end = group_end(c);
     c->figures_before = c->figures;
@@ -452,8 +464,12 @@ static int begin_group(struct log_clean *c) {
     if (o->segment == NULL) return LOG_E_MEMORY;
     /* Nobody opens its files before they have their names, and it writes no index until then. */
     o->segment->removed = true;
+    lock_acquire(&o->segment->index_lock);
     o->segment->counted = true;
-    o->segment->index_interval_bytes = c->log->config.index_interval_bytes;
+    lock_release(&o->segment->index_lock);
+    log_view_lock(c->log);
+    o->segment->index_interval_bytes = c->log->view.config.index_interval_bytes;
+    log_view_unlock(c->log);
     atomic_store(&o->segment->sealed, true);
     atomic_store(&o->segment->settled, true);
     segment_path(o->segment, "log.cleaned", path);
@@ -471,6 +487,8 @@ static void map_damage(struct segment *s) {
 
 static int end_group(struct log_clean *c) {
     struct clean_output *o = &c->output;
+    assert(c->at == c->group_end);
+    assert(!c->pinned);
     int result = flush_output(c);
     if (result != 0) return result;
     bool changed = o->changed;
@@ -546,6 +564,8 @@ int log_clean_step(struct log_clean *c, int64_t bytes_max) {
     int result = 0;
     if (atomic_load(&c->log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(c->log->home->dir)) return LOG_E_OFFLINE;
+    assert(c->at <= c->clean_count);
+    assert(c->clean_count < c->source_count);
     if (!c->mapped) {
         result = step_map(c, &bytes_max);
         if (result != 0) return result;

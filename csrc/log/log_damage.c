@@ -3,6 +3,7 @@
  * A hole is found when a header does not parse. Then the headers of the whole segment are walked
  * once; from where they stop making sense the bytes are searched for the next batch whose offset
  * fits and whose CRC is right. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +13,15 @@
 #include "format/bytes.h"
 #include "log/log_state.h"
 
-enum {
-    DAMAGE_WINDOW_BYTES = 1 << 20,
-    DAMAGE_HOLES_MAX = 1 << 16,
-    DAMAGE_MAGIC_AT = 16
-};
+enum { DAMAGE_WINDOW_BYTES = 1 << 20, DAMAGE_HOLES_MAX = 1 << 16 };
 
 /* ---- notes ---- */
 
 void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_damage_why why,
                      int64_t offset, int64_t position, int64_t bytes) {
+    assert(kind < LOG_DAMAGE_KINDS);
+    assert(position >= 0);
+    assert(bytes >= 0);
     struct log_dir *dir = s->home->dir;
     struct log_damage damage = {.segment = s->base_offset,
                                 .offset = offset,
@@ -29,27 +29,28 @@ void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_dama
                                 .bytes = bytes,
                                 .kind = kind,
                                 .why = why};
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     snprintf(damage.partition, sizeof damage.partition, "%s", s->home->name);
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     meter_add_shared(&dir->damage_counts[kind], 1);
     meter_add_shared(&dir->damage_bytes[kind], (uint64_t)bytes);
-    pthread_mutex_lock(&dir->damages_lock);
+    lock_acquire(&dir->damages_lock);
     if (dir->damages == NULL) dir->damages = malloc(LOG_DAMAGES_MAX * sizeof *dir->damages);
     if (dir->damages != NULL && dir->damage_count < LOG_DAMAGES_MAX)
         dir->damages[dir->damage_count++] = damage;
-    pthread_mutex_unlock(&dir->damages_lock);
+    lock_release(&dir->damages_lock);
 }
 
 uint32_t log_dir_take_damages(struct log_dir *dir, struct log_damage *out, uint32_t max) {
-    pthread_mutex_lock(&dir->damages_lock);
+    lock_acquire(&dir->damages_lock);
+    assert(dir->damage_count <= LOG_DAMAGES_MAX);
     uint32_t count = dir->damage_count < max ? dir->damage_count : max;
     if (count > 0) {
         memcpy(out, dir->damages, count * sizeof *out);
         dir->damage_count -= count;
         memmove(dir->damages, dir->damages + count, dir->damage_count * sizeof *out);
     }
-    pthread_mutex_unlock(&dir->damages_lock);
+    lock_release(&dir->damages_lock);
     return count;
 }
 
@@ -60,6 +61,7 @@ enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t
     uint8_t head[BATCH_HEADER_BYTES] = {0};
     struct batch_header h;
     int64_t left = end - position;
+    assert(left >= 0);
     size_t len = left < BATCH_HEADER_BYTES ? (size_t)left : BATCH_HEADER_BYTES;
     if (segment_read(s, position, head, len) != 0) return LOG_WHY_SHORT;
     size_t zeros = 0;
@@ -116,16 +118,17 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
         if (n < BATCH_HEADER_BYTES) return n < 0 ? LOG_E_IO : 0;
         size_t last = (size_t)n - BATCH_HEADER_BYTES;
         for (size_t at = 0; at <= last; at++) {
-            const uint8_t *magic = memchr(d->window + at + DAMAGE_MAGIC_AT, 2, last - at + 1);
+            const uint8_t *magic = memchr(d->window + at + BATCH_MAGIC_AT, 2, last - at + 1);
             struct batch_header h;
             if (magic == NULL) break;
-            at = (size_t)(magic - d->window) - DAMAGE_MAGIC_AT;
+            at = (size_t)(magic - d->window) - BATCH_MAGIC_AT;
             if (batch_parse(d->window + at, (size_t)n - at, &h) != 0 ||
                 !segment_batch_fits(d->segment->base_offset, &h, next))
                 continue;
             int good = damage_check(d, position + (int64_t)at, &h);
             if (good < 0) return good;
             if (good == 0) continue;
+            assert(at <= last);
             *found = position + (int64_t)at;
             *offset = h.base_offset;
             return 1;
@@ -137,6 +140,8 @@ static int damage_find_good(struct damage_search *d, int64_t position, int64_t n
 
 static int damage_add(struct damage_search *d, const struct segment_hole *hole) {
     uint32_t count = d->holes->count;
+    assert(hole->end > hole->position);
+    assert(count == 0 || hole->position >= d->holes->at[count - 1].end);
     if (count == DAMAGE_HOLES_MAX) return LOG_E_CORRUPT;
     if ((count & (count - 1)) == 0) {
         size_t room = count == 0 ? 1 : count * 2u;
@@ -199,8 +204,8 @@ static int damage_map(struct damage_search *d) {
     }
 }
 
-/* index_lock held, as for the next. */
-static bool damage_leads_to(struct segment *s, int64_t position, struct segment_hole *out) {
+static bool damage_leads_to(struct segment *s, int64_t position, struct segment_hole *out)
+    REQUIRES(s->index_lock) {
     const struct segment_holes *holes = atomic_load(&s->holes);
     const struct segment_hole *led = NULL;
     for (uint32_t i = 0; holes != NULL && i < holes->count; i++) {
@@ -212,7 +217,8 @@ static bool damage_leads_to(struct segment *s, int64_t position, struct segment_
     return led != NULL;
 }
 
-static bool damage_known(struct segment *s, int64_t position, struct segment_hole *out) {
+static bool damage_known(struct segment *s, int64_t position, struct segment_hole *out)
+    REQUIRES(s->index_lock) {
     const struct segment_holes *holes = atomic_load(&s->holes);
     for (uint32_t i = 0; holes != NULL && i < holes->count; i++)
         if (holes->at[i].end > position) {
@@ -223,12 +229,12 @@ static bool damage_known(struct segment *s, int64_t position, struct segment_hol
 }
 
 int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     const struct segment_holes *known = atomic_load(&s->holes);
     int64_t told = s->told_holes;
     bool mapped = known != NULL && known->mapped > position;
     bool found = mapped && damage_leads_to(s, position, out);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     if (mapped) return found;
     if (nowait) return -EAGAIN;
     struct damage_search d = {.segment = s, .end = atomic_load(&s->bytes), .told = told};
@@ -245,37 +251,37 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         free(d.holes);
         return result;
     }
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (d.holes->count > 0) atomic_store(&s->damaged, true);
     if (s->told_holes < d.end) s->told_holes = d.end;
     free(atomic_exchange(&s->holes, d.holes));
     found = damage_leads_to(s, position, out);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return found;
 }
 
 bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out) {
     if (atomic_load_explicit(&s->holes, memory_order_acquire) == NULL) return false;
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     bool found = damage_known(s, position, out);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return found;
 }
 
 void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
                         enum log_damage_why why) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     bool again = position < s->told_batches;
     if (!again) s->told_batches = position + 1;
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     atomic_store(&s->damaged, true);
     if (!again)
         log_damage_note(s, LOG_DAMAGE_KEPT, why, h->base_offset, position, (int64_t)batch_bytes(h));
 }
 
 void segment_holes_forget(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     s->told_holes = s->told_batches = 0;
     free(atomic_exchange(&s->holes, NULL));
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
 }

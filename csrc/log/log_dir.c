@@ -51,6 +51,7 @@ int64_t log_dir_now_ns(void) {
 
 void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     int none = 0;
+    assert(error >= 0); /* An errno, and no -errno. */
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
     witness_void(dir->witness);
@@ -86,7 +87,10 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
 const char *log_dir_syncfs_silent(const struct log_dir *dir) { return dir->syncfs_silent; }
 
 void log_dir_remember(struct log_dir *dir, const char *where) {
-    assert(dir->witness == NULL && dir->logs == NULL);
+    assert(dir->witness == NULL);
+    lock_acquire(&dir->logs_lock);
+    assert(dir->logs == NULL);
+    lock_release(&dir->logs_lock);
     dir->witness = witness_new(dir->fd, where);
 }
 
@@ -124,6 +128,7 @@ bool log_dir_may_allocate(const struct log_dir *dir, int64_t bytes) {
 
 bool log_take_room(struct log *log, int64_t bytes) {
     struct log_dir *dir = log->home->dir;
+    assert(bytes >= 0);
     int64_t free_bytes, total_bytes;
     if (log_dir_short_of_space(dir)) return false;
     if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
@@ -142,7 +147,9 @@ bool log_take_room(struct log *log, int64_t bytes) {
 }
 
 void log_give_room(struct log *log, int64_t bytes) {
-    atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
+    int64_t before = atomic_fetch_sub(&log->home->dir->under_way_bytes, bytes);
+    assert(before >= bytes); /* log_take_room came first. */
+    (void)before;
 }
 
 bool log_dir_tend(struct log_dir *dir, int64_t *free_bytes, int64_t *total_bytes) {
@@ -157,6 +164,7 @@ bool log_dir_short_of_space(const struct log_dir *dir) {
 int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
     int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || dir->open_count == 0) return fd;
+    assert(dir->clock != NULL);
     /* Others took what the process may have: what is at rest here makes room. */
     segment_evict(dir, SEGMENTS_EVICTED_WHEN_SHORT);
     return log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
@@ -165,10 +173,10 @@ int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) {
 int log_dir_open(struct log_dir *dir, const char *path, int flags) {
     int fd = log_dir_disk(dir)->openat(dir->fd, path, flags | O_CLOEXEC, 0644);
     if (fd >= 0 || (errno != EMFILE && errno != ENFILE)) return fd;
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     fd = log_dir_open_locked(dir, path, flags);
     int error = errno;
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     errno = error;
     return fd;
 }
@@ -214,6 +222,7 @@ int log_dir_read_file(struct log_dir *dir, const char *path, size_t bytes_max, u
         free(bytes);
         return result;
     }
+    assert(have <= bytes_max);
     *out = bytes;
     *len = have;
     return 0;
@@ -254,16 +263,17 @@ static int log_dir_unlink_tree(struct log_dir *dir, const char *path) {
 }
 
 void log_dir_job_begin(struct log_dir *dir) {
-    pthread_mutex_lock(&dir->flush_lock);
+    lock_acquire(&dir->flush_lock);
     dir->jobs++;
-    pthread_mutex_unlock(&dir->flush_lock);
+    lock_release(&dir->flush_lock);
 }
 
 void log_dir_job_end(struct log_dir *dir) {
-    pthread_mutex_lock(&dir->flush_lock);
+    lock_acquire(&dir->flush_lock);
+    assert(dir->jobs > 0);
     dir->jobs--;
-    pthread_cond_broadcast(&dir->flush_quiet);
-    pthread_mutex_unlock(&dir->flush_lock);
+    lock_condition_broadcast(&dir->flush_quiet);
+    lock_release(&dir->flush_lock);
 }
 
 static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_ms, bool again);
@@ -275,9 +285,9 @@ static int log_dir_removal_run(struct iojob *job, void *scratch) {
     (void)scratch;
     int result = log_dir_unlink(dir, r->path);
     if (result == -EISDIR) result = log_dir_unlink_tree(dir, r->path);
-    pthread_mutex_lock(&dir->flush_lock);
+    lock_acquire(&dir->flush_lock);
     bool closing = dir->flusher.closing;
-    pthread_mutex_unlock(&dir->flush_lock);
+    lock_release(&dir->flush_lock);
     /* Its room may be what is short. */
     if (log_is_short(result) && !closing)
         log_dir_remove(dir, r->path, LOG_REMOVAL_PAUSE_MS, true);
@@ -298,13 +308,14 @@ static void log_dir_remove(struct log_dir *dir, const char *path, int64_t delay_
     r->job.run = log_dir_removal_run;
     int64_t now = log_dir_now_ms(CLOCK_MONOTONIC);
     r->due_ms = __builtin_add_overflow(now, delay_ms, &r->due_ms) ? INT64_MAX : now + delay_ms;
-    pthread_mutex_lock(&dir->flush_lock);
+    lock_acquire(&dir->flush_lock);
+    assert(r->due_ms >= now || delay_ms < 0);
     struct log_dir_removal **at = &dir->removals;
     while (*at != NULL && (*at)->due_ms <= r->due_ms) at = &(*at)->next;
     r->next = *at;
     *at = r;
-    pthread_cond_broadcast(&dir->flusher.more);
-    pthread_mutex_unlock(&dir->flush_lock);
+    lock_condition_broadcast(&dir->flusher.more);
+    lock_release(&dir->flush_lock);
 }
 
 void log_dir_remove_later(struct log_dir *dir, const char *path, int64_t delay_ms) {
@@ -348,13 +359,13 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
     dir->fd = -1;
     dir->pool = pool;
     atomic_init(&dir->disk, disk_of(DISK_SYSTEM));
-    dir->open_max = LOG_DIR_OPEN_MAX;
-    pthread_mutex_init(&dir->logs_lock, NULL);
-    pthread_mutex_init(&dir->files_lock, NULL);
-    pthread_mutex_init(&dir->flush_lock, NULL);
-    pthread_mutex_init(&dir->damages_lock, NULL);
-    pthread_cond_init(&dir->flush_quiet, NULL);
+    lock_init(&dir->logs_lock);
+    lock_init(&dir->files_lock);
+    lock_init(&dir->flush_lock);
+    lock_init(&dir->damages_lock);
+    lock_condition_init(&dir->flush_quiet);
     cold_init(&dir->cold);
+    log_dir_set_open_files(dir, LOG_DIR_OPEN_MAX);
     *error = log_dir_prepare(dir, path);
     if (*error == 0) *error = flusher_start(dir);
     if (*error != 0) {
@@ -366,16 +377,16 @@ struct log_dir *log_dir_new(const char *path, struct iopool *pool, int *error) {
 }
 
 void log_dir_set_open_files(struct log_dir *dir, uint32_t open_max) {
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     dir->open_max = open_max < 1 ? 1 : open_max;
     if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
 }
 
 void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     out->open_files = dir->open_count;
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     out->flush_groups = atomic_load(&dir->flusher.groups);
     out->flush_files = atomic_load(&dir->flusher.files);
     out->rolls = meter_read(&dir->rolls);
@@ -394,27 +405,32 @@ void log_dir_stats(struct log_dir *dir, struct log_dir_figures *out) {
 void log_dir_free(struct log_dir *dir) {
     if (dir == NULL) return;
     if (dir->flusher.thread_count > 0) flusher_stop(dir);
+    lock_acquire(&dir->logs_lock);
     assert(dir->logs == NULL && "logs are released before their directory");
+    lock_release(&dir->logs_lock);
+    assert(dir->flusher.thread_count == 0 || dir->flusher.closing);
     cold_clear(&dir->cold);
-    pthread_mutex_lock(&dir->flush_lock);
-    while (dir->jobs > 0) pthread_cond_wait(&dir->flush_quiet, &dir->flush_lock);
+    lock_acquire(&dir->flush_lock);
+    while (dir->jobs > 0) lock_condition_wait(&dir->flush_quiet, &dir->flush_lock);
     while (dir->removals != NULL) {
         struct log_dir_removal *r = dir->removals;
         dir->removals = r->next;
         dir->jobs++;
-        pthread_mutex_unlock(&dir->flush_lock);
+        lock_release(&dir->flush_lock);
         log_dir_removal_run(&r->job, NULL); /* Deleted already as far as anybody can see. */
-        pthread_mutex_lock(&dir->flush_lock);
+        lock_acquire(&dir->flush_lock);
     }
-    pthread_mutex_unlock(&dir->flush_lock);
+    lock_release(&dir->flush_lock);
     witness_free(dir->witness);
     if (dir->fd >= 0) close(dir->fd);
-    pthread_cond_destroy(&dir->flush_quiet);
-    pthread_mutex_destroy(&dir->logs_lock);
-    pthread_mutex_destroy(&dir->files_lock);
-    pthread_mutex_destroy(&dir->flush_lock);
-    pthread_mutex_destroy(&dir->damages_lock);
+    lock_condition_destroy(&dir->flush_quiet);
+    lock_acquire(&dir->damages_lock);
     free(dir->damages);
+    lock_release(&dir->damages_lock);
+    lock_destroy(&dir->logs_lock);
+    lock_destroy(&dir->files_lock);
+    lock_destroy(&dir->flush_lock);
+    lock_destroy(&dir->damages_lock);
     free(dir->path);
     free(dir);
 }

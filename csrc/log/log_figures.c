@@ -10,14 +10,14 @@ static int64_t log_figures_count(const _Atomic uint64_t *counter) {
 
 void log_figures_take(struct log *log, struct log_figures *out) {
     const struct log_counts *c = &log->counts;
-    out->start_offset = atomic_load(&log->start_offset);
-    out->end_offset = atomic_load(&log->end_offset);
-    out->high_watermark = atomic_load(&log->high_watermark);
-    out->last_stable_offset = atomic_load(&log->last_stable);
-    out->size_bytes = atomic_load_explicit(&log->size_bytes, memory_order_relaxed);
-    pthread_mutex_lock(&log->view_lock);
-    out->segments = log->segment_count;
-    pthread_mutex_unlock(&log->view_lock);
+    out->start_offset = atomic_load(&log->ends.start_offset);
+    out->end_offset = atomic_load(&log->ends.end_offset);
+    out->high_watermark = atomic_load(&log->ends.high_watermark);
+    out->last_stable_offset = atomic_load(&log->ends.last_stable);
+    out->size_bytes = atomic_load_explicit(&log->view.size_bytes, memory_order_relaxed);
+    log_view_lock(log);
+    out->segments = log->view.segment_count;
+    log_view_unlock(log);
     int64_t refused = log_figures_count(&c->refused);
     out->produce_requests = log_figures_count(&c->appends) + refused;
     out->produce_failures = log_figures_count(&c->append_failures) + refused;
@@ -82,15 +82,15 @@ static int log_figures_time_in(struct segment *s, int64_t offset, int64_t bytes,
 static struct segment *log_figures_segment(struct log *log, int64_t offset, int32_t skip,
                                            int64_t *bytes) {
     struct segment *s = NULL;
-    pthread_mutex_lock(&log->view_lock);
+    log_view_lock(log);
     int32_t i = log_find_segment(log, offset);
     i = (i < 0 ? 0 : i) + skip;
-    if (i < (int32_t)log->segment_count) {
-        s = log->segments[i];
+    if (i < (int32_t)log->view.segment_count) {
+        s = log->view.segments[i];
         segment_retain(s);
         *bytes = atomic_load(&s->bytes);
     }
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
     return s;
 }
 

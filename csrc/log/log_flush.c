@@ -20,31 +20,34 @@ struct log_flush_set {
 };
 
 static void log_flush_collect(struct log *log, struct log_flush_set *set) {
-    pthread_mutex_lock(&log->view_lock);
-    int64_t flushed = atomic_load(&log->flushed);
+    log_view_lock(log);
+    int64_t flushed = atomic_load(&log->ends.flushed);
     set->count = 0;
-    set->target = atomic_load(&log->end_offset);
-    set->truncations = log->truncations;
-    uint32_t first = log->segment_count;
+    set->target = atomic_load(&log->ends.end_offset);
+    set->truncations = log->view.truncations;
+    uint32_t first = log->view.segment_count;
     while (first > 0 &&
-           (first == log->segment_count || log->segments[first]->base_offset > flushed ||
-            !atomic_load(&log->segments[first - 1]->settled)))
+           (first == log->view.segment_count || log->view.segments[first]->base_offset > flushed ||
+            !atomic_load(&log->view.segments[first - 1]->settled)))
         first--;
-    for (uint32_t i = first; i < log->segment_count; i++) {
-        bool last = i + 1 == log->segment_count;
-        int64_t end = last ? set->target : log->segments[i + 1]->base_offset;
+    for (uint32_t i = first; i < log->view.segment_count; i++) {
+        bool last = i + 1 == log->view.segment_count;
+        int64_t end = last ? set->target : log->view.segments[i + 1]->base_offset;
         /* One that was flushed to its end before it was sealed still wants its trim. */
-        if ((last || atomic_load(&log->segments[i]->settled)) && end <= flushed &&
-            !atomic_load(&log->segments[i]->aborted_due))
+        if ((last || atomic_load(&log->view.segments[i]->settled)) && end <= flushed &&
+            !atomic_load(&log->view.segments[i]->aborted_due))
             continue;
         if (set->count == LOG_FLUSH_SEGMENTS) {
-            set->target = log->segments[i]->base_offset;
+            set->target = log->view.segments[i]->base_offset;
             break;
         }
-        segment_retain(log->segments[i]);
-        set->segments[set->count++] = log->segments[i];
+        segment_retain(log->view.segments[i]);
+        set->segments[set->count++] = log->view.segments[i];
     }
-    pthread_mutex_unlock(&log->view_lock);
+    assert(set->count <= LOG_FLUSH_SEGMENTS);
+    assert(set->target <= atomic_load(&log->ends.end_offset));
+    assert(flushed <= atomic_load(&log->ends.end_offset));
+    log_view_unlock(log);
 }
 
 int log_flush_index(struct segment *s, const char *extension) {
@@ -93,26 +96,27 @@ static int log_flush_segment(struct segment *s) {
 }
 
 /* Names before contents count: a file whose directory entry is lost was never written. */
-static int log_flush_names(struct log *log) {
-    if (!log_marked(&log->files_marks)) return 0;
-    uint32_t made = atomic_load(&log->files_marks.made);
+static int log_flush_names(struct log *log) REQUIRES(log->flush.lock) {
+    if (!log_marked(&log->flush.files_marks)) return 0;
+    uint32_t made = atomic_load(&log->flush.files_marks.made);
     struct log_dir *dir = log->home->dir;
     char name[SEGMENT_PATH_BYTES];
     log_path(log, ".", name);
     int result = log_dir_sync(dir, name);
     if (result == 0) result = log_dir_sync(dir, NULL);
-    if (result == 0) atomic_store(&log->files_marks.synced, made);
+    if (result == 0) atomic_store(&log->flush.files_marks.synced, made);
     return result;
 }
 
 void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
-    pthread_mutex_lock(&log->view_lock);
-    bool moved = log->truncations == truncations && target > atomic_load(&log->flushed);
-    assert(!moved || target <= atomic_load(&log->end_offset));
-    if (moved) atomic_store(&log->flushed, target);
+    log_view_lock(log);
+    bool moved = log->view.truncations == truncations && target > atomic_load(&log->ends.flushed);
+    assert(!moved || target <= atomic_load(&log->ends.end_offset));
+    if (moved) atomic_store(&log->ends.flushed, target);
+    assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
     if (moved) log_witness_flushed(log);
-    pthread_mutex_unlock(&log->view_lock);
-    atomic_store(&log->last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
+    log_view_unlock(log);
+    atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
 }
 
@@ -122,7 +126,8 @@ bool log_is_short(int result) {
 }
 
 void log_hold_point(struct log *log, int64_t offset) {
-    if (offset < atomic_load(&log->held_point)) atomic_store(&log->held_point, offset);
+    assert(offset >= 0);
+    if (offset < atomic_load(&log->flush.held_point)) atomic_store(&log->flush.held_point, offset);
 }
 
 static int log_flush_held(struct log *log, int result, int64_t flushed, bool *held) {
@@ -134,12 +139,14 @@ static int log_flush_held(struct log *log, int result, int64_t flushed, bool *he
 
 /* Batches tell which transactions were aborted, and carry their epochs: the files may wait for
  * room. */
-static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held) {
+static int log_flush_aborted(struct log *log, struct segment *s, int64_t flushed, bool *held)
+    REQUIRES(log->flush.lock) {
     return log_flush_held(log, log_aborted_write(log, s), flushed, held);
 }
-static int log_flush_epochs(struct log *log, int64_t flushed, bool *held) {
+static int log_flush_epochs(struct log *log, int64_t flushed, bool *held)
+    REQUIRES(log->flush.lock) {
     uint32_t made;
-    int result = log_marked(&log->epochs_marks) ? log_write_epochs(log, true, &made) : 0;
+    int result = log_marked(&log->flush.epochs_marks) ? log_write_epochs(log, true, &made) : 0;
     return log_flush_held(log, result, flushed, held);
 }
 
@@ -148,12 +155,12 @@ int log_flush(struct log *log) {
     struct log_flush_set set;
     int result = 0;
     bool held = false, offline = log_dir_offline(dir);
-    pthread_mutex_lock(&log->flush_lock);
+    lock_acquire(&log->flush.lock);
     do {
         if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
         if (atomic_load(&log->deleted)) break;
         log_flush_collect(log, &set);
-        int64_t flushed = atomic_load(&log->flushed);
+        int64_t flushed = atomic_load(&log->ends.flushed);
         for (uint32_t i = 0; i < set.count; i++) {
             struct segment *s = set.segments[i];
             /* The producers' state at its beginning: batches that it came from may be deleted. */
@@ -165,15 +172,15 @@ int log_flush(struct log *log) {
         if (result == 0) result = log_flush_epochs(log, flushed, &held);
         if (result == 0) result = log_flush_names(log);
         if (atomic_load(&log->deleted)) break;
-        if (result == 0 && !held) atomic_store(&log->held_point, INT64_MAX);
+        if (result == 0 && !held) atomic_store(&log->flush.held_point, INT64_MAX);
         if (result == 0) log_flush_publish(log, set.target, set.truncations);
     } while (result == 0 && set.count == LOG_FLUSH_SEGMENTS);
     bool deleted = atomic_load(&log->deleted);
-    pthread_mutex_unlock(&log->flush_lock);
+    lock_release(&log->flush.lock);
     /* Unflushed bytes may have kept more files open than the limit allows. */
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     if (dir->open_count > dir->open_max) segment_evict(dir, dir->open_count - dir->open_max);
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     if (deleted) return LOG_E_DELETED;
     if (result == 0) return 0;
     if (log_dir_offline(dir)) return offline ? LOG_E_OFFLINE : LOG_E_IO;

@@ -12,18 +12,18 @@ enum {
 };
 
 int log_lookup_begin(struct log *log, struct log_lookup *l) {
-    pthread_mutex_lock(&log->view_lock);
-    l->count = log->segment_count;
-    l->start = atomic_load(&log->start_offset);
-    l->end = atomic_load(&log->end_offset);
+    log_view_lock(log);
+    l->count = log->view.segment_count;
+    l->start = atomic_load(&log->ends.start_offset);
+    l->end = atomic_load(&log->ends.end_offset);
     l->segments = malloc((l->count + 1) * sizeof *l->segments);
     if (l->segments != NULL) {
         for (uint32_t i = 0; i < l->count; i++) {
-            l->segments[i] = log->segments[i];
+            l->segments[i] = log->view.segments[i];
             segment_retain(l->segments[i]);
         }
     }
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
     return l->segments == NULL ? LOG_E_MEMORY : 0;
 }
 
@@ -198,8 +198,8 @@ static int log_lookup_run(struct log *log, struct log_lookup_question *q) {
         if ((result = log_lookup_once(log, q)) != -ENOENT) return result;
         if (atomic_load(&log->deleted)) return LOG_E_DELETED;
         /* The cleaner changes the list under this lock. */
-        pthread_mutex_lock(&log->append_lock);
-        pthread_mutex_unlock(&log->append_lock);
+        log_append_lock(log);
+        log_append_unlock(log);
     }
     return LOG_E_CORRUPT;
 }
@@ -233,36 +233,39 @@ int log_offset_of_max_time(struct log *log, int64_t *offset, int64_t *timestamp_
 
 /* The cache, read from its file when the log was at rest, with the leader's own epoch in it. False:
  * it cannot be read just now, and nothing may begin in an empty one, which would be written in the
- * file's place. Returns with append_lock held. */
-static bool log_lookup_epochs(struct log *log) {
-    pthread_mutex_lock(&log->append_lock);
+ * file's place. Returns with append.lock held. */
+static bool log_lookup_epochs(struct log *log) ACQUIRE(log->append.lock)
+    ACQUIRE_SHARED(log->view.access) {
+    log_append_lock(log);
     if (log_load_epochs(log) != 0) return false;
-    if (!atomic_load(&log->leader)) return true;
-    int32_t epoch = atomic_load(&log->leader_epoch);
-    return log_begin_epoch(log, epoch, atomic_load(&log->end_offset)) == 0;
+    if (!atomic_load(&log->role.leader)) return true;
+    int32_t epoch = atomic_load(&log->role.leader_epoch);
+    return log_begin_epoch(log, epoch, atomic_load(&log->ends.end_offset)) == 0;
 }
 
 void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset) {
     if (log_lookup_epochs(log)) {
-        epochs_end_of(&log->epochs, epoch, atomic_load(&log->end_offset), found_epoch, end_offset);
+        epochs_end_of(&log->append.epochs, epoch, atomic_load(&log->ends.end_offset), found_epoch,
+                      end_offset);
     } else {
         /* Nobody is told to cut what may be the same on both sides. */
         *found_epoch = epoch;
-        *end_offset = atomic_load(&log->end_offset);
+        *end_offset = atomic_load(&log->ends.end_offset);
     }
-    pthread_mutex_unlock(&log->append_lock);
+    log_append_unlock(log);
 }
 
 int32_t log_epoch_of(struct log *log, int64_t offset) {
-    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->epochs, offset) : -1;
-    pthread_mutex_unlock(&log->append_lock);
+    int32_t epoch = log_lookup_epochs(log) ? epochs_at(&log->append.epochs, offset) : -1;
+    log_append_unlock(log);
     return epoch;
 }
 
 int32_t log_last_epoch(struct log *log) {
-    pthread_mutex_lock(&log->append_lock);
-    int32_t epoch = log->epochs_loaded ? epochs_last(&log->epochs) : log->last_epoch;
-    int32_t leading = atomic_load(&log->leader) ? atomic_load(&log->leader_epoch) : -1;
-    pthread_mutex_unlock(&log->append_lock);
+    log_append_lock(log);
+    int32_t epoch =
+        log->append.epochs_loaded ? epochs_last(&log->append.epochs) : log->append.last_epoch;
+    int32_t leading = atomic_load(&log->role.leader) ? atomic_load(&log->role.leader_epoch) : -1;
+    log_append_unlock(log);
     return epoch > leading ? epoch : leading;
 }

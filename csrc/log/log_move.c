@@ -1,5 +1,6 @@
 /* A log moves to another directory: batches are copied as they are while the old one goes on, the
  * last of them with its append lock held. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +14,14 @@ enum { LOG_MOVE_BYTES = 4 << 20 };
 /* Renames the log's folder and exchanges its name for `*name`, which may be the old one then. */
 static int log_rename_folder(struct log *log, char **name) {
     struct log_dir *dir = log->home->dir;
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     char *before = log->home->name;
     int result = log_dir_rename(dir, before, *name);
     if (result == 0) {
         log->home->name = *name;
         *name = before;
     }
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     return result;
 }
 
@@ -43,7 +44,7 @@ struct log_copying {
     struct log *from, *to;
     uint8_t *buffer; /* LOG_MOVE_BYTES */
     int64_t now_ms, copied, damaged;
-    bool locked; /* with `from`'s append_lock held */
+    bool locked; /* with `from`'s append.lock held */
 };
 
 /* What lies at `at` instead of a batch, as it is: who reads the copy is told the same. 1: done. */
@@ -76,6 +77,7 @@ static int copy_range(struct log_copying *c) {
                            : log_read(c->from, at, LOG_BOUND_END, LOG_MOVE_BYTES, true, &range);
     if (result == LOG_E_CORRUPT) return copy_damage(c, at);
     if (result != 0 || range.length == 0) return result;
+    assert(range.length > 0);
     uint8_t *bytes = range.length <= LOG_MOVE_BYTES ? c->buffer : malloc((size_t)range.length);
     result = bytes == NULL
                  ? LOG_E_MEMORY
@@ -93,13 +95,13 @@ static int copy_range(struct log_copying *c) {
 
 /* A log may end behind its last batch, whose disk lost it: its offsets are not given out again. */
 static int extend(struct log *to, int64_t end, int64_t now_ms) {
-    pthread_mutex_lock(&to->append_lock);
+    log_append_lock(to);
     int result = log_make_writable(to, now_ms);
-    if (result == 0 && atomic_load(&to->end_offset) < end) {
+    if (result == 0 && atomic_load(&to->ends.end_offset) < end) {
         result = log_roll(to, end, now_ms);
-        if (result == 0) log_publish(to, to->segments[to->segment_count - 1], 0, end);
+        if (result == 0) log_publish(to, to->view.segments[to->view.segment_count - 1], 0, end);
     }
-    pthread_mutex_unlock(&to->append_lock);
+    log_append_unlock(to);
     return result;
 }
 
@@ -116,7 +118,7 @@ int log_copy(struct log *from, struct log *to, int64_t bytes_max, int64_t now_ms
 int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *damaged) {
     struct log_copying c = {from, to, malloc(LOG_MOVE_BYTES), now_ms, 0, 0, true};
     if (c.buffer == NULL) return LOG_E_MEMORY;
-    pthread_mutex_lock(&from->append_lock);
+    log_append_lock(from);
     int result = atomic_load(&from->deleted) ? LOG_E_DELETED : 1;
     while (result == 1) result = copy_range(&c);
     if (result == 0 && log_end_offset(to) < log_end_offset(from))
@@ -125,8 +127,9 @@ int log_hand_over(struct log *from, struct log *to, int64_t now_ms, int64_t *dam
     if (result == 0) result = log_flush(to);
     /* Nor may it lack what the recovery point of this one promises. */
     if (result == 0 && log_recovery_point(to) < log_flushed_offset(to)) result = LOG_E_FULL;
-    if (result == 0) atomic_store(&from->leader, false);
-    pthread_mutex_unlock(&from->append_lock);
+    assert(result != 0 || log_end_offset(to) == log_end_offset(from));
+    if (result == 0) atomic_store(&from->role.leader, false);
+    log_append_unlock(from);
     free(c.buffer);
     *damaged = c.damaged;
     return result;

@@ -15,30 +15,32 @@
 enum { LOG_SMALL_FILE_BYTES_MAX = 256 << 20, LOG_NAME_BYTES_MAX = 255 };
 
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]) {
-    pthread_mutex_lock(&log->home->dir->files_lock);
+    lock_acquire(&log->home->dir->files_lock);
     snprintf(path, SEGMENT_PATH_BYTES, "%s/%s", log->home->name, file);
-    pthread_mutex_unlock(&log->home->dir->files_lock);
+    lock_release(&log->home->dir->files_lock);
 }
 
 /* ---- the segment list ---- */
 
 int log_add_segment(struct log *log, struct segment *s) {
-    assert(log->segment_count == 0 ||
-           log->segments[log->segment_count - 1]->base_offset < s->base_offset);
-    pthread_mutex_lock(&log->view_lock);
+    assert(log->view.segment_count == 0 ||
+           log->view.segments[log->view.segment_count - 1]->base_offset < s->base_offset);
+    log_view_change(log);
     int result = 0;
-    if (log->segment_count == log->segment_capacity) {
-        uint32_t capacity = log->segment_capacity == 0 ? 1 : log->segment_capacity * 2;
-        struct segment **segments = realloc(log->segments, capacity * sizeof(struct segment *));
+    if (log->view.segment_count == log->view.segment_capacity) {
+        uint32_t capacity = log->view.segment_capacity == 0 ? 1 : log->view.segment_capacity * 2;
+        struct segment **segments =
+            realloc(log->view.segments, capacity * sizeof(struct segment *));
         if (segments == NULL) {
             result = LOG_E_MEMORY;
         } else {
-            log->segments = segments;
-            log->segment_capacity = capacity;
+            log->view.segments = segments;
+            log->view.segment_capacity = capacity;
         }
     }
-    if (result == 0) log->segments[log->segment_count++] = s;
-    pthread_mutex_unlock(&log->view_lock);
+    if (result == 0) log->view.segments[log->view.segment_count++] = s;
+    assert(log->view.segment_count <= log->view.segment_capacity);
+    log_view_changed(log);
     if (result != 0) segment_release(s);
     return result;
 }
@@ -63,9 +65,9 @@ bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
     static const char *const extensions[] = {"log", "index", "timeindex", "txnindex", "snapshot"};
     struct log_dir *dir = log->home->dir;
     char from[SEGMENT_PATH_BYTES];
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     s->removed = true;
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     for (size_t i = 0; i < sizeof extensions / sizeof *extensions; i++) {
         segment_path(s, extensions[i], from);
         if (!log_remove_file(dir, from, delay_ms)) return false;
@@ -74,22 +76,24 @@ bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms) {
 }
 
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms) {
-    assert(from + count <= log->segment_count);
+    assert(from + count <= log->view.segment_count);
     struct segment **gone = count == 0 ? NULL : malloc(count * sizeof *gone);
     if (gone == NULL) return;
     /* All of them, also when the first ones end the shortage. */
     if (log_dir_short_of_space(log->home->dir)) delay_ms = 0;
-    pthread_mutex_lock(&log->view_lock);
-    memcpy(gone, log->segments + from, count * sizeof *gone);
-    memmove(log->segments + from, log->segments + from + count,
-            (log->segment_count - from - count) * sizeof *gone);
-    log->segment_count -= count;
-    free(log->hints);
-    log->hints = NULL;
+    log_view_change(log);
+    memcpy(gone, log->view.segments + from, count * sizeof *gone);
+    memmove(log->view.segments + from, log->view.segments + from + count,
+            (log->view.segment_count - from - count) * sizeof *gone);
+    log->view.segment_count -= count;
+    free(log->view.hints);
+    log->view.hints = NULL;
     int64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++) bytes += atomic_load(&gone[i]->bytes);
-    atomic_fetch_sub(&log->size_bytes, bytes);
-    pthread_mutex_unlock(&log->view_lock);
+    int64_t before = atomic_fetch_sub(&log->view.size_bytes, bytes);
+    assert(before >= bytes);
+    (void)before;
+    log_view_changed(log);
     /* In order, and none behind one that stays: a start would take the gap for a loss. */
     bool removed = true;
     for (uint32_t i = 0; i < count; i++) {
@@ -102,7 +106,7 @@ void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t d
 /* ---- derived state ---- */
 
 int log_load_epochs(struct log *log) {
-    if (log->epochs_loaded) return 0;
+    if (log->append.epochs_loaded) return 0;
     char path[SEGMENT_PATH_BYTES];
     uint8_t *text;
     size_t len;
@@ -116,51 +120,52 @@ int log_load_epochs(struct log *log) {
         if (epochs_decode(&epochs, (const char *)text, len) != 0) epochs_free(&epochs);
         free(text);
     }
-    epochs_truncate_end(&epochs, atomic_load(&log->end_offset) + (log->clean ? 1 : 0));
-    if (log->clean && log->last_epoch > epochs_last(&epochs)) {
-        epochs_assign(&epochs, log->last_epoch, atomic_load(&log->end_offset));
-        log_mark(&log->epochs_marks);
+    epochs_truncate_end(&epochs, atomic_load(&log->ends.end_offset) + (log->append.clean ? 1 : 0));
+    if (log->append.clean && log->append.last_epoch > epochs_last(&epochs)) {
+        epochs_assign(&epochs, log->append.last_epoch, atomic_load(&log->ends.end_offset));
+        log_mark(&log->flush.epochs_marks);
     }
-    pthread_mutex_lock(&log->view_lock);
-    assert(log->epochs.entries == NULL);
-    log->epochs = epochs;
-    log->epochs_loaded = true;
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_change(log);
+    assert(log->append.epochs.entries == NULL);
+    log->append.epochs = epochs;
+    log->append.epochs_loaded = true;
+    log_view_changed(log);
     return 0;
 }
 
 int log_write_epochs(struct log *log, bool sync, uint32_t *made) {
     char path[SEGMENT_PATH_BYTES];
     size_t len;
-    pthread_mutex_lock(&log->append_lock);
-    *made = atomic_load(&log->epochs_marks.made);
-    char *text = epochs_encode(&log->epochs, &len);
-    pthread_mutex_unlock(&log->append_lock);
+    log_append_lock(log);
+    *made = atomic_load(&log->flush.epochs_marks.made);
+    char *text = epochs_encode(&log->append.epochs, &len);
+    log_append_unlock(log);
     if (text == NULL) return -ENOMEM;
     log_path(log, "leader-epoch-checkpoint", path);
     int result = log_dir_write_file(log->home->dir, path, text, len, sync);
     free(text);
     if (result != 0) return result;
-    log_mark(&log->files_marks);
-    if (sync) atomic_store(&log->epochs_marks.synced, *made);
+    log_mark(&log->flush.files_marks);
+    if (sync) atomic_store(&log->flush.epochs_marks.synced, *made);
     return result;
 }
 
 int log_load_producers(struct log *log, int64_t now_ms) {
-    if (log->producers_loaded) return 0;
-    int result = log_restore_producers(log, atomic_load(&log->end_offset), now_ms);
+    if (log->append.producers_loaded) return 0;
+    int result = log_restore_producers(log, atomic_load(&log->ends.end_offset), now_ms);
     if (result != 0) return result;
-    log->producers_loaded = true;
-    log->first_open = producers_first_open(&log->producers);
+    log->append.producers_loaded = true;
+    log->append.first_open = producers_first_open(&log->append.producers);
     return 0;
 }
 
 int log_write_snapshot(struct log *log, int64_t offset) {
     char file[64], path[SEGMENT_PATH_BYTES];
     size_t len;
-    if (log->snapshot_offset == offset) return 0;
-    uint8_t *bytes = producers_encode(&log->producers, &len);
+    if (log->append.snapshot_offset == offset) return 0;
+    uint8_t *bytes = producers_encode(&log->append.producers, &len);
     if (bytes == NULL) return -ENOMEM;
+    assert(offset > log->append.snapshot_offset);
     snprintf(file, sizeof file, "%020lld.snapshot", (long long)offset);
     log_path(log, file, path);
     /* In place: its checksum tells a torn one. */
@@ -170,7 +175,7 @@ int log_write_snapshot(struct log *log, int64_t offset) {
     int result = n == (ssize_t)len ? 0 : n < 0 ? -errno : -ENOSPC;
     if (fd >= 0) close(fd);
     free(bytes);
-    if (result == 0) log->snapshot_offset = offset;
+    if (result == 0) log->append.snapshot_offset = offset;
     return result;
 }
 
@@ -183,7 +188,7 @@ int log_storage_error(struct log *log, int result, const char *call) {
 }
 
 /* The last segment as the disk has it: its size must be what the checkpoint says. */
-static int log_adopt_last(struct log *log, struct segment *s) {
+static int log_adopt_last(struct log *log, struct segment *s) LOG_APPENDING(log) {
     struct stat st;
     struct batch_header h;
     struct segment_scan scan;
@@ -208,9 +213,10 @@ static int log_adopt_last(struct log *log, struct segment *s) {
 }
 
 void log_tune_last(struct log *log, struct segment *s) {
-    s->index_interval_bytes = log->config.index_interval_bytes;
-    int64_t jitter =
-        log->config.segment_jitter_ms < INT32_MAX ? log->config.segment_jitter_ms : INT32_MAX;
+    s->index_interval_bytes = log->view.config.index_interval_bytes;
+    int64_t jitter = log->view.config.segment_jitter_ms < INT32_MAX
+                         ? log->view.config.segment_jitter_ms
+                         : INT32_MAX;
     uint32_t random;
     s->jitter_ms = 0;
     if (jitter > 0 && getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
@@ -230,6 +236,7 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
         return log_storage_error(log, result, "open");
     }
     segment_index_reset(s);
+    assert(atomic_load(&s->bytes) == 0);
     s->created_ms = now_ms;
     segment_unpin(s);
     log_tune_last(log, s);
@@ -238,29 +245,30 @@ int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct
 }
 
 /* A segment that a branch has too is never appended to: another one follows it. */
-static int log_follow_shared(struct log *log, struct segment *s, int64_t now_ms) {
+static int log_follow_shared(struct log *log, struct segment *s, int64_t now_ms)
+    LOG_APPENDING(log) {
     struct segment *next;
-    int64_t end = atomic_load(&log->end_offset);
+    int64_t end = atomic_load(&log->ends.end_offset);
     if (end <= s->base_offset) return LOG_E_CORRUPT;
     int result = log_create_last(log, end, now_ms, &next);
     if (result == 0) result = log_add_segment(log, next);
     if (result != 0) return result;
     atomic_store(&s->sealed, true);
-    log_mark(&log->files_marks);
+    log_mark(&log->flush.files_marks);
     return 0;
 }
 
 int log_make_writable(struct log *log, int64_t now_ms) {
-    if (log->writable) return 0;
+    if (log->append.writable) return 0;
     int result;
-    if (log->segment_count == 0) {
+    if (log->view.segment_count == 0) {
         struct segment *s;
-        result = log_create_last(log, atomic_load(&log->end_offset), now_ms, &s);
+        result = log_create_last(log, atomic_load(&log->ends.end_offset), now_ms, &s);
         if (result == 0) result = log_add_segment(log, s);
         if (result != 0) return result;
-        log_mark(&log->files_marks);
+        log_mark(&log->flush.files_marks);
     } else {
-        struct segment *s = log->segments[log->segment_count - 1];
+        struct segment *s = log->view.segments[log->view.segment_count - 1];
         if ((result = segment_pin(s, false)) != 0) return log_storage_error(log, result, "open");
         if (segment_is_shared(s)) {
             segment_unpin(s);
@@ -268,17 +276,21 @@ int log_make_writable(struct log *log, int64_t now_ms) {
         } else {
             atomic_store(&s->sealed, false);
             atomic_store(&s->settled, false);
-            if (log->clean) result = log_adopt_last(log, s);
+            if (log->append.clean) result = log_adopt_last(log, s);
             segment_unpin(s);
             if (result != 0) return result;
         }
     }
-    log_tune_last(log, log->segments[log->segment_count - 1]);
+    log_tune_last(log, log->view.segments[log->view.segment_count - 1]);
     if ((result = log_load_epochs(log)) != 0 || (result = log_load_producers(log, now_ms)) != 0)
         return result;
-    log->clean = false;
-    log->writable = true;
-    struct segment *last = log->segments[log->segment_count - 1];
+    log->append.clean = false;
+    log->append.writable = true;
+    assert(log->append.epochs_loaded);
+    assert(log->append.producers_loaded);
+    struct segment *last = log->view.segments[log->view.segment_count - 1];
+    assert(!atomic_load(&last->sealed));
+    assert(last->base_offset <= atomic_load(&log->ends.end_offset));
     if (segment_pin(last, false) == 0) {
         log_witness_say(log, last, NULL);
         segment_unpin(last);
@@ -320,52 +332,88 @@ static int log_write_metadata(struct log *log) {
     return result == LOG_E_FULL ? 0 : result;
 }
 
-static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint) {
+/* It was read from a file: offsets rise, and the ends are in order. */
+static bool log_checkpoint_holds(const struct log_checkpoint *c) {
+    int64_t before = -1;
+    for (uint32_t i = 0; i < c->segment_count; i++) {
+        const int64_t *triple = c->segments + 3 * (size_t)i;
+        if (triple[0] <= before || triple[1] < 0) return false;
+        before = triple[0];
+    }
+    return c->log_end_offset >= 0 && before <= c->log_end_offset &&
+           c->log_start_offset <= c->log_end_offset;
+}
+
+static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint)
+    LOG_APPENDING(log) {
+    if (!log_checkpoint_holds(checkpoint)) return LOG_E_CORRUPT;
     for (uint32_t i = 0; i < checkpoint->segment_count; i++) {
         const int64_t *triple = checkpoint->segments + 3 * (size_t)i;
         struct segment *s = segment_new(log->home, triple[0], triple[1], triple[2]);
         if (s == NULL) return LOG_E_MEMORY;
-        s->index_interval_bytes = log->config.index_interval_bytes;
+        s->index_interval_bytes = log->view.config.index_interval_bytes;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
         atomic_store(&s->settled, i + 1 < checkpoint->segment_count);
         int result = log_add_segment(log, s);
         if (result != 0) return result;
-        log->size_bytes += triple[1];
+        log->view.size_bytes += triple[1];
     }
-    log->clean = true;
-    log->end_offset = checkpoint->log_end_offset;
-    log->flushed = checkpoint->log_end_offset;
-    log->last_epoch = checkpoint->last_epoch;
-    log->start_offset = checkpoint->log_start_offset;
+    log->append.clean = true;
+    log->ends.end_offset = checkpoint->log_end_offset;
+    log->ends.flushed = checkpoint->log_end_offset;
+    log->append.last_epoch = checkpoint->last_epoch;
+    log->ends.start_offset = checkpoint->log_start_offset;
     if (checkpoint->log_start_offset < 0)
-        log->start_offset =
-            log->segment_count > 0 ? log->segments[0]->base_offset : checkpoint->log_end_offset;
+        log->ends.start_offset = log->view.segment_count > 0 ? log->view.segments[0]->base_offset
+                                                             : checkpoint->log_end_offset;
     int64_t watermark = checkpoint->high_watermark;
-    if (watermark > log->end_offset) watermark = log->end_offset;
-    log->high_watermark = watermark < log->start_offset ? log->start_offset : watermark;
-    log->last_stable = log->high_watermark;
+    if (watermark > log->ends.end_offset) watermark = log->ends.end_offset;
+    log->ends.high_watermark =
+        watermark < log->ends.start_offset ? log->ends.start_offset : watermark;
+    log->ends.last_stable = log->ends.high_watermark;
     return 0;
 }
 
-static void log_defaults(struct log *log, const uint8_t topic_id[16],
-                         const struct log_config *config) {
+/* Nobody else has it yet, hence no locks. */
+static void log_init(struct log *log, const uint8_t topic_id[16],
+                     const struct log_config *config) NO_THREAD_SAFETY_ANALYSIS {
     log->references = 1;
-    log->leader_epoch = -1;
-    log->in_sync_count = 2;
-    log->first_open = log->snapshot_offset = -1;
-    log->held_point = INT64_MAX;
-    log->last_epoch = -1;
+    log->role.leader_epoch = -1;
+    log->role.in_sync_count = 2;
+    log->append.first_open = log->append.snapshot_offset = -1;
+    log->flush.held_point = INT64_MAX;
+    log->append.last_epoch = -1;
     memcpy(log->topic_id, topic_id, 16);
-    log->config = *config;
-    log->flush_before_ack = config->acks_all_flush;
-    pthread_mutexattr_t adaptive;
-    pthread_mutexattr_init(&adaptive);
-    pthread_mutexattr_settype(&adaptive, PTHREAD_MUTEX_ADAPTIVE_NP);
-    pthread_mutex_init(&log->append_lock, &adaptive);
-    pthread_mutex_init(&log->view_lock, &adaptive);
-    pthread_mutex_init(&log->waiters_lock, &adaptive);
-    pthread_mutex_init(&log->flush_lock, NULL);
-    pthread_mutexattr_destroy(&adaptive);
+    log->view.config = *config;
+    log->role.flush_before_ack = config->acks_all_flush;
+    lock_init_adaptive(&log->append.lock);
+    lock_init_adaptive(&log->view.lock);
+    lock_init_adaptive(&log->wait.lock);
+    lock_init(&log->flush.lock);
+}
+
+/* Nobody else has it any more. */
+static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
+    assert(!log->queue.wanted); /* A queue holds a reference, as does who flushes. */
+    assert(!log->queue.slow_wanted);
+    assert(!log->queue.flushing);
+    assert(atomic_load(&log->append.quiet) == 0);
+    for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) {
+        assert(log->wait.lists[kind] == NULL);
+        assert(atomic_load(&log->wait.counts[kind]) == 0);
+    }
+    for (uint32_t i = 0; i < log->view.segment_count; i++) segment_release(log->view.segments[i]);
+    segment_home_release(log->home);
+    producers_free(&log->append.producers);
+    epochs_free(&log->append.epochs);
+    free(log->view.segments);
+    free(log->view.hints);
+    free(log->view.completed);
+    lock_destroy(&log->append.lock);
+    lock_destroy(&log->view.lock);
+    lock_destroy(&log->wait.lock);
+    lock_destroy(&log->flush.lock);
+    free(log);
 }
 
 int log_open(struct log_dir *dir, const char *topic, int32_t partition, const uint8_t topic_id[16],
@@ -381,25 +429,29 @@ int log_open(struct log_dir *dir, const char *topic, int32_t partition, const ui
 /* From here on the directory's flushes know it: its ends must be those of its batches. */
 static void log_enlist(struct log *log) {
     struct log_dir *dir = log->home->dir;
-    assert(atomic_load(&log->flushed) <= atomic_load(&log->end_offset));
-    pthread_mutex_lock(&dir->logs_lock);
-    log->dir_next = dir->logs;
-    if (log->dir_next != NULL) log->dir_next->dir_prev = log;
+    assert(atomic_load(&log->ends.flushed) <= atomic_load(&log->ends.end_offset));
+    lock_acquire(&dir->logs_lock);
+    assert(!log->link.listed);
+    assert(dir->logs == NULL || dir->logs->link.prev == NULL);
+    log->link.next = dir->logs;
+    if (log->link.next != NULL) log->link.next->link.prev = log;
     dir->logs = log;
-    log->listed = true;
-    pthread_mutex_unlock(&dir->logs_lock);
+    log->link.listed = true;
+    lock_release(&dir->logs_lock);
 }
 
 static void log_delist(struct log *log) {
     struct log_dir *dir = log->home->dir;
-    pthread_mutex_lock(&dir->logs_lock);
-    if (log->dir_prev != NULL)
-        log->dir_prev->dir_next = log->dir_next;
+    lock_acquire(&dir->logs_lock);
+    assert(log->link.listed);
+    assert(log->link.prev != NULL || dir->logs == log);
+    if (log->link.prev != NULL)
+        log->link.prev->link.next = log->link.next;
     else
-        dir->logs = log->dir_next;
-    if (log->dir_next != NULL) log->dir_next->dir_prev = log->dir_prev;
-    log->listed = false;
-    pthread_mutex_unlock(&dir->logs_lock);
+        dir->logs = log->link.next;
+    if (log->link.next != NULL) log->link.next->link.prev = log->link.prev;
+    log->link.listed = false;
+    lock_release(&dir->logs_lock);
 }
 
 int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16],
@@ -410,12 +462,13 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
     if (strlen(name) > LOG_NAME_BYTES_MAX || strchr(name, '/') != NULL) return LOG_E_CORRUPT;
     struct log *log = calloc(1, sizeof *log);
     if (log == NULL) return LOG_E_MEMORY;
-    log_defaults(log, topic_id, config);
+    log_init(log, topic_id, config);
     if ((log->home = segment_home_new(dir, name)) == NULL) {
         free(log);
         return LOG_E_MEMORY;
     }
     int result = 0;
+    log_append_lock(log);
     if (checkpoint->clean) {
         result = log_open_clean(log, checkpoint);
     } else {
@@ -424,8 +477,9 @@ int log_open_as(struct log_dir *dir, const char *name, const uint8_t topic_id[16
         if (result == 0) result = log_write_metadata(log);
         if (result == 0) result = log_recover(log, checkpoint, now_ms);
         /* Up to the recovery point names are on disk like contents. */
-        if (fresh || log->flushed < log->end_offset) log_mark(&log->files_marks);
+        if (fresh || log->ends.flushed < log->ends.end_offset) log_mark(&log->flush.files_marks);
     }
+    log_append_unlock(log);
     if (result != 0) {
         log_release(log);
         return result;
@@ -455,22 +509,10 @@ void log_release(struct log *log) {
     uint32_t before = atomic_fetch_sub_explicit(&log->references, 1, memory_order_acq_rel);
     assert(before > 0);
     if (before != 1) return;
-    if (log->listed) log_delist(log);
+    if (log->link.listed) log_delist(log);
     assert(atomic_load(&log->references) == 0);
-    for (int kind = 0; kind < LOG_WAIT_KINDS; kind++) assert(log->waiters[kind] == NULL);
     log_witness_give_back(log);
-    for (uint32_t i = 0; i < log->segment_count; i++) segment_release(log->segments[i]);
-    segment_home_release(log->home);
-    producers_free(&log->producers);
-    epochs_free(&log->epochs);
-    free(log->segments);
-    free(log->hints);
-    free(log->completed);
-    pthread_mutex_destroy(&log->append_lock);
-    pthread_mutex_destroy(&log->view_lock);
-    pthread_mutex_destroy(&log->waiters_lock);
-    pthread_mutex_destroy(&log->flush_lock);
-    free(log);
+    log_free(log);
 }
 
 /* Of the last segment, nobody appends to it. Kafka's tools look for both files. */
@@ -487,8 +529,8 @@ int log_close_files(struct log *log) {
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     if (log_dir_offline(log->home->dir)) return LOG_E_OFFLINE;
     log_lock_quiet(log);
-    if (log->writable) {
-        struct segment *s = log->segments[log->segment_count - 1];
+    if (log->append.writable) {
+        struct segment *s = log->view.segments[log->view.segment_count - 1];
         if ((pinned = segment_pin(s, false)) == 0) {
             result = log_close_indexes(s);
             if (result == 0) result = segment_trim(s);
@@ -496,10 +538,10 @@ int log_close_files(struct log *log) {
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;
-        if (result == 0 && log->producers_loaded)
-            result = log_write_snapshot(log, atomic_load(&log->end_offset));
+        if (result == 0 && log->append.producers_loaded)
+            result = log_write_snapshot(log, atomic_load(&log->ends.end_offset));
         /* The next append opens it again. */
-        log->writable = false;
+        log->append.writable = false;
     }
     log_unlock_quiet(log);
     return result != 0 ? log_storage_error(log, result, "close") : 0;
@@ -510,35 +552,36 @@ int log_close_clean(struct log *log, int64_t now_ms) {
     int result = log_close_files(log);
     if (result == 0) result = log_flush(log);
     /* A clean start would trust the file that there is no room for. */
-    return result == 0 && atomic_load(&log->held_point) != INT64_MAX ? LOG_E_FULL : result;
+    return result == 0 && atomic_load(&log->flush.held_point) != INT64_MAX ? LOG_E_FULL : result;
 }
 
 void log_abandon(struct log *log) {
-    pthread_mutex_lock(&log->flush_lock);
+    lock_acquire(&log->flush.lock);
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
     log_witness_unsay(log);
     log_unlock_quiet(log);
-    pthread_mutex_unlock(&log->flush_lock);
+    lock_release(&log->flush.lock);
     log_wait_fail(log, LOG_E_DELETED);
 }
 
 /* ---- settings and role ---- */
 
 void log_set_config(struct log *log, const struct log_config *config) {
-    pthread_mutex_lock(&log->append_lock);
-    pthread_mutex_lock(&log->view_lock);
-    log->config = *config;
-    if (log->segment_count > 0)
-        log->segments[log->segment_count - 1]->index_interval_bytes = config->index_interval_bytes;
-    pthread_mutex_unlock(&log->view_lock);
-    pthread_mutex_unlock(&log->append_lock);
-    atomic_store(&log->flush_before_ack, config->acks_all_flush);
+    log_append_lock(log);
+    log_view_change(log);
+    log->view.config = *config;
+    if (log->view.segment_count > 0)
+        log->view.segments[log->view.segment_count - 1]->index_interval_bytes =
+            config->index_interval_bytes;
+    log_view_changed(log);
+    log_append_unlock(log);
+    atomic_store(&log->role.flush_before_ack, config->acks_all_flush);
 }
 
 const struct log_config *log_config_get(struct log *log, struct log_config *copy) {
-    pthread_mutex_lock(&log->view_lock);
-    *copy = log->config;
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_lock(log);
+    *copy = log->view.config;
+    log_view_unlock(log);
     return copy;
 }

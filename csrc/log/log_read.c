@@ -17,39 +17,42 @@
 enum { LOG_READ_SWAPS_MAX = 16, LOG_READ_INDEXES_MAX = 2 };
 
 int32_t log_find_segment(const struct log *log, int64_t offset) {
-    uint32_t low = 0, n = log->segment_count;
-    if (n > 0 && log->segments[n - 1]->base_offset <= offset)
+    uint32_t low = 0, n = log->view.segment_count;
+    if (n > 0 && log->view.segments[n - 1]->base_offset <= offset)
         return (int32_t)n - 1; /* most readers are at the tail */
     while (n > 0) {
         uint32_t half = n / 2;
-        bool below = log->segments[low + half]->base_offset <= offset;
+        bool below = log->view.segments[low + half]->base_offset <= offset;
         low = below ? low + half + 1 : low;
         n = below ? n - half - 1 : half;
     }
+    assert_slow(low == 0 || log->view.segments[low - 1]->base_offset <= offset);
+    assert_slow(low == log->view.segment_count || log->view.segments[low]->base_offset > offset);
     return (int32_t)low - 1;
 }
 
-/* ---- hints (view_lock) ---- */
+/* ---- hints ---- */
 
-static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset) {
-    if (log->hints == NULL) return NULL;
+static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset)
+    REQUIRES(log->view.lock) {
+    if (log->view.hints == NULL) return NULL;
     for (int i = 0; i < LOG_HINTS; i++)
-        if (log->hints[i].offset == offset && log->hints[i].base_offset == base_offset)
-            return &log->hints[i];
+        if (log->view.hints[i].offset == offset && log->view.hints[i].base_offset == base_offset)
+            return &log->view.hints[i];
     return NULL;
 }
 
 /* The reader that was at `from` is at `to` now: its hint moves with it. */
 static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
-                          int64_t position) {
-    if (log->hints == NULL) {
-        if ((log->hints = malloc(LOG_HINTS * sizeof *log->hints)) == NULL) return;
-        for (int i = 0; i < LOG_HINTS; i++) log->hints[i] = (struct log_hint){-1, -1, 0};
+                          int64_t position) REQUIRES(log->view.lock) {
+    if (log->view.hints == NULL) {
+        if ((log->view.hints = malloc(LOG_HINTS * sizeof *log->view.hints)) == NULL) return;
+        for (int i = 0; i < LOG_HINTS; i++) log->view.hints[i] = (struct log_hint){-1, -1, 0};
     }
     struct log_hint *h = log_hint_find(log, to, base_offset);
     if (h != NULL) return;
     h = log_hint_find(log, from, base_offset);
-    if (h == NULL) h = &log->hints[log->next_hint++ % LOG_HINTS];
+    if (h == NULL) h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
     *h = (struct log_hint){to, base_offset, (int32_t)position};
 }
 
@@ -141,6 +144,8 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
         segment_scan_skip(&scan, &h);
         if (past) break;
     }
+    assert(scan.position > from || result < 0);
+    assert(scan.position <= limit);
     *border = scan.position;
     return result < 0 ? log_read_error(result) : 0;
 }
@@ -157,21 +162,24 @@ struct log_read_plan {
 };
 
 static void log_read_ends(struct log *log, struct log_range *out) {
-    out->high_watermark = atomic_load(&log->high_watermark);
-    out->last_stable_offset = atomic_load(&log->last_stable);
-    out->log_start_offset = atomic_load(&log->start_offset);
-    out->log_end_offset = atomic_load(&log->end_offset);
+    out->high_watermark = atomic_load(&log->ends.high_watermark);
+    out->last_stable_offset = atomic_load(&log->ends.last_stable);
+    out->log_start_offset = atomic_load(&log->ends.start_offset);
+    out->log_end_offset = atomic_load(&log->ends.end_offset);
 }
 
 static int64_t log_read_bound(const struct log *log, enum log_bound bound) {
-    if (bound == LOG_BOUND_END) return atomic_load(&log->end_offset);
-    return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->last_stable : &log->high_watermark);
+    if (bound == LOG_BOUND_END) return atomic_load(&log->ends.end_offset);
+    return atomic_load(bound == LOG_BOUND_LAST_STABLE ? &log->ends.last_stable
+                                                      : &log->ends.high_watermark);
 }
 
 /* Whether what was read is still where it was: not truncated, and no other file in its place. */
-static bool log_read_holds(const struct log *log, const struct log_read_plan *plan) {
+static bool log_read_holds(const struct log *log, const struct log_read_plan *plan)
+    REQUIRES_SHARED(log->view.access) {
     int32_t i = log_find_segment(log, plan->base_offset);
-    return log->truncations == plan->truncations && i >= 0 && log->segments[i] == plan->segment;
+    return log->view.truncations == plan->truncations && i >= 0 &&
+           log->view.segments[i] == plan->segment;
 }
 
 /* Takes the plan for segment `skip` places after the one that holds `offset`. 1 planned, 0 nothing
@@ -179,7 +187,7 @@ static bool log_read_holds(const struct log *log, const struct log_read_plan *pl
 static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, int32_t skip,
                          struct log_read_plan *plan, struct log_range *out) {
     int result = 0;
-    pthread_mutex_lock(&log->view_lock);
+    log_view_lock(log);
     log_read_ends(log, out);
     int64_t end = log_read_bound(log, bound);
     if (offset < out->log_start_offset || offset > out->log_end_offset) {
@@ -187,12 +195,13 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
     } else if (offset < end) {
         int32_t i = log_find_segment(log, offset);
         i = i < 0 ? skip : i + skip;
-        if (i < (int32_t)log->segment_count) {
-            struct segment *s = log->segments[i];
-            bool last = i + 1 == (int32_t)log->segment_count;
-            int64_t segment_end = last ? out->log_end_offset : log->segments[i + 1]->base_offset;
+        if (i < (int32_t)log->view.segment_count) {
+            struct segment *s = log->view.segments[i];
+            bool last = i + 1 == (int32_t)log->view.segment_count;
+            int64_t segment_end =
+                last ? out->log_end_offset : log->view.segments[i + 1]->base_offset;
             plan->segment = s;
-            plan->truncations = log->truncations;
+            plan->truncations = log->view.truncations;
             plan->offset = offset > s->base_offset ? offset : s->base_offset;
             plan->bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
             plan->base_offset = s->base_offset;
@@ -207,11 +216,15 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
                 hint = log_hint_find(log, end, s->base_offset);
                 plan->limit = hint != NULL ? hint->position : -1;
             }
+            assert(plan->upper <= out->log_end_offset);
+            assert(plan->offset >= s->base_offset);
+            assert(plan->position <= plan->bytes);
+            assert(plan->limit <= plan->bytes);
             segment_retain(s);
             result = 1;
         }
     }
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
     return result;
 }
 
@@ -266,6 +279,10 @@ static int log_read_range(const struct log_read_plan *plan, int32_t bytes_max, b
         }
         limit = border;
     }
+    assert(limit > position);
+    assert(limit <= plan->bytes);
+    assert(limit - position <= bytes_max || at_least_one);
+    assert(limit - position <= INT32_MAX);
     out->length = (int32_t)(limit - position);
     return 0;
 }
@@ -294,8 +311,8 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
             if (nowait) return LOG_E_WOULD_BLOCK;
             if (locked) return LOG_E_CORRUPT; /* Nobody puts another there meanwhile. */
             if (++swaps > LOG_READ_SWAPS_MAX) return LOG_E_CORRUPT;
-            pthread_mutex_lock(&log->append_lock);
-            pthread_mutex_unlock(&log->append_lock);
+            log_append_lock(log);
+            log_append_unlock(log);
             skip = -1;
             continue;
         }
@@ -306,12 +323,13 @@ static int log_read_with(struct log *log, int64_t offset, enum log_bound bound, 
             result = log_read_range(&plan, bytes_max, at_least_one, nowait, out);
         }
         if (result == 0 && out->length > 0) {
-            pthread_mutex_lock(&log->view_lock);
+            log_view_lock(log);
             /* Damaged offsets may fall, and a hint must not lead its reader back. */
             if (log_read_holds(log, &plan) && out->next_offset > offset)
                 log_hint_move(log, offset, out->next_offset, plan.base_offset,
                               out->position + out->length);
-            pthread_mutex_unlock(&log->view_lock);
+            log_view_unlock(log);
+            assert(plan.segment->fd >= 0);
             out->segment = plan.segment;
             out->fd = plan.segment->fd;
             return 0;
@@ -383,6 +401,7 @@ int log_read_damage(struct log *log, int64_t offset, struct log_range *out) {
 
 void log_range_release(struct log_range *range) {
     if (range->segment == NULL) return;
+    assert(range->fd == range->segment->fd);
     segment_unpin(range->segment);
     segment_release(range->segment);
     range->segment = NULL;
@@ -405,21 +424,21 @@ ssize_t log_range_read(const struct log_range *range, void *to, size_t len, int6
 
 int64_t log_bytes_from(struct log *log, int64_t offset, enum log_bound bound) {
     int64_t bytes = 0;
-    pthread_mutex_lock(&log->view_lock);
+    log_view_lock(log);
     int64_t end = log_read_bound(log, bound);
     int32_t first = log_find_segment(log, offset), last = log_find_segment(log, end);
     if (offset < end && last >= 0) {
         if (first < 0) first = 0;
         for (int32_t i = first; i <= last; i++)
-            bytes += atomic_load_explicit(&log->segments[i]->bytes, memory_order_relaxed);
-        struct log_hint *hint = log_hint_find(log, offset, log->segments[first]->base_offset);
+            bytes += atomic_load_explicit(&log->view.segments[i]->bytes, memory_order_relaxed);
+        struct log_hint *hint = log_hint_find(log, offset, log->view.segments[first]->base_offset);
         if (hint != NULL) bytes -= hint->position;
-        hint = log_hint_find(log, end, log->segments[last]->base_offset);
-        if (hint != NULL && end < atomic_load(&log->end_offset))
-            bytes -= atomic_load_explicit(&log->segments[last]->bytes, memory_order_relaxed) -
+        hint = log_hint_find(log, end, log->view.segments[last]->base_offset);
+        if (hint != NULL && end < atomic_load(&log->ends.end_offset))
+            bytes -= atomic_load_explicit(&log->view.segments[last]->bytes, memory_order_relaxed) -
                      hint->position;
     }
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
     return bytes;
 }
 

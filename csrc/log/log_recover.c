@@ -5,6 +5,7 @@
  * zeros, a hole that a power cut left). Below it nothing is cut: damage there is not the work of a
  * crash. Between it and what a process that was killed tells to have flushed only a tail is.
  * Idempotent: what a killed recovery wrote is derived again. */
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -28,6 +29,7 @@ static bool log_offsets_push(struct log_offsets *o, int64_t offset) {
         o->at = at;
         o->capacity = capacity;
     }
+    assert(offset >= 0);
     o->at[o->count++] = offset;
     return true;
 }
@@ -103,7 +105,7 @@ static int log_write_index(struct segment *s) {
 
 /* A segment wholly below the recovery point: its size is the file's, its largest timestamp the
  * index's. */
-static int log_adopt_sealed(struct log *log, struct segment *s) {
+static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(log) {
     int64_t timestamp, offset;
     int result = 0;
     if (segment_index_damaged(s)) {
@@ -112,7 +114,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) {
         if (result == LOG_E_CORRUPT)
             result = 0; /* Damage below the recovery point stays; reads of it fail by their CRC. */
         int written = log_write_index(s);
-        log->segments_scanned++;
+        log->recovery.segments_scanned++;
         return result != 0 ? result : written;
     }
     if (segment_index_last_time(s, &timestamp, &offset)) {
@@ -125,16 +127,19 @@ static int log_adopt_sealed(struct log *log, struct segment *s) {
 }
 
 /* Cuts the segment after its last good batch, below offset `next`. */
-static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t next) {
+static int log_cut(struct log *log, struct segment *s, int64_t good, int64_t next)
+    LOG_APPENDING(log) {
     int64_t bytes = atomic_load(&s->bytes);
+    assert(good >= 0);
+    assert(good <= bytes);
     if (bytes == good) return 0;
     log_damage_note(s, LOG_DAMAGE_CUT, log_damage_look(s, good, bytes, next), next, good,
                     bytes - good);
     segment_holes_forget(s);
-    log->bytes_cut += bytes - good;
+    log->recovery.bytes_cut += bytes - good;
     int result = segment_cut(s, good);
     if (result != 0) return result;
-    atomic_fetch_sub(&log->size_bytes, bytes - good);
+    atomic_fetch_sub(&log->view.size_bytes, bytes - good);
     atomic_store(&s->bytes, good);
     return 0;
 }
@@ -164,26 +169,28 @@ static bool log_trusts(const struct log_known *known, const struct segment *s,
 /* Walks a segment, and makes anew which transactions were aborted: from where the producers' state
  * begins, or else from where the file may be wrong. */
 static int log_recover_walk(struct log *log, struct segment *s, struct log_walk *walk,
-                            const struct log_checkpoint *checkpoint, int64_t now_ms) {
+                            const struct log_checkpoint *checkpoint, int64_t now_ms)
+    LOG_APPENDING(log) {
     walk->index = walk->aborts = true;
     walk->aborts_from = walk->replay_from >= 0 ? walk->replay_from : checkpoint->recovery_point;
     int result = log_aborted_cut(s, walk->aborts_from);
     return result != 0 ? result : log_walk_segment(log, s, walk, now_ms);
 }
 
-static int log_recover_write(struct log *log, struct segment *s) {
+static int log_recover_write(struct log *log, struct segment *s) LOG_APPENDING(log) {
     int result = log_aborted_write(log, s);
     return result != 0 && !log_is_short(result) ? result : log_write_index(s);
 }
 
 /* Walks the headers. 1: they are not what they should be, and the whole log is to be checked. */
 static int log_recover_trusted(struct log *log, struct segment *s, const struct log_known *known,
-                               int64_t upper, int64_t *end, int64_t now_ms) {
+                               int64_t upper, int64_t *end, int64_t now_ms) LOG_APPENDING(log) {
     struct log_walk walk = {
         .check_from = INT64_MAX, .replay_from = known->snapshot, .trusted = true};
     int result = log_recover_walk(log, s, &walk, known->checkpoint, now_ms);
-    bool gap = upper != INT64_MAX && walk.next < upper && !log->config.cleanup_compact;
+    bool gap = upper != INT64_MAX && walk.next < upper && !log->view.config.cleanup_compact;
     if (result == LOG_E_CORRUPT || (result == 0 && gap)) return 1;
+    assert(walk.next >= s->base_offset);
     *end = walk.next;
     return result != 0 ? result : log_recover_write(log, s);
 }
@@ -191,20 +198,20 @@ static int log_recover_trusted(struct log *log, struct segment *s, const struct 
 /* Walks what may be torn. `*ended`: the log ends in this segment. */
 static int log_recover_segment(struct log *log, struct segment *s, const struct log_known *known,
                                int64_t upper, int64_t *end, bool *ended, bool *holed,
-                               int64_t now_ms) {
+                               int64_t now_ms) LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
     struct log_walk walk = {.check_from = checkpoint->recovery_point,
                             .keep_below = known->flushed,
                             .replay_from = known->snapshot,
                             .tail = upper == INT64_MAX};
     int result = log_recover_walk(log, s, &walk, checkpoint, now_ms);
-    log->segments_scanned++;
+    log->recovery.segments_scanned++;
     if (result == LOG_E_CORRUPT && walk.next < checkpoint->recovery_point) return LOG_E_CORRUPT;
     if (result != 0 && result != LOG_E_CORRUPT) return result;
     /* A batch that is missing between two segments was lost in a power cut; compaction may leave
      * such gaps too. */
     bool gap = upper != INT64_MAX && walk.next < upper && walk.next >= walk.keep_below &&
-               !log->config.cleanup_compact;
+               !log->view.config.cleanup_compact;
     *ended = result == LOG_E_CORRUPT || gap;
     *end = walk.next;
     *holed = walk.holed;
@@ -217,47 +224,48 @@ static int log_recover_segment(struct log *log, struct segment *s, const struct 
 /* The last segment ends in a hole below the recovery point: there were records, and their offsets
  * must not be given out again. */
 static int log_recover_holed(struct log *log, const struct log_checkpoint *checkpoint, int64_t *end,
-                             int64_t now_ms) {
-    struct segment *s = log->segments[log->segment_count - 1], *fresh;
+                             int64_t now_ms) LOG_APPENDING(log) {
+    struct segment *s = log->view.segments[log->view.segment_count - 1], *fresh;
     if (*end < checkpoint->recovery_point) *end = checkpoint->recovery_point;
     if (*end <= s->base_offset) return LOG_E_CORRUPT;
+    assert(!atomic_load(&s->sealed));
     int result = log_create_last(log, *end, now_ms, &fresh);
     if (result == 0) result = log_add_segment(log, fresh);
     if (result != 0) return result;
     atomic_store(&s->sealed, true);
-    log_mark(&log->files_marks);
+    log_mark(&log->flush.files_marks);
     return 0;
 }
 
 /* What a start took away must not come back after the next power cut. */
-static int log_drop_rest(struct log *log, uint32_t from) {
+static int log_drop_rest(struct log *log, uint32_t from) LOG_APPENDING(log) {
     char path[SEGMENT_PATH_BYTES];
-    log_drop_segments(log, from, log->segment_count - from, 0);
+    log_drop_segments(log, from, log->view.segment_count - from, 0);
     log_path(log, ".", path);
     return log_dir_sync(log->home->dir, path);
 }
 
 /* Drops the segments from `from` on: behind a cut nothing counts. */
-static int log_recover_ended(struct log *log, uint32_t from) {
-    for (uint32_t k = from; k < log->segment_count; k++) {
-        int64_t bytes = atomic_load(&log->segments[k]->bytes);
-        log->bytes_cut += bytes;
-        log_damage_note(log->segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
-                        log->segments[k]->base_offset, 0, bytes);
+static int log_recover_ended(struct log *log, uint32_t from) LOG_APPENDING(log) {
+    for (uint32_t k = from; k < log->view.segment_count; k++) {
+        int64_t bytes = atomic_load(&log->view.segments[k]->bytes);
+        log->recovery.bytes_cut += bytes;
+        log_damage_note(log->view.segments[k], LOG_DAMAGE_DROPPED, LOG_WHY_BEHIND,
+                        log->view.segments[k]->base_offset, 0, bytes);
     }
     return log_drop_rest(log, from);
 }
 
 /* 1: what was trusted is not what it should be, and nothing was cut. */
 static int log_recover_segments(struct log *log, struct log_known *known, int64_t *end,
-                                int64_t now_ms) {
+                                int64_t now_ms) LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
     int64_t snapshot = known->snapshot;
     bool ended = false, holed = false;
     int64_t walked = 0; /* the offset behind the segment before, when it was walked */
-    for (uint32_t i = 0; i < log->segment_count; i++) {
-        struct segment *s = log->segments[i];
-        bool last = i + 1 == log->segment_count;
+    for (uint32_t i = 0; i < log->view.segment_count; i++) {
+        struct segment *s = log->view.segments[i];
+        bool last = i + 1 == log->view.segment_count;
         struct stat st;
         /* A truncation that the power cut undid in part: what follows is of the history before. */
         if (s->base_offset < walked && s->base_offset >= checkpoint->recovery_point &&
@@ -268,8 +276,8 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         if (result != 0) return result;
         if (fstat(s->fd, &st) != 0) result = -errno;
         s->created_ms = (int64_t)st.st_mtim.tv_sec * 1000;
-        s->index_interval_bytes = log->config.index_interval_bytes;
-        int64_t upper = last ? INT64_MAX : log->segments[i + 1]->base_offset;
+        s->index_interval_bytes = log->view.config.index_interval_bytes;
+        int64_t upper = last ? INT64_MAX : log->view.segments[i + 1]->base_offset;
         if (result == 0 && upper <= checkpoint->recovery_point && upper <= snapshot)
             result = log_adopt_sealed(log, s);
         else if (result == 0 && log_trusts(known, s, &st, upper))
@@ -288,25 +296,29 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
     return holed && !ended ? log_recover_holed(log, checkpoint, end, now_ms) : 0;
 }
 
-static void log_recover_ends(struct log *log, const struct log_known *known, int64_t end) {
+static void log_recover_ends(struct log *log, const struct log_known *known, int64_t end)
+    LOG_APPENDING(log) {
     const struct log_checkpoint *checkpoint = known->checkpoint;
     int64_t flushed = checkpoint->recovery_point;
     if (known->kept && known->last.flushed > flushed) flushed = known->last.flushed;
-    int64_t first = log->segment_count > 0 ? log->segments[0]->base_offset : end;
+    int64_t first = log->view.segment_count > 0 ? log->view.segments[0]->base_offset : end;
     int64_t start = checkpoint->log_start_offset;
     /* Where compaction took a first segment the log begins before what is left of it: who was to
      * read there goes on, and is not out of range. */
-    if (start < first && (start < 0 || !log->config.cleanup_compact)) start = first;
+    if (start < first && (start < 0 || !log->view.config.cleanup_compact)) start = first;
     int64_t watermark = checkpoint->high_watermark < start ? start : checkpoint->high_watermark;
-    log->start_offset = start;
-    log->end_offset = end;
-    log->high_watermark = watermark > end ? end : watermark;
-    log->flushed = flushed < end ? flushed : end;
+    log->ends.start_offset = start;
+    log->ends.end_offset = end;
+    log->ends.high_watermark = watermark > end ? end : watermark;
+    log->ends.flushed = flushed < end ? flushed : end;
     struct witness_slot *slot = atomic_load(&log->witness);
     if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
-    producers_end_before(&log->producers, start);
-    log->first_open = producers_first_open(&log->producers);
+    producers_end_before(&log->append.producers, start);
+    log->append.first_open = producers_first_open(&log->append.producers);
+    log_view_change(log);
     log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
 }
 
 /* A snapshot may be of batches that a power cut took, and it survived: where compaction leaves gaps
@@ -320,17 +332,18 @@ static int64_t log_snapshot_bound(const struct log_offsets *segments,
 
 /* With what the epochs and the newest snapshot say. */
 static int log_recover_state(struct log *log, const struct log_listing *listing,
-                             struct log_known *known, int64_t *end, int64_t now_ms) {
-    atomic_store(&log->end_offset,
+                             struct log_known *known, int64_t *end, int64_t now_ms)
+    LOG_APPENDING(log) {
+    atomic_store(&log->ends.end_offset,
                  INT64_MAX - 1); /* No epoch is above the end while that is not known. */
     int64_t begin = *end;
     int result = 1;
     while (result == 1) {
-        producers_free(&log->producers);
-        pthread_mutex_lock(&log->view_lock);
-        epochs_free(&log->epochs);
-        log->epochs_loaded = false;
-        pthread_mutex_unlock(&log->view_lock);
+        producers_free(&log->append.producers);
+        log_view_change(log);
+        epochs_free(&log->append.epochs);
+        log->append.epochs_loaded = false;
+        log_view_changed(log);
         *end = begin;
         if ((result = log_load_epochs(log)) != 0) break;
         known->snapshot = log_load_snapshot(
@@ -345,7 +358,7 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
 /* The segments of the listing, by their files' sizes; `known`: what was told of the last of them
  * of which anything was. */
 static int log_recover_list(struct log *log, const struct log_listing *listing,
-                            struct log_known *known) {
+                            struct log_known *known) LOG_APPENDING(log) {
     for (uint32_t i = 0; i < listing->segments.count; i++) {
         struct segment *s = segment_new(log->home, listing->segments.at[i], 0, -1);
         struct stat st;
@@ -355,7 +368,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
         int result = fstatat(log->home->dir->fd, path, &st, 0) != 0 ? -errno : 0;
         if (result == 0) {
             atomic_store(&s->bytes, st.st_size);
-            atomic_fetch_add(&log->size_bytes, st.st_size);
+            atomic_fetch_add(&log->view.size_bytes, st.st_size);
             bool told = witness_find(log->home->dir->witness, &st, &known->last);
             known->told = told || known->told;
             /* Another file may have got the number of one that was removed. */
@@ -363,6 +376,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
                 known->last.bytes <= st.st_size)
                 known->flushed = known->last.flushed;
         }
+        assert(i == log->view.segment_count);
         int added = log_add_segment(log, s);
         if (result != 0 || added != 0) return result != 0 ? result : added;
     }
@@ -376,33 +390,34 @@ int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_
             end = start;
     int result = log_list(log, true, &listing);
     if (result == 0) result = log_recover_list(log, &listing, &known);
-    if (result == 0 && log->segment_count > 0) {
+    if (result == 0 && log->view.segment_count > 0) {
         result = log_recover_state(log, &listing, &known, &end, now_ms);
         if (result == 0 && known.snapshot > end)
             result = log_restore_producers(log, end, now_ms);
         else
-            log->snapshot_offset = known.snapshot;
+            log->append.snapshot_offset = known.snapshot;
         if (result == 0 && known.snapshot <= end) log_recall_producers(log, known.snapshot);
     }
-    log->epochs_loaded = true;
-    log->producers_loaded = result == 0;
+    log->append.epochs_loaded = true;
+    log->append.producers_loaded = result == 0;
     if (result == 0 && end < start) {
         /* All that was left is below the start: the log goes on empty from there, as if nobody had
          * written to it. */
         result = log_drop_rest(log, 0);
         log_load_snapshot(log, &listing.snapshots, -1);
-        producers_free(&log->producers);
-        log->snapshot_offset = -1;
+        producers_free(&log->append.producers);
+        log->append.snapshot_offset = -1;
         end = start;
     }
     log_list_free(&listing);
     if (result != 0) return log_storage_error(log, result, "recover");
-    if (epochs_truncate_end(&log->epochs, end + 1)) log_mark(&log->epochs_marks);
+    assert(end >= start);
+    if (epochs_truncate_end(&log->append.epochs, end + 1)) log_mark(&log->flush.epochs_marks);
     log_recover_ends(log, &known, end);
     return 0;
 }
 
 void log_recovery_report(const struct log *log, int64_t *bytes_cut, uint32_t *segments_scanned) {
-    *bytes_cut = log->bytes_cut;
-    *segments_scanned = log->segments_scanned;
+    *bytes_cut = log->recovery.bytes_cut;
+    *segments_scanned = log->recovery.segments_scanned;
 }

@@ -19,8 +19,8 @@ struct log_settle {
 
 static bool log_settle_due(struct log *log) {
     return !atomic_load(&log->deleted) &&
-           (atomic_load(&log->end_offset) > atomic_load(&log->flushed) ||
-            log_marked(&log->files_marks) || log_marked(&log->epochs_marks));
+           (atomic_load(&log->ends.end_offset) > atomic_load(&log->ends.flushed) ||
+            log_marked(&log->flush.files_marks) || log_marked(&log->flush.epochs_marks));
 }
 
 /* References to the directory's logs: all, or those with something to flush. Not to those that are
@@ -28,14 +28,15 @@ static bool log_settle_due(struct log *log) {
 static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_t *count) {
     uint32_t n = 0;
     *count = 0;
-    pthread_mutex_lock(&dir->logs_lock);
-    for (struct log *log = dir->logs; log != NULL; log = log->dir_next) n++;
+    lock_acquire(&dir->logs_lock);
+    for (struct log *log = dir->logs; log != NULL; log = log->link.next) n++;
     struct log_settle *list = calloc(n + 1, sizeof *list);
-    for (struct log *log = dir->logs; log != NULL && list != NULL; log = log->dir_next) {
+    for (struct log *log = dir->logs; log != NULL && list != NULL; log = log->link.next) {
         if ((!all && !log_settle_due(log)) || !log_try_retain(log)) continue;
         list[(*count)++].log = log;
     }
-    pthread_mutex_unlock(&dir->logs_lock);
+    assert(list == NULL || *count <= n);
+    lock_release(&dir->logs_lock);
     return list;
 }
 
@@ -48,21 +49,24 @@ static void log_settle_free(struct log_settle *list, uint32_t count) {
  * segments is left to log_flush, which also trims them. */
 static void log_settle_note(struct log_settle *entry) {
     struct log *log = entry->log;
-    entry->epochs = atomic_load(&log->epochs_marks.synced);
-    pthread_mutex_lock(&log->flush_lock); /* One writer of the file at a time. */
-    int written = log_marked(&log->epochs_marks) ? log_write_epochs(log, false, &entry->epochs) : 0;
-    pthread_mutex_unlock(&log->flush_lock);
+    entry->epochs = atomic_load(&log->flush.epochs_marks.synced);
+    lock_acquire(&log->flush.lock); /* One writer of the file at a time. */
+    int written =
+        log_marked(&log->flush.epochs_marks) ? log_write_epochs(log, false, &entry->epochs) : 0;
+    lock_release(&log->flush.lock);
     if (written != 0) return;
-    pthread_mutex_lock(&log->view_lock);
-    struct segment *s = log->segment_count > 0 ? log->segments[log->segment_count - 1] : NULL;
-    entry->noted = !atomic_load(&log->deleted) && atomic_load(&log->held_point) == INT64_MAX &&
-                   (s == NULL || (s->base_offset <= atomic_load(&log->flushed) &&
-                                  !atomic_load(&s->aborted_due)));
-    entry->target = atomic_load(&log->end_offset);
-    entry->truncations = log->truncations;
-    entry->files = atomic_load(&log->files_marks.made);
+    log_view_lock(log);
+    struct segment *s =
+        log->view.segment_count > 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
+    entry->noted =
+        !atomic_load(&log->deleted) && atomic_load(&log->flush.held_point) == INT64_MAX &&
+        (s == NULL ||
+         (s->base_offset <= atomic_load(&log->ends.flushed) && !atomic_load(&s->aborted_due)));
+    entry->target = atomic_load(&log->ends.end_offset);
+    entry->truncations = log->view.truncations;
+    entry->files = atomic_load(&log->flush.files_marks.made);
     if (entry->noted && s != NULL) atomic_store(&s->dirty, false);
-    pthread_mutex_unlock(&log->view_lock);
+    log_view_unlock(log);
 }
 
 static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_t count) {
@@ -73,8 +77,9 @@ static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_
     }
     for (uint32_t i = 0; i < count; i++) {
         if (!list[i].noted) continue;
-        atomic_store(&list[i].log->files_marks.synced, list[i].files);
-        atomic_store(&list[i].log->epochs_marks.synced, list[i].epochs);
+        assert(list[i].target >= 0);
+        atomic_store(&list[i].log->flush.files_marks.synced, list[i].files);
+        atomic_store(&list[i].log->flush.epochs_marks.synced, list[i].epochs);
         log_flush_publish(list[i].log, list[i].target, list[i].truncations);
     }
     return 0;

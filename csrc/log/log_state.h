@@ -1,12 +1,13 @@
 /* What the log's parts share: the structures behind log.h. Included by csrc/log_*.c and segment*.c
  * only.
  *
- * Lock order: flush_lock > append_lock > view_lock > index_lock > files_lock; the dir's logs_lock >
- * waiters_lock; dir->flush_lock is taken last and alone. */
+ * Locks are taken in this order: log->flush.lock, append.lock, view.lock; a segment's index_lock;
+ * the directory's files_lock. log->wait.lock and the directory's flush_lock and damages_lock are
+ * taken last; its logs_lock comes before wait.lock. What Clang can compare, two locks of one
+ * structure, is ACQUIRED_AFTER. */
 #ifndef PYLOG_LOG_STATE_H
 #define PYLOG_LOG_STATE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -17,6 +18,7 @@
 #include "log/producers.h"
 #include "log/segment.h"
 #include "log/witness.h"
+#include "thread/lock.h"
 
 enum {
     LOG_DIR_OPEN_MAX = 4096,
@@ -43,7 +45,7 @@ struct log_dir_removal {
 };
 
 struct log_counts {
-    _Atomic uint64_t appends, append_failures, batches_in, records_in, bytes_in; /* append_lock */
+    _Atomic uint64_t appends, append_failures, batches_in, records_in, bytes_in; /* append.lock */
     _Atomic uint64_t refused, reads, read_failures, bytes_out, cold_reads;       /* any thread */
 };
 
@@ -62,19 +64,19 @@ struct log_dir {
     _Atomic(const char *) failed_call;
     _Atomic uint64_t shortages; /* met so far */
     _Atomic int short_error;    /* errno of the last */
-    pthread_mutex_t logs_lock; /* the list of logs */
-    struct log *logs;
-    pthread_mutex_t files_lock; /* descriptors, names, the clock */
-    struct segment *clock;
-    uint32_t open_count, open_max;
-    pthread_mutex_t flush_lock; /* the flusher's list, removals */
-    pthread_cond_t flush_quiet; /* jobs fell */
-    struct log_dir_removal *removals;
-    uint32_t jobs; /* on the pool, with a pointer to this directory */
+    struct lock logs_lock;
+    struct log *logs GUARDED_BY(logs_lock);           /* by log->link */
+    struct lock files_lock ACQUIRED_AFTER(logs_lock); /* descriptors and names, too */
+    struct segment *clock GUARDED_BY(files_lock);
+    uint32_t open_count GUARDED_BY(files_lock), open_max GUARDED_BY(files_lock);
+    struct lock flush_lock ACQUIRED_AFTER(files_lock); /* the flusher's queues, too */
+    struct lock_condition flush_quiet;                 /* jobs fell */
+    struct log_dir_removal *removals GUARDED_BY(flush_lock);
+    uint32_t jobs GUARDED_BY(flush_lock); /* on the pool, with a pointer to this directory */
     struct flusher flusher;
-    pthread_mutex_t damages_lock; /* taken last and alone */
-    struct log_damage *damages;   /* LOG_DAMAGES_MAX, or NULL */
-    uint32_t damage_count;
+    struct lock damages_lock ACQUIRED_AFTER(flush_lock);
+    struct log_damage *damages GUARDED_BY(damages_lock); /* LOG_DAMAGES_MAX, or NULL */
+    uint32_t damage_count GUARDED_BY(damages_lock);
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
     _Atomic uint64_t recovered_bytes, trusted_bytes;
     struct witness *witness; /* NULL: nothing is kept for the next process */
@@ -103,52 +105,159 @@ struct log_hint {
     int32_t position;
 };
 
+/* Where the log stands in its directory's lists. */
+struct log_link {
+    struct log *next, *prev; /* dir->logs_lock */
+    bool listed;             /* in dir->logs: opened whole */
+};
+
+/* Where it stands in the flusher's queues; all under dir->flush_lock. */
+struct log_queue {
+    struct log *next, *slow_next;
+    bool wanted, slow_wanted; /* queued */
+    bool flushing, again;     /* a thread is at it; it was asked for meanwhile */
+    /* Of the flusher's sync: whoever has `flushing` set them. */
+    int64_t sync_target;
+    uint64_t sync_truncations;
+};
+
+/* Who may append, and what moves the high watermark. Written under append.lock, read anywhere. */
+struct log_role {
+    _Atomic bool leader, alone;
+    _Atomic int32_t leader_epoch, in_sync_count;
+    _Atomic bool flush_before_ack; /* the setting acks_all_flush, readable without a lock */
+};
+
+/* log_start <= last_stable <= high_watermark <= log_end, and flushed <= log_end: log_ends_check.
+ * Written under view.lock, read anywhere, one at a time: a reader without the lock may see one of
+ * them older than another. */
+struct log_ends {
+    _Atomic int64_t start_offset, end_offset, high_watermark, last_stable, flushed;
+};
+
+/* The writable end, and what is derived from the batches. */
+struct log_append_side {
+    struct lock lock;
+    bool clean GUARDED_BY(lock); /* opened by checkpoint alone: the files are not looked at yet */
+    bool writable GUARDED_BY(lock); /* the last segment is open for appends */
+    bool producers_loaded GUARDED_BY(lock), epochs_loaded GUARDED_BY(lock);
+    struct producers producers GUARDED_BY(lock);
+    struct epochs epochs GUARDED_BY(lock);
+    int32_t last_epoch GUARDED_BY(lock);      /* while epochs are not loaded */
+    int64_t snapshot_offset GUARDED_BY(lock); /* of the newest .snapshot written or loaded, -1 */
+    _Atomic int64_t first_open; /* of the oldest open transaction, -1; written under the lock */
+    _Atomic uint32_t quiet;     /* no new preallocation while above 0 */
+};
+
+/* The right to read the segment list and the settings, which append.lock or view.lock gives, or to
+ * change them, for which both are held. It is nothing at run time. */
+struct CAPABILITY("segment list") log_access {
+    char nothing;
+};
+
+/* What readers go by. */
+struct log_view {
+    struct lock lock;
+    struct log_access access;
+    struct segment **segments GUARDED_BY(access);
+    uint32_t segment_count GUARDED_BY(access), segment_capacity GUARDED_BY(access);
+    struct log_config config GUARDED_BY(access);
+    _Atomic int64_t size_bytes;              /* of all segments; written under append.lock */
+    uint64_t truncations GUARDED_BY(access); /* so far */
+    struct log_hint *hints GUARDED_BY(lock); /* ends of the last reads, LOG_HINTS, or NULL */
+    uint32_t next_hint GUARDED_BY(lock);
+    struct log_completed *completed GUARDED_BY(lock); /* ended above the high watermark */
+    uint32_t completed_count GUARDED_BY(lock), completed_room GUARDED_BY(lock);
+};
+
+/* One flush, truncation, swap or deletion at a time. */
+struct log_flush_state {
+    struct lock lock;
+    /* Epochs that are not in their file; directory entries that are not on disk. */
+    struct log_marks epochs_marks, files_marks;
+    _Atomic int64_t held_point;    /* log_hold_point; INT64_MAX: none */
+    _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
+};
+
+struct log_waiting {
+    struct lock lock;
+    struct log_waiter *lists[LOG_WAIT_KINDS] GUARDED_BY(lock);
+    _Atomic uint32_t counts[LOG_WAIT_KINDS];
+};
+
+/* What the open did: set before others have the log. */
+struct log_recovery {
+    uint32_t segments_scanned;
+    int64_t bytes_cut;
+};
+
 struct log {
     _Atomic uint32_t references;
     struct segment_home *home;
-    struct log *dir_next, *dir_prev; /* logs_lock, as is the next */
-    bool listed;                     /* in dir->logs: opened whole */
-    struct log *flush_next,
-        *slow_next;                 /* the flusher's, with the next two lines: dir->flush_lock */
-    bool flush_wanted, slow_wanted; /* queued */
-    bool flushing, flush_after;     /* a thread is at it; it was asked for meanwhile */
-    int64_t sync_target;            /* of the flusher's sync, as is the next */
-    uint64_t sync_truncations;
-    _Atomic bool leader, alone, deleted;
-    bool clean;    /* opened by checkpoint alone: the active file was not looked at yet */
-    bool writable; /* the last segment is open for appends */
-    bool producers_loaded, epochs_loaded;
-    struct log_marks epochs_marks,
-        files_marks; /* epochs not in their file; directory entries not on disk */
     uint8_t topic_id[16];
-    pthread_mutex_t append_lock, view_lock, waiters_lock, flush_lock;
-    /* Written under view_lock, read anywhere. */
-    _Atomic int64_t start_offset, end_offset, high_watermark, last_stable, flushed, size_bytes;
-    _Atomic int32_t leader_epoch, in_sync_count;
-    _Atomic bool flush_before_ack; /* the setting acks_all_flush, readable without a lock */
-    struct segment **segments;     /* append_lock and view_lock to change, either to read */
-    uint32_t segment_count, segment_capacity;
-    uint32_t next_hint;
-    struct log_hint *hints; /* view_lock: ends of the last reads, LOG_HINTS of them, or NULL */
-    _Atomic uint32_t quiet; /* no new preallocation while above 0 */
-    uint64_t truncations;   /* view_lock */
-    struct log_completed *completed; /* view_lock: ended above the high watermark */
-    uint32_t completed_count, completed_room;
-    _Atomic int64_t first_open;    /* of the oldest open transaction, -1 (append_lock to change) */
-    int64_t snapshot_offset;       /* of the newest .snapshot written or loaded, -1 */
-    _Atomic int64_t held_point;    /* log_hold_point */
-    _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
-    struct producers producers;    /* append_lock */
-    struct epochs epochs;          /* as segments */
+    _Atomic bool deleted;
+    struct log_link link;
+    struct log_queue queue;
+    struct log_flush_state flush;
+    struct log_role role;
+    struct log_ends ends;
+    struct log_append_side append;
+    struct log_view view;
+    struct log_waiting wait;
+    struct log_recovery recovery;
     _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
-    int32_t last_epoch;                     /* while epochs are not loaded */
-    uint32_t segments_scanned;
-    int64_t bytes_cut;
-    struct log_waiter *waiters[LOG_WAIT_KINDS]; /* waiters_lock */
-    _Atomic uint32_t waiting[LOG_WAIT_KINDS];
-    struct log_config config;
     struct log_counts counts;
 };
+
+/* Of a function that is called with the append lock held: it may read the segment list too. */
+#define LOG_APPENDING(log) REQUIRES(log->append.lock) REQUIRES_SHARED(log->view.access)
+
+/* The analysis takes the accesses on trust here, and nowhere else. */
+static inline void log_append_lock(struct log *log) ACQUIRE(log->append.lock)
+    ACQUIRE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_acquire(&log->append.lock);
+}
+static inline void log_append_unlock(struct log *log) RELEASE(log->append.lock)
+    RELEASE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_release(&log->append.lock);
+}
+/* By whoever was called by one who has it, on ways that the analysis cannot follow. */
+static inline void log_append_assert(struct log *log) ASSERT_CAPABILITY(log->append.lock)
+    ASSERT_SHARED_CAPABILITY(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_assert_held(&log->append.lock);
+}
+/* By whoever does not have the append lock: to read. */
+static inline void log_view_lock(struct log *log) ACQUIRE(log->view.lock)
+    ACQUIRE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_acquire(&log->view.lock);
+}
+static inline void log_view_unlock(struct log *log) RELEASE(log->view.lock)
+    RELEASE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_release(&log->view.lock);
+}
+/* By whoever has the append lock: to change. */
+static inline void log_view_change(struct log *log) REQUIRES(log->append.lock)
+    RELEASE_SHARED(log->view.access) ACQUIRE(log->view.lock)
+        ACQUIRE(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_acquire(&log->view.lock);
+}
+static inline void log_view_changed(struct log *log) REQUIRES(log->append.lock)
+    RELEASE(log->view.lock) RELEASE(log->view.access)
+        ACQUIRE_SHARED(log->view.access) NO_THREAD_SAFETY_ANALYSIS {
+    lock_release(&log->view.lock);
+}
+
+/* After any of them moved. */
+static inline void log_ends_check(const struct log *log) REQUIRES(log->view.lock) {
+    int64_t stable = atomic_load_explicit(&log->ends.last_stable, memory_order_relaxed);
+    int64_t high = atomic_load_explicit(&log->ends.high_watermark, memory_order_relaxed);
+    int64_t end = atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed);
+    assert(atomic_load_explicit(&log->ends.start_offset, memory_order_relaxed) >= 0);
+    assert(atomic_load_explicit(&log->ends.start_offset, memory_order_relaxed) <= stable);
+    assert(stable <= high);
+    assert(high <= end);
+    assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
+}
 
 /* log_damage.c */
 /* Notes what a recovery or a read met, for log_dir_take_damages. Any lock may be held. */
@@ -156,6 +265,10 @@ void log_damage_note(struct segment *s, enum log_damage_kind kind, enum log_dama
                      int64_t offset, int64_t position, int64_t bytes);
 /* Why no good batch begins at `position`, where one at or above `next` was due. Pinned. */
 enum log_damage_why log_damage_look(struct segment *s, int64_t position, int64_t end, int64_t next);
+
+/* segment.c */
+/* Closes up to `count` unpinned, flushed descriptors of the directory. */
+void segment_evict(struct log_dir *dir, uint32_t count) REQUIRES(dir->files_lock);
 
 /* log_dir.c */
 static inline const struct disk *log_dir_disk(struct log_dir *dir) {
@@ -167,7 +280,7 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call);
 int log_dir_error(struct log_dir *dir, int error, const char *call);
 /* By the directory's disk, of paths below it: a descriptor, or -1 and errno; 0 or -errno. */
 int log_dir_open(struct log_dir *dir, const char *path, int flags);
-int log_dir_open_locked(struct log_dir *dir, const char *path, int flags); /* files_lock */
+int log_dir_open_locked(struct log_dir *dir, const char *path, int flags) REQUIRES(dir->files_lock);
 int log_dir_rename(struct log_dir *dir, const char *from, const char *to);
 int log_dir_unlink(struct log_dir *dir, const char *path);
 /* Sooner when the disk is nearly full: who reads it keeps its descriptor. */
@@ -209,33 +322,35 @@ void log_wait_fail(struct log *log, int32_t status);
 bool log_try_retain(struct log *log);
 int log_storage_error(struct log *log, int error,
                       const char *call); /* -errno to a log_error; may take the dir offline */
-void log_tune_last(struct log *log, struct segment *s);
-/* append_lock: creates the file of a new last segment; log_add_segment lists it. */
-int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out);
+void log_tune_last(struct log *log, struct segment *s) LOG_APPENDING(log);
+/* Creates the file of a new last segment; log_add_segment lists it. */
+int log_create_last(struct log *log, int64_t base_offset, int64_t now_ms, struct segment **out)
+    LOG_APPENDING(log);
 void log_path(struct log *log, const char *file, char path[SEGMENT_PATH_BYTES]);
-int log_make_writable(struct log *log,
-                      int64_t now_ms); /* append_lock: the last segment, opened for appends */
-int log_load_producers(struct log *log, int64_t now_ms); /* append_lock */
-int log_load_epochs(struct log *log);                    /* append_lock */
-/* flush_lock held, takes append_lock for a copy; `sync`: the file is on disk when it returns 0,
+int log_make_writable(struct log *log, int64_t now_ms)
+    LOG_APPENDING(log); /* the last segment, opened for appends */
+int log_load_producers(struct log *log, int64_t now_ms) LOG_APPENDING(log);
+int log_load_epochs(struct log *log) LOG_APPENDING(log);
+/* Takes append.lock for a copy; `sync`: the file is on disk when it returns 0,
  * else *made is what a later sync covers. */
-int log_write_epochs(struct log *log, bool sync, uint32_t *made);
+int log_write_epochs(struct log *log, bool sync, uint32_t *made) REQUIRES(log->flush.lock);
 int log_close_files(struct log *log); /* everything of log_close_clean but the flush */
-int log_write_snapshot(struct log *log, int64_t offset); /* append_lock */
-int log_add_segment(struct log *log, struct segment *s); /* append_lock, takes the reference */
+int log_write_snapshot(struct log *log, int64_t offset) LOG_APPENDING(log);
+int log_add_segment(struct log *log, struct segment *s)
+    LOG_APPENDING(log); /* takes the reference */
 /* Renames a segment's files away; whoever reads it keeps its descriptor. A name that stays takes
  * the directory offline; false. */
 bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
-void log_drop_segments(struct log *log, uint32_t from, uint32_t count,
-                       int64_t delay_ms); /* append_lock */
+void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms)
+    LOG_APPENDING(log);
 
 /* log_witness.c */
-/* append_lock, or before others have the log; pinned: from now on a start may rely on the segment
+/* Pinned: from now on a start may rely on the segment
  * as it is, its file having been `st` (NULL: it is looked at). */
-void log_witness_say(struct log *log, struct segment *s, const struct stat *st);
-/* append_lock: until it is said again the segment is to be checked. */
-void log_witness_unsay(struct log *log);
-/* append_lock: the last segment has grown to `bytes`. */
+void log_witness_say(struct log *log, struct segment *s, const struct stat *st) LOG_APPENDING(log);
+/* Until it is said again the segment is to be checked. */
+void log_witness_unsay(struct log *log) LOG_APPENDING(log);
+/* With append.lock: the last segment has grown to `bytes`. */
 static inline void log_witness_grown(struct log *log, int64_t bytes) {
     struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
     if (slot != NULL) witness_grown(slot, bytes);
@@ -255,12 +370,14 @@ struct log_walk {
     bool trusted;              /* headers alone, and anything wrong is LOG_E_CORRUPT */
     bool tail; /* the log's last segment: what no good batch follows is wrong from there on */
 };
-int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms);
+int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, int64_t now_ms)
+    LOG_APPENDING(log);
 
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
-int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms);
+int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms)
+    LOG_APPENDING(log);
 struct log_offsets {
     int64_t *at;
     uint32_t count, capacity;
@@ -275,11 +392,12 @@ void log_list_free(struct log_listing *listing);
 /* log_producers.c */
 /* The newest snapshot at or below `end` that is whole, -1: none. Others above it would be used by a
  * later start and go, also for a power cut. */
-int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end);
+int64_t log_load_snapshot(struct log *log, const struct log_offsets *snapshots, int64_t end)
+    LOG_APPENDING(log);
 /* Adds what a snapshot does not say: the batches just below it. */
-void log_recall_producers(struct log *log, int64_t snapshot);
-int log_restore_producers(struct log *log, int64_t end,
-                          int64_t now_ms); /* newest valid snapshot, then replay */
+void log_recall_producers(struct log *log, int64_t snapshot) LOG_APPENDING(log);
+int log_restore_producers(struct log *log, int64_t end, int64_t now_ms)
+    LOG_APPENDING(log); /* newest valid snapshot, then replay */
 
 /* log_lookup.c */
 /* A referenced copy of the segment list: look-ups may block, and hold no lock meanwhile. */
@@ -292,43 +410,43 @@ int log_lookup_begin(struct log *log, struct log_lookup *l);
 void log_lookup_end(struct log_lookup *l);
 
 /* log_aborted.c */
-/* append_lock: what the producers' state takes from a batch that is appended or replayed; an abort
+/* What the producers' state takes from a batch that is appended or replayed; an abort
  * is noted in the segment, unless that is NULL. `batch`: the bytes of a marker, not looked at
  * otherwise. 0 or LOG_E_MEMORY, LOG_E_IO. */
 int log_account(struct log *log, struct segment *noted_in, const struct batch_header *h,
-                const uint8_t *batch, int64_t now_ms);
+                const uint8_t *batch, int64_t now_ms) LOG_APPENDING(log);
 /* The same for a batch at `position` of the segment, which has it pinned. */
 int log_account_in(struct log *log, struct segment *s, const struct batch_header *h,
-                   int64_t position, bool note, int64_t now_ms);
+                   int64_t position, bool note, int64_t now_ms) LOG_APPENDING(log);
 /* Forgets what ends at or above `offset`. 0 or a log_error. */
 int log_aborted_cut(struct segment *s, int64_t offset);
-/* flush_lock, or nobody else knows the log: what the file does not have is on disk then. 0 or
+/* With flush.lock, or nobody else knows the log: what the file does not have is on disk then. 0 or
  * -errno. */
 int log_aborted_write(struct log *log, struct segment *s);
-void log_aborted_free(struct segment *s);
+void log_aborted_free(struct segment *s) REQUIRES(s->index_lock);
 
 /* log_role.c */
-/* append_lock: the current leader epoch begins at `offset` when it has no entry yet. */
-int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset);
-void log_set_last_stable(struct log *log); /* view_lock */
-/* append_lock: a transaction has ended; it is stable when its marker is below the high watermark.
+/* The current leader epoch begins at `offset` when it has no entry yet. */
+int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
+void log_set_last_stable(struct log *log) REQUIRES(log->view.lock);
+/* A transaction has ended; it is stable when its marker is below the high watermark.
  * 0 or LOG_E_MEMORY. */
-int log_complete(struct log *log, int64_t first_offset, int64_t last_offset);
+int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) LOG_APPENDING(log);
 
 /* log_append.c */
-/* append_lock with no preallocation queued or running: before a file is cut, closed, or opened by
- * another log. */
-void log_lock_quiet(struct log *log);
-void log_unlock_quiet(struct log *log);
-/* append_lock: the last segment holds offsets, so that another may follow it. A hole may have taken
+/* Takes append.lock with no preallocation queued or running: before a file is cut, closed, or
+ * opened by another log. */
+void log_lock_quiet(struct log *log) ACQUIRE(log->append.lock) ACQUIRE_SHARED(log->view.access);
+void log_unlock_quiet(struct log *log) RELEASE(log->append.lock) RELEASE_SHARED(log->view.access);
+/* The last segment holds offsets, so that another may follow it. A hole may have taken
  * none. */
-static inline bool log_may_roll(const struct log *log) {
-    const struct segment *s = log->segments[log->segment_count - 1];
+static inline bool log_may_roll(const struct log *log) REQUIRES_SHARED(log->view.access) {
+    const struct segment *s = log->view.segments[log->view.segment_count - 1];
     return atomic_load_explicit(&s->bytes, memory_order_relaxed) > 0 &&
-           atomic_load_explicit(&log->end_offset, memory_order_relaxed) > s->base_offset;
+           atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed) > s->base_offset;
 }
-int log_roll(struct log *log, int64_t base_offset, int64_t now_ms);               /* append_lock */
-void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end); /* append_lock */
+int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) LOG_APPENDING(log);
+void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) LOG_APPENDING(log);
 void log_wake_after_append(struct log *log);
 
 /* log_read.c */
@@ -337,9 +455,9 @@ void log_wake_after_append(struct log *log);
  * took `offset`. Pinned. */
 int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int64_t *position,
                int64_t *first);
-/* log_read to the log's end by whoever holds append_lock. */
+/* log_read to the log's end by whoever holds append.lock. */
 int log_read_locked(struct log *log, int64_t offset, int32_t bytes_max, struct log_range *out);
-int32_t log_find_segment(const struct log *log,
-                         int64_t offset); /* index of the last with base <= offset, -1 */
+int32_t log_find_segment(const struct log *log, int64_t offset)
+    REQUIRES_SHARED(log->view.access); /* index of the last with base <= offset, -1 */
 
 #endif

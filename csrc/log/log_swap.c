@@ -5,6 +5,7 @@
  * one becomes `.log`, its indexes are written. (4) The list of segments changes. A start that finds
  * a `.log.swap` removes the segments that begin within its offsets, and goes on at (3); indexes are
  * made from the batches then. */
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,11 +18,13 @@
 #include "log/log_clean_state.h"
 
 /* Where the sources stand in the log's list, all of them side by side; -1 when they do not. */
-static int32_t place_of(const struct log *log, struct segment **sources, uint32_t count) {
-    for (uint32_t i = 0; i + count < log->segment_count; i++)
-        if (log->segments[i] == sources[0])
-            return memcmp(log->segments + i, sources, count * sizeof *sources) == 0 ? (int32_t)i
-                                                                                    : -1;
+static int32_t place_of(const struct log *log, struct segment **sources, uint32_t count)
+    REQUIRES_SHARED(log->view.access) {
+    for (uint32_t i = 0; i + count < log->view.segment_count; i++)
+        if (log->view.segments[i] == sources[0])
+            return memcmp(log->view.segments + i, sources, count * sizeof *sources) == 0
+                       ? (int32_t)i
+                       : -1;
     return -1;
 }
 
@@ -32,26 +35,34 @@ static int rename_segment(struct segment *s, const char *from_extension, const c
     return log_dir_rename(s->home->dir, from, to);
 }
 
-/* append_lock held. */
-static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct segment *fresh) {
-    pthread_mutex_lock(&log->view_lock);
+static void list_fresh(struct log *log, uint32_t place, uint32_t count, struct segment *fresh)
+    LOG_APPENDING(log) {
+    log_view_change(log);
+    assert(place + count < log->view.segment_count); /* The writable one stays. */
+    assert(fresh->base_offset == log->view.segments[place]->base_offset);
     int64_t bytes = atomic_load(&fresh->bytes);
-    for (uint32_t i = 0; i < count; i++) bytes -= atomic_load(&log->segments[place + i]->bytes);
-    for (uint32_t i = 0; i < count; i++) segment_release(log->segments[place + i]);
-    log->segments[place] = fresh;
-    memmove(log->segments + place + 1, log->segments + place + count,
-            (log->segment_count - place - count) * sizeof *log->segments);
-    log->segment_count -= count - 1;
-    free(log->hints);
-    log->hints = NULL;
-    atomic_fetch_add(&log->size_bytes, bytes);
-    pthread_mutex_unlock(&log->view_lock);
+    for (uint32_t i = 0; i < count; i++)
+        bytes -= atomic_load(&log->view.segments[place + i]->bytes);
+    for (uint32_t i = 0; i < count; i++) segment_release(log->view.segments[place + i]);
+    log->view.segments[place] = fresh;
+    memmove(log->view.segments + place + 1, log->view.segments + place + count,
+            (log->view.segment_count - place - count) * sizeof *log->view.segments);
+    log->view.segment_count -= count - 1;
+    assert(log->view.segments[place + 1]->base_offset > fresh->base_offset);
+    free(log->view.hints);
+    log->view.hints = NULL;
+    int64_t before = atomic_fetch_add(&log->view.size_bytes, bytes);
+    assert(before + bytes >= 0);
+    (void)before;
+    log_view_changed(log);
 }
 
 static int swap_locked(struct log *log, struct segment **sources, uint32_t count,
-                       struct segment *fresh) {
-    int64_t delay = log->config.file_delete_delay_ms;
+                       struct segment *fresh) LOG_APPENDING(log) {
+    int64_t delay = log->view.config.file_delete_delay_ms;
     int32_t place = place_of(log, sources, count);
+    assert(count > 0);
+    assert(atomic_load(&fresh->sealed));
     if (place < 0) return LOG_E_WOULD_BLOCK;
     if (atomic_load(&fresh->bytes) == 0) {
         log_drop_segments(log, (uint32_t)place, count, delay);
@@ -75,9 +86,9 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
         log_dir_fail(log->home->dir, -result, "rename");
         return LOG_E_IO;
     }
-    pthread_mutex_lock(&log->home->dir->files_lock);
+    lock_acquire(&log->home->dir->files_lock);
     fresh->removed = false;
-    pthread_mutex_unlock(&log->home->dir->files_lock);
+    lock_release(&log->home->dir->files_lock);
     /* Without its files it is found missing and made anew by the first who needs it. */
     if (segment_index_write(fresh, true) == 0) {
         result = log_flush_index(fresh, "index");
@@ -89,7 +100,7 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
         }
     }
     list_fresh(log, (uint32_t)place, count, fresh);
-    log_mark(&log->files_marks);
+    log_mark(&log->flush.files_marks);
     /* The log has the new one, whatever becomes of the names: a disk that fails now is offline. */
     if ((result = log_dir_sync(log->home->dir, name)) != 0) log_storage_error(log, result, "fsync");
     return 0;
@@ -98,18 +109,18 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
 int log_swap(struct log *log, struct segment **sources, uint32_t count, struct segment *fresh,
              uint64_t truncations) {
     int result = 0;
-    pthread_mutex_lock(&log->flush_lock);
+    lock_acquire(&log->flush.lock);
     log_lock_quiet(log);
     if (atomic_load(&log->deleted))
         result = LOG_E_DELETED;
     else if (log_dir_offline(log->home->dir))
         result = LOG_E_OFFLINE;
-    else if (log->truncations != truncations)
+    else if (log->view.truncations != truncations)
         result = LOG_E_WOULD_BLOCK;
     else
         result = swap_locked(log, sources, count, fresh);
     log_unlock_quiet(log);
-    pthread_mutex_unlock(&log->flush_lock);
+    lock_release(&log->flush.lock);
     return result;
 }
 

@@ -2,6 +2,7 @@
  *
  * Above the recovery point every batch is checked. Below what was flushed a bad one is passed over
  * when a good one follows: it is not the work of a crash, and what lies behind was acknowledged. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "log/log_state.h"
@@ -36,15 +37,17 @@ static int log_walk_check(const struct segment_scan *scan, const struct batch_he
 
 /* Batches carry their epoch: an epoch file that says otherwise was lost, torn or of another
  * history. */
-static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index) {
-    const struct epochs_entry *first = log->epochs.entries;
-    if (h->leader_epoch < 0 || epochs_at(&log->epochs, h->base_offset) == h->leader_epoch) return;
+static void log_walk_epoch(struct log *log, const struct batch_header *h, bool only_index)
+    LOG_APPENDING(log) {
+    const struct epochs_entry *first = log->append.epochs.entries;
+    if (h->leader_epoch < 0 || epochs_at(&log->append.epochs, h->base_offset) == h->leader_epoch)
+        return;
     /* Below the log's start its file says nothing, and what it says above stays: what lies behind
      * may not be walked. */
-    if (only_index && log->epochs.count > 0 && h->base_offset < first->start_offset) return;
-    epochs_truncate_end(&log->epochs, h->base_offset);
-    epochs_assign(&log->epochs, h->leader_epoch, h->base_offset);
-    log_mark(&log->epochs_marks);
+    if (only_index && log->append.epochs.count > 0 && h->base_offset < first->start_offset) return;
+    epochs_truncate_end(&log->append.epochs, h->base_offset);
+    epochs_assign(&log->append.epochs, h->leader_epoch, h->base_offset);
+    log_mark(&log->flush.epochs_marks);
 }
 
 /* Batches that are checked are read whole anyway: in large pieces. So are the headers alone that
@@ -125,13 +128,16 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     struct log *log = w->log;
     struct segment *s = w->scan.segment;
     int result = 0;
+    log_append_assert(log);
+    assert(h->base_offset >= w->next); /* segment_batch_fits. */
     log_walk_settle(w);
     if (walk->index) segment_index_batch(s, h, w->scan.position);
     if (h->base_offset >= walk->replay_from)
         result = log_account_in(log, s, h, w->scan.position,
                                 walk->aborts && h->base_offset >= walk->aborts_from, now_ms);
     if (result != 0) return result;
-    if (walk->index && log->epochs_loaded) log_walk_epoch(log, h, walk->replay_from == INT64_MAX);
+    if (walk->index && log->append.epochs_loaded)
+        log_walk_epoch(log, h, walk->replay_from == INT64_MAX);
     w->next = batch_last_offset(h) + 1;
     segment_scan_skip(&w->scan, h);
     log_walk_look_ahead(walk, &w->window, &w->scan, h);
@@ -175,6 +181,9 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     int result;
     w.next = walk->next > s->base_offset ? walk->next : s->base_offset;
     if (walk->keep_below < walk->check_from) walk->keep_below = walk->check_from;
+    assert(atomic_load(&s->pins) > 0);
+    assert(walk->keep_below >= walk->check_from);
+    assert(!walk->index || walk->position == 0); /* An index is made from the first batch on. */
     if (walk->index) segment_index_reset(s);
     segment_scan_begin(&w.scan, s, walk->position, atomic_load(&s->bytes), false);
     log_walk_lend(walk, &w.scan, &w.window);
@@ -199,6 +208,8 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
     free(w.buffer.bytes);
     free(w.window.bytes);
+    assert(w.scan.position <= w.scan.end);
+    assert(w.next >= s->base_offset);
     walk->good = w.scan.position;
     walk->next = w.next;
     return result;

@@ -20,6 +20,8 @@ static uint32_t producers_hash(int64_t id) {
 }
 
 static struct producers_entry *producers_slot(const struct producers *p, int64_t id) {
+    assert((p->capacity & (p->capacity - 1)) == 0);
+    assert(p->count < p->capacity); /* Or a probe would not end. */
     uint32_t mask = p->capacity - 1, i = producers_hash(id) & mask;
     while (p->slots[i].producer_id != -1 && p->slots[i].producer_id != id) i = (i + 1) & mask;
     return &p->slots[i];
@@ -32,6 +34,7 @@ const struct producers_entry *producers_find(const struct producers *p, int64_t 
 }
 
 static bool producers_resize(struct producers *p, uint32_t capacity) {
+    assert(p->count * 4 <= capacity * 3);
     struct producers next = {malloc(capacity * sizeof *p->slots), p->count, capacity};
     if (next.slots == NULL) return false;
     for (uint32_t i = 0; i < capacity; i++) next.slots[i].producer_id = -1;
@@ -54,6 +57,7 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
                                       .epoch = -1, .coordinator_epoch = -1};
         p->count++;
     }
+    assert(p->count * 4 <= p->capacity * 3);
     return e;
 }
 
@@ -101,6 +105,7 @@ static void producers_push(struct producers_entry *e, const struct producers_bat
     e->newest = (uint8_t)(e->batch_count == 0 ? 0 : (e->newest + 1) % PRODUCERS_BATCHES);
     e->batches[e->newest] = *b;
     if (e->batch_count < PRODUCERS_BATCHES) e->batch_count++;
+    assert(e->newest < e->batch_count || e->batch_count == PRODUCERS_BATCHES);
 }
 
 int producers_update(struct producers *p, const struct batch_header *h, int64_t now_ms) {
@@ -110,6 +115,7 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
         e->epoch = h->producer_epoch;
         e->batch_count = 0;
     }
+    assert(e->producer_id == h->producer_id);
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     if (h->base_sequence >= 0)
         producers_push(e, &(struct producers_batch){
@@ -118,6 +124,7 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
                               h->last_offset_delta});
     if ((h->attributes & BATCH_TRANSACTIONAL) && e->transaction_first_offset < 0)
         e->transaction_first_offset = h->base_offset;
+    assert(e->batch_count <= PRODUCERS_BATCHES);
     return 0;
 }
 
@@ -155,6 +162,7 @@ void producers_recall(struct producers *p, const struct producers *older) {
                 ((uint32_t)e->newest + PRODUCERS_BATCHES - e->batch_count) % PRODUCERS_BATCHES;
             e->batches[slot] = *b;
             e->batch_count++;
+            assert(e->batch_count <= PRODUCERS_BATCHES);
         }
     }
 }
@@ -168,6 +176,7 @@ void producers_expire(struct producers *p, int64_t now_ms, int64_t expiration_ms
         e->producer_id = -1;
         gone++;
     }
+    assert(gone <= p->count);
     if (gone == 0) return;
     p->count -= gone;
     if (p->count == 0) {
@@ -222,6 +231,7 @@ uint8_t *producers_encode(const struct producers *p, size_t *bytes) {
         put_i64(at + 38, e->transaction_first_offset);
         at += PRODUCERS_ENTRY_BYTES;
     }
+    assert(at == out + *bytes); /* Every producer that is counted. */
     put_u32(out + 2, crc32c_extend(0, out + 6, *bytes - 6));
     return out;
 }

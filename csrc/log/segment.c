@@ -36,17 +36,22 @@ struct segment_home *segment_home_new(struct log_dir *dir, const char *name) {
 }
 
 void segment_home_retain(struct segment_home *home) {
-    atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed);
+    uint32_t before = atomic_fetch_add_explicit(&home->references, 1, memory_order_relaxed);
+    assert(before > 0);
+    (void)before;
 }
 
 void segment_home_release(struct segment_home *home) {
-    if (atomic_fetch_sub_explicit(&home->references, 1, memory_order_acq_rel) != 1) return;
+    uint32_t before = atomic_fetch_sub_explicit(&home->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
     free(home->name);
     free(home);
 }
 
+/* Nobody else has it yet, hence no lock. */
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
-                            int64_t largest_timestamp) {
+                            int64_t largest_timestamp) NO_THREAD_SAFETY_ANALYSIS {
     struct segment *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->references = 1;
@@ -62,7 +67,7 @@ struct segment *segment_new(struct segment_home *home, int64_t base_offset, int6
     s->created_ms = -1;
     s->index_interval_bytes = 4096;
     s->last_indexed_time = INT64_MIN;
-    pthread_mutex_init(&s->index_lock, NULL);
+    lock_init(&s->index_lock);
     return s;
 }
 
@@ -72,8 +77,12 @@ void segment_retain(struct segment *s) {
     (void)before;
 }
 
-/* Unmaps and closes; files_lock held, nobody has it pinned. */
-static void segment_close(struct segment *s) {
+/* Unmaps and closes; under files_lock. Nobody has it pinned, so that nobody uses the maps: they are
+ * let go of without index_lock, which comes before files_lock. */
+static void segment_close(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
+    assert(s->fd >= 0);
+    assert(atomic_load(&s->pins) == -1);
+    assert(!atomic_load(&s->preallocating));
     segment_index_unmap(s);
     close(s->fd);
     s->fd = -1;
@@ -82,20 +91,13 @@ static void segment_close(struct segment *s) {
     s->clock_prev->clock_next = s->clock_next;
     s->clock_next->clock_prev = s->clock_prev;
     s->clock_next = s->clock_prev = NULL;
+    assert(dir->open_count > 0);
     dir->open_count--;
+    assert((dir->clock == NULL) == (dir->open_count == 0));
 }
 
-void segment_release(struct segment *s) {
-    uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
-    assert(before > 0);
-    if (before != 1) return;
-    pthread_mutex_lock(&s->home->dir->files_lock);
-    if (atomic_load(&s->pins) >= 0) {
-        assert(atomic_load(&s->pins) == 0);
-        atomic_store(&s->pins, -1);
-        segment_close(s);
-    }
-    pthread_mutex_unlock(&s->home->dir->files_lock);
+/* Nobody else has it any more. */
+static void segment_free(struct segment *s) NO_THREAD_SAFETY_ANALYSIS {
     if (s->tail != NULL) {
         free(s->tail->offsets);
         free(s->tail->times);
@@ -103,9 +105,23 @@ void segment_release(struct segment *s) {
     }
     log_aborted_free(s);
     free(atomic_load(&s->holes));
-    pthread_mutex_destroy(&s->index_lock);
+    lock_destroy(&s->index_lock);
     segment_home_release(s->home);
     free(s);
+}
+
+void segment_release(struct segment *s) {
+    uint32_t before = atomic_fetch_sub_explicit(&s->references, 1, memory_order_acq_rel);
+    assert(before > 0);
+    if (before != 1) return;
+    lock_acquire(&s->home->dir->files_lock);
+    if (atomic_load(&s->pins) >= 0) {
+        assert(atomic_load(&s->pins) == 0);
+        atomic_store(&s->pins, -1);
+        segment_close(s);
+    }
+    lock_release(&s->home->dir->files_lock);
+    segment_free(s);
 }
 
 void segment_path_locked(const struct segment *s, const char *extension,
@@ -115,9 +131,9 @@ void segment_path_locked(const struct segment *s, const char *extension,
 }
 
 void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PATH_BYTES]) {
-    pthread_mutex_lock(&s->home->dir->files_lock);
+    lock_acquire(&s->home->dir->files_lock);
     segment_path_locked(s, extension, path);
-    pthread_mutex_unlock(&s->home->dir->files_lock);
+    lock_release(&s->home->dir->files_lock);
 }
 
 void segment_evict(struct log_dir *dir, uint32_t count) {
@@ -137,9 +153,11 @@ void segment_evict(struct log_dir *dir, uint32_t count) {
     }
 }
 
-static int segment_open_locked(struct segment *s, bool create) {
+static int segment_open_locked(struct segment *s, bool create) REQUIRES(s->home->dir->files_lock) {
     struct log_dir *dir = s->home->dir;
     char path[SEGMENT_PATH_BYTES];
+    assert(s->fd < 0);
+    assert(s->clock_next == NULL);
     if (s->removed) return -ENOENT;
     if (dir->open_count >= dir->open_max) segment_evict(dir, dir->open_count - dir->open_max + 1);
     segment_path_locked(s, "log", path);
@@ -168,7 +186,7 @@ int segment_pin(struct segment *s, bool create) {
                                                   memory_order_acquire))
             return 0;
     struct log_dir *dir = s->home->dir;
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     int result = 0;
     if (atomic_load(&s->pins) >= 0) {
         atomic_fetch_add(
@@ -176,7 +194,7 @@ int segment_pin(struct segment *s, bool create) {
     } else if ((result = segment_open_locked(s, create)) == 0) {
         atomic_store_explicit(&s->pins, 1, memory_order_release);
     }
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     return result;
 }
 
@@ -193,6 +211,9 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     struct log_dir *dir = s->home->dir;
     (void)scratch;
     int64_t from = atomic_load(&s->allocated), to = (int64_t)job->token;
+    assert(to > from);
+    assert(atomic_load(&s->preallocating));
+    assert(atomic_load(&s->pins) > 0);
     int64_t free_bytes, total_bytes;
     log_dir_look_at_space(dir, &free_bytes, &total_bytes);
     if (!log_dir_may_allocate(dir, to - from)) {
@@ -209,10 +230,10 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     }
     /* Either this sees that the segment was sealed, or segment_trim_sealed sees that this has
      * ended. */
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (atomic_load(&s->sealed)) segment_trim(s);
     atomic_store(&s->preallocating, false);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     segment_unpin(s);
     segment_release(s);
     log_dir_job_end(dir);
@@ -222,10 +243,12 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
 void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
     int64_t bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
     int64_t allocated = atomic_load_explicit(&s->allocated, memory_order_relaxed);
-    if (allocated >= limit || (bytes < SEGMENT_SMALL_BYTES && !whole)) return;
+    if (bytes < SEGMENT_SMALL_BYTES && !whole) return;
     int64_t chunk = bytes < SEGMENT_CHUNK_MIN ? SEGMENT_CHUNK_MIN : bytes;
     if (chunk > SEGMENT_CHUNK_MAX) chunk = SEGMENT_CHUNK_MAX;
     if (allocated < bytes) allocated = bytes;
+    /* A batch that is longer than a segment has left nothing to allocate. */
+    if (allocated >= limit) return;
     if (allocated - bytes > chunk / 2) return;
     int64_t wanted = whole ? limit - allocated : chunk;
     if (!log_dir_may_allocate(s->home->dir, wanted)) return;
@@ -249,15 +272,16 @@ void segment_preallocate(struct segment *s, int64_t limit, bool whole) {
 
 int segment_trim(struct segment *s) {
     if (atomic_load(&s->allocated) == 0) return 0;
+    assert(atomic_load(&s->pins) > 0);
     if (log_dir_disk(s->home->dir)->ftruncate(s->fd, atomic_load(&s->bytes)) != 0) return -errno;
     atomic_store(&s->allocated, 0);
     return 0;
 }
 
 void segment_trim_sealed(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (!atomic_load(&s->preallocating)) segment_trim(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
 }
 
 bool segment_is_shared(const struct segment *s) {
@@ -306,6 +330,9 @@ static int segment_unshare(struct segment *s, int64_t bytes) {
 
 int segment_cut(struct segment *s, int64_t bytes) {
     const struct disk *disk = log_dir_disk(s->home->dir);
+    assert(bytes >= 0);
+    assert(bytes <= atomic_load(&s->bytes));
+    assert(atomic_load(&s->pins) > 0);
     if (segment_is_shared(s)) return segment_unshare(s, bytes);
     if (disk->ftruncate(s->fd, bytes) != 0) return -errno;
     if (disk->fdatasync(s->fd) == 0) return 0;
@@ -317,6 +344,8 @@ int segment_cut(struct segment *s, int64_t bytes) {
 /* ---- scan ---- */
 
 int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
+    assert(position >= 0);
+    assert(atomic_load(&s->pins) > 0);
     while (len > 0) {
         ssize_t n = log_dir_disk(s->home->dir)->pread(s->fd, to, len, position);
         if (n < 0 && errno == EINTR) continue;
@@ -331,6 +360,8 @@ int segment_read(struct segment *s, int64_t position, uint8_t *to, size_t len) {
 
 void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t position, int64_t end,
                         bool nowait) {
+    assert(position >= 0);
+    assert(atomic_load(&s->pins) > 0);
     scan->segment = s;
     scan->position = position;
     scan->end = end;
@@ -346,6 +377,8 @@ void segment_scan_begin(struct segment_scan *scan, struct segment *s, int64_t po
 /* Fills the window from `position` on. */
 static int segment_scan_fill(struct segment_scan *scan) {
     int64_t left = scan->end - scan->position;
+    assert(left >= BATCH_HEADER_BYTES);
+    assert(scan->window_room >= BATCH_HEADER_BYTES);
     struct iovec to = {scan->window, left < scan->window_room ? (size_t)left : scan->window_room};
     ssize_t n;
     do

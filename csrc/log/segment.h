@@ -10,7 +10,6 @@
 #ifndef PYLOG_SEGMENT_H
 #define PYLOG_SEGMENT_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +17,7 @@
 #include "format/batch.h"
 #include "thread/iopool.h"
 #include "log/log.h"
+#include "thread/lock.h"
 #include "thread/mapped.h"
 
 struct log_dir;
@@ -58,11 +58,6 @@ struct segment {
     _Atomic bool used, dirty; /* second chance; unflushed bytes */
     _Atomic bool settled;     /* flushed and trimmed since it was sealed */
     bool removed;             /* files renamed or gone: never opened again (files_lock) */
-    bool counted;             /* index counts are known (index_lock) */
-    bool rebuilt; /* indexes were rebuilt once: not again for the same damage (index_lock) */
-    bool index_lost;    /* the files do not have what was written: neither read nor written until
-                           they are made anew (index_lock) */
-    bool index_doubted; /* that was found by what they led to, once (index_lock) */
     int fd;
     struct segment_home *home;
     struct segment *clock_next, *clock_prev;
@@ -73,17 +68,26 @@ struct segment {
         largest_timestamp_offset; /* offset: last of its batch; -1: not known */
     int64_t first_timestamp, created_ms;
     int32_t index_interval_bytes, since_entry_bytes, jitter_ms;
-    uint32_t offset_count, time_count; /* entries in the files */
-    int64_t last_indexed_time;         /* of the time index, INT64_MIN none */
     _Atomic bool preallocating, sealed;
-    struct mapped_read maps; /* of the offset index and of the time index (index_lock) */
-    struct segment_tail *tail;
-    struct segment_aborted *aborted; /* log_aborted.c; NULL: the file is all (index_lock) */
-    _Atomic bool aborted_due;        /* the file does not have all, or not on disk */
+    _Atomic bool aborted_due;              /* the .txnindex does not have all, or not on disk */
     _Atomic(struct segment_holes *) holes; /* NULL: none was met; contents under index_lock */
     _Atomic bool damaged;                  /* bytes that are no good batches were met */
-    int64_t told_holes, told_batches;      /* damage below was noted (index_lock) */
-    pthread_mutex_t index_lock;
+    struct lock index_lock;
+    bool counted GUARDED_BY(index_lock); /* index counts are known */
+    /* Indexes were rebuilt once: not again for the same damage. */
+    bool rebuilt GUARDED_BY(index_lock);
+    /* The files do not have what was written: neither read nor written until they are made anew. */
+    bool index_lost GUARDED_BY(index_lock);
+    bool index_doubted GUARDED_BY(index_lock); /* that was found by what they led to, once */
+    /* Entries in the files; the last timestamp of the time index, INT64_MIN none. */
+    uint32_t offset_count GUARDED_BY(index_lock), time_count GUARDED_BY(index_lock);
+    int64_t last_indexed_time GUARDED_BY(index_lock);
+    struct mapped_read maps GUARDED_BY(index_lock); /* of the offset index and the time index */
+    struct segment_tail *tail GUARDED_BY(index_lock);
+    /* log_aborted.c; NULL: the file is all. */
+    struct segment_aborted *aborted GUARDED_BY(index_lock);
+    /* Damage below was noted. */
+    int64_t told_holes GUARDED_BY(index_lock), told_batches GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */
     _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
 };
@@ -102,9 +106,6 @@ void segment_path(struct segment *s, const char *extension, char path[SEGMENT_PA
 /* Opens when needed. 0 or -errno. `create`: a new empty file, whatever was there before. */
 int segment_pin(struct segment *s, bool create);
 void segment_unpin(struct segment *s);
-/* Closes up to `count` unpinned, flushed descriptors of the directory; called under its files_lock.
- */
-void segment_evict(struct log_dir *dir, uint32_t count);
 
 /* Preallocation ahead of `bytes`, on the pool when it has room; `limit`: the segment's configured
  * size. */
@@ -127,8 +128,7 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
 int segment_index_write(struct segment *s, bool final);
 /* Drops entries at or above the offset / position. */
 void segment_index_truncate(struct segment *s, int64_t offset, int64_t position);
-/* index_lock held, or nobody has it pinned. */
-void segment_index_unmap(struct segment *s);
+void segment_index_unmap(struct segment *s) REQUIRES(s->index_lock);
 uint32_t segment_index_entries(struct segment *s, bool times);
 /* Forgets everything and empties the files, before a rebuild. */
 void segment_index_reset(struct segment *s);

@@ -1,6 +1,7 @@
 /* The indexes of one segment: entries gather in the tail, groups of them are written behind the
  * files' entries, and searches look at tail and map. All under the segment's index_lock; whoever
  * calls has the segment pinned, so that maps stay. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,8 +30,9 @@ static size_t segment_index_entry(bool times) {
 
 /* For all of its contents: whoever writes them cuts what is left behind. A file that a branch has
  * too, mapped perhaps, only loses its name here. Others are used again: names and inodes by the
- * thousand are the dearest part of a recovery. files_lock held. */
-static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags) {
+ * thousand are the dearest part of a recovery. */
+static int segment_index_open_anew(struct log_dir *dir, const char *path, int flags)
+    REQUIRES(dir->files_lock) {
     struct stat st;
     int fd = log_dir_open_locked(dir, path, flags & ~(O_TRUNC | O_CREAT));
     if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 1) return fd;
@@ -45,21 +47,26 @@ static int segment_index_open(struct segment *s, bool times, int flags) {
     char path[SEGMENT_PATH_BYTES];
     struct log_dir *dir = s->home->dir;
     /* A removed segment's names may be another's by now; the lock keeps them until the open. */
-    pthread_mutex_lock(&dir->files_lock);
+    lock_acquire(&dir->files_lock);
     segment_path_locked(s, segment_index_extension(times), path);
     int fd = s->removed        ? -1
              : flags & O_TRUNC ? segment_index_open_anew(dir, path, flags)
                                : log_dir_open_locked(dir, path, flags);
     int result = s->removed ? -ENOENT : fd < 0 ? -errno : fd;
-    pthread_mutex_unlock(&dir->files_lock);
+    lock_release(&dir->files_lock);
     return result;
 }
 
-static const uint8_t *segment_index_offsets(const struct segment *s) { return s->maps.at[0]; }
-static const uint8_t *segment_index_times(const struct segment *s) { return s->maps.at[1]; }
+static const uint8_t *segment_index_offsets(const struct segment *s) REQUIRES(s->index_lock) {
+    return s->maps.at[0];
+}
+static const uint8_t *segment_index_times(const struct segment *s) REQUIRES(s->index_lock) {
+    return s->maps.at[1];
+}
 
 void segment_index_unmap(struct segment *s) {
     for (int i = 0; i < MAPPED_READ_MAPS; i++) {
+        assert((s->maps.at[i] == NULL) == (s->maps.bytes[i] == 0));
         if (s->maps.at[i] != NULL) munmap((void *)s->maps.at[i], s->maps.bytes[i]);
         s->maps.at[i] = NULL;
         s->maps.bytes[i] = 0;
@@ -68,7 +75,8 @@ void segment_index_unmap(struct segment *s) {
 
 /* Maps at least `count` entries of the file. The writable segment's map reaches past the end of the
  * file: entries are only touched below the count that was written. */
-static int segment_index_map(struct segment *s, bool times, uint32_t count) {
+static int segment_index_map(struct segment *s, bool times, uint32_t count)
+    REQUIRES(s->index_lock) {
     const uint8_t **map = &s->maps.at[times];
     size_t *mapped = &s->maps.bytes[times], wanted = count * segment_index_entry(times);
     if (*map != NULL) munmap((void *)*map, *mapped);
@@ -125,7 +133,7 @@ static int segment_index_probe(struct segment *s, bool times) {
 
 /* A page of a map could not be read, or its entries cannot be. 1: the files are to be made anew;
  * LOG_E_IO: the disk failed. */
-static int segment_index_lose(struct segment *s) {
+static int segment_index_lose(struct segment *s) REQUIRES(s->index_lock) {
     segment_index_unmap(s);
     int error = segment_index_probe(s, false);
     if (error == 0) error = segment_index_probe(s, true);
@@ -134,20 +142,20 @@ static int segment_index_lose(struct segment *s) {
     return error != 0 ? LOG_E_IO : 1;
 }
 
-static int segment_index_read_end(struct segment *s) {
+static int segment_index_read_end(struct segment *s) REQUIRES(s->index_lock) {
     return mapped_read_end(&s->maps) ? segment_index_lose(s) : 0;
 }
 
 /* An entry that was found is above the one before it and inside the segment: one that was cut off
  * reads as zeros. The batch of the last one may not be published yet. */
-static bool segment_index_rises(const struct segment *s, uint32_t i) {
+static bool segment_index_rises(const struct segment *s, uint32_t i) REQUIRES(s->index_lock) {
     const uint8_t *entries = segment_index_offsets(s);
     int32_t before = i > 0 ? index_position_at(entries, i - 1) : -1,
             position = index_position_at(entries, i);
     return position > before && position <= atomic_load_explicit(&s->bytes, memory_order_relaxed);
 }
 
-static bool segment_index_time_rises(const struct segment *s, uint32_t i) {
+static bool segment_index_time_rises(const struct segment *s, uint32_t i) REQUIRES(s->index_lock) {
     const uint8_t *entries = segment_index_times(s);
     int32_t offset = index_time_offset_at(entries, i);
     return offset >= 0 && (i == 0 || (index_time_at(entries, i) > index_time_at(entries, i - 1) &&
@@ -157,7 +165,7 @@ static bool segment_index_time_rises(const struct segment *s, uint32_t i) {
 /* ---- loading ---- */
 
 /* Cheap signs of a wrong file: the last entry must lie inside the segment and above the first. */
-static bool segment_index_plausible(struct segment *s) {
+static bool segment_index_plausible(struct segment *s) REQUIRES(s->index_lock) {
     const uint8_t *offsets = segment_index_offsets(s), *times = segment_index_times(s);
     uint32_t n = s->offset_count;
     if (n > 0) {
@@ -170,7 +178,7 @@ static bool segment_index_plausible(struct segment *s) {
 }
 
 /* Counts and maps the files. 1: they are missing or implausible. LOG_E_IO, or another -errno. */
-static int segment_index_load(struct segment *s) {
+static int segment_index_load(struct segment *s) REQUIRES(s->index_lock) {
     int result = 0;
     if (s->index_lost) return 1;
     if (!s->counted) {
@@ -193,7 +201,7 @@ static int segment_index_load(struct segment *s) {
     return 0;
 }
 
-static void segment_index_reset_locked(struct segment *s) {
+static void segment_index_reset_locked(struct segment *s) REQUIRES(s->index_lock) {
     segment_index_unmap(s);
     s->offset_count = s->time_count = 0;
     s->counted = true;
@@ -204,9 +212,9 @@ static void segment_index_reset_locked(struct segment *s) {
 }
 
 void segment_index_reset(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     segment_index_reset_locked(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     atomic_store(&s->largest_timestamp, -1);
     atomic_store(&s->largest_timestamp_offset, -1);
     s->first_timestamp = -1;
@@ -222,7 +230,8 @@ static bool segment_index_room(uint8_t **entries, uint32_t *room, uint32_t count
     return true;
 }
 
-static int segment_index_write_file(struct segment *s, bool times, bool create) {
+static int segment_index_write_file(struct segment *s, bool times, bool create)
+    REQUIRES(s->index_lock) {
     struct segment_tail *t = s->tail;
     uint32_t fresh = t == NULL ? 0
                      : times   ? t->time_count
@@ -252,30 +261,35 @@ static int segment_index_write_file(struct segment *s, bool times, bool create) 
         result = -errno;
     close(fd);
     if (result != 0) return result;
+    assert(*count <= UINT32_MAX - fresh);
     *count += fresh;
     if (t != NULL && times) t->time_count = 0;
     if (t != NULL && !times) t->offset_count = 0;
     return 0;
 }
 
-static void segment_index_add_time(struct segment *s) {
+static void segment_index_add_time(struct segment *s) REQUIRES(s->index_lock) {
     int64_t timestamp = atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed);
     int64_t offset = atomic_load_explicit(&s->largest_timestamp_offset, memory_order_relaxed);
     struct segment_tail *t = s->tail;
     if (timestamp < 0 || offset < 0 || timestamp <= s->last_indexed_time) return;
     if (!segment_index_room(&t->times, &t->time_room, t->time_count, INDEX_TIME_BYTES)) return;
+    assert(offset >= s->base_offset);
     index_put_time(t->times + t->time_count * 12u, timestamp, (int32_t)(offset - s->base_offset));
     t->time_count++;
     s->last_indexed_time = timestamp;
 }
 
-static bool segment_index_add(struct segment *s, const struct batch_header *h, int64_t position) {
+static bool segment_index_add(struct segment *s, const struct batch_header *h, int64_t position)
+    REQUIRES(s->index_lock) {
     if (s->tail == NULL && (s->tail = calloc(1, sizeof *s->tail)) == NULL) return false;
     struct segment_tail *t = s->tail;
     if (!segment_index_room(&t->offsets, &t->offset_room, t->offset_count, INDEX_OFFSET_BYTES))
         return false;
-    index_put_offset(t->offsets + t->offset_count * 8u,
-                     (int32_t)(batch_last_offset(h) - s->base_offset), (int32_t)position);
+    int64_t relative = batch_last_offset(h) - s->base_offset;
+    assert(relative >= 0);
+    assert(relative <= INT32_MAX); /* segment_batch_fits, or the roll before it. */
+    index_put_offset(t->offsets + t->offset_count * 8u, (int32_t)relative, (int32_t)position);
     t->offset_count++;
     segment_index_add_time(s);
     /* A file that cannot grow now is tried again at the next power of two: until then the entries
@@ -298,9 +312,9 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
     }
     if (s->first_timestamp < 0) s->first_timestamp = h->max_timestamp;
     if (s->since_entry_bytes > s->index_interval_bytes) {
-        pthread_mutex_lock(&s->index_lock);
+        lock_acquire(&s->index_lock);
         added = segment_index_add(s, h, position);
-        pthread_mutex_unlock(&s->index_lock);
+        lock_release(&s->index_lock);
         s->since_entry_bytes = 0;
     }
     int64_t since = s->since_entry_bytes + (int64_t)batch_bytes(h);
@@ -309,7 +323,7 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
 }
 
 int segment_index_write(struct segment *s, bool final) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (final && s->tail == NULL) s->tail = calloc(1, sizeof *s->tail);
     if (final && s->tail != NULL) segment_index_add_time(s);
     int result = segment_index_write_file(s, false, final),
@@ -321,19 +335,20 @@ int segment_index_write(struct segment *s, bool final) {
         free(s->tail);
         s->tail = NULL;
     }
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return result;
 }
 
 uint32_t segment_index_entries(struct segment *s, bool times) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     uint32_t count = times ? s->time_count : s->offset_count;
     if (s->tail != NULL) count += times ? s->tail->time_count : s->tail->offset_count;
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return count;
 }
 
-static void segment_index_cut_file(struct segment *s, bool times, uint32_t count) {
+static void segment_index_cut_file(struct segment *s, bool times, uint32_t count)
+    REQUIRES(s->index_lock) {
     int fd = segment_index_open(s, times, O_WRONLY);
     struct stat st;
     if (fd < 0) return;
@@ -353,7 +368,7 @@ static void segment_index_cut_file(struct segment *s, bool times, uint32_t count
 }
 
 void segment_index_truncate(struct segment *s, int64_t offset, int64_t position) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     int result = segment_index_load(s);
     if (result == 0) {
         struct segment_tail *t = s->tail;
@@ -375,11 +390,13 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
         result = segment_index_read_end(s);
         if (result == 0 && n < s->offset_count) segment_index_cut_file(s, false, n);
         if (result == 0 && m < s->time_count) segment_index_cut_file(s, true, m);
+        assert(n <= s->offset_count);
+        assert(m <= s->time_count);
         s->offset_count = n;
         s->time_count = m;
     }
     if (result != 0) segment_index_reset_locked(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
 }
 
 /* Headers alone rebuild both indexes; index_lock held by nobody, the segment is not being appended
@@ -416,7 +433,7 @@ static int segment_index_short(struct segment *s, int64_t position, int64_t late
 }
 
 int segment_index_damaged(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     s->counted = s->index_lost = false;
     int result = segment_index_load(s);
     uint32_t n = result == 0 ? s->offset_count : 0, m = result == 0 ? s->time_count : 0;
@@ -433,25 +450,25 @@ int segment_index_damaged(struct segment *s) {
         result = segment_index_read_end(s);
     }
     int64_t latest = m > 0 ? s->last_indexed_time : -1;
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return result != 0 || !sane ? 1 : segment_index_short(s, position, latest);
 }
 
 void segment_index_distrust(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     if (!s->index_doubted) {
         s->index_doubted = s->index_lost = true;
         segment_index_unmap(s);
     }
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
 }
 
 /* Makes the files anew; index_lock is let go meanwhile. 0, -ENODATA or LOG_E_IO. */
-static int segment_index_remake(struct segment *s) {
+static int segment_index_remake(struct segment *s) REQUIRES(s->index_lock) {
     s->rebuilt = true;
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     if (segment_index_rebuild(s) == -EIO) log_dir_fail(s->home->dir, EIO, "write of an index");
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     int result = segment_index_load(s);
     /* Who damages it again is another one. */
     s->rebuilt = result != 0;
@@ -460,8 +477,9 @@ static int segment_index_remake(struct segment *s) {
 
 /* Loads with index_lock held on return, repairs once, and begins to read when that is 0. -EAGAIN:
  * that would block; -ENODATA: there is nothing but the tail. */
-static int segment_index_begin(struct segment *s, bool nowait) {
-    pthread_mutex_lock(&s->index_lock);
+static int segment_index_begin(struct segment *s, bool nowait) ACQUIRE(s->index_lock) {
+    lock_acquire(&s->index_lock);
+    assert(atomic_load(&s->pins) > 0); /* So that maps stay. */
     int result = segment_index_load(s);
     /* The writable end is repaired by whoever appends to it. */
     if (result == 1 && (s->rebuilt || !atomic_load(&s->sealed))) return -ENODATA;
@@ -481,9 +499,9 @@ static int segment_index_begin(struct segment *s, bool nowait) {
 
 /* Lets go of index_lock. 1: what was found does not count, and the files are made anew by the next
  * begin. */
-static int segment_index_end(struct segment *s, int result) {
+static int segment_index_end(struct segment *s, int result) RELEASE(s->index_lock) {
     if (result == 0) result = segment_index_read_end(s);
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     return result;
 }
 
@@ -563,11 +581,11 @@ bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *
 }
 
 int segment_index_finish(struct segment *s) {
-    pthread_mutex_lock(&s->index_lock);
+    lock_acquire(&s->index_lock);
     /* `rebuilt`: a reader is at it. */
     bool lost = s->index_lost && !s->rebuilt, pending = s->tail != NULL && !s->rebuilt;
     int result = lost ? segment_index_remake(s) : 0;
-    pthread_mutex_unlock(&s->index_lock);
+    lock_release(&s->index_lock);
     if (!lost && pending) result = segment_index_write(s, true);
     /* Retention took the segment meanwhile, and its files with it. */
     if (result == -ENOENT && s->removed) return 0;

@@ -6,10 +6,10 @@
 #include "log/witness.h"
 
 #include <dirent.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +19,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "thread/lock.h"
 #include "thread/mapped.h"
 
 #ifndef STATX_MNT_ID_UNIQUE
@@ -57,16 +58,16 @@ struct witness_entry {
 };
 
 struct witness {
-    pthread_mutex_t lock;
+    struct lock lock;
     int fd, where;
     bool forgotten;
     char name[WITNESS_NAME_BYTES];
     struct witness_header header; /* as it should be */
     struct mapped_kept *kept;
     uint8_t *map; /* addresses for WITNESS_SLOTS_MAX, of which `room` are backed */
-    uint32_t room, used;
-    struct witness_slot **given_back;
-    uint32_t given_back_count, given_back_room;
+    uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
+    struct witness_slot **given_back GUARDED_BY(lock);
+    uint32_t given_back_count GUARDED_BY(lock), given_back_room GUARDED_BY(lock);
     struct witness_entry *entries;
     uint32_t entry_count;
 };
@@ -234,7 +235,7 @@ static bool witness_back(struct witness *w, size_t from, size_t to) {
 }
 
 /* Room for at least one more; chunks are pages. */
-static bool witness_grow(struct witness *w, uint32_t wanted) {
+static bool witness_grow(struct witness *w, uint32_t wanted) REQUIRES(w->lock) {
     uint32_t more = w->room < WITNESS_CHUNK_MIN   ? WITNESS_CHUNK_MIN
                     : w->room > WITNESS_CHUNK_MAX ? WITNESS_CHUNK_MAX
                                                   : w->room;
@@ -244,12 +245,13 @@ static bool witness_grow(struct witness *w, uint32_t wanted) {
     size_t from = WITNESS_HEADER_BYTES + (size_t)w->room * WITNESS_SLOT_BYTES;
     if (!witness_back(w, from, from + (size_t)more * WITNESS_SLOT_BYTES)) return false;
     w->room += more;
+    assert(w->room <= WITNESS_SLOTS_MAX);
     return true;
 }
 
 /* Makes the file under another name, with what was read in it, and puts it into its place: a kill
  * at any time leaves the old one or the new one. */
-static bool witness_make(struct witness *w) {
+static bool witness_make(struct witness *w) REQUIRES(w->lock) {
     char fresh[WITNESS_NAME_BYTES + 8];
     snprintf(fresh, sizeof fresh, "%s.new", w->name);
     unlinkat(w->where, fresh, 0);
@@ -275,12 +277,13 @@ static bool witness_make(struct witness *w) {
     return made;
 }
 
-static void witness_drop(struct witness *w) {
+/* Nobody else has it any more. */
+static void witness_drop(struct witness *w) NO_THREAD_SAFETY_ANALYSIS {
     if (w->kept != NULL) mapped_let_go(w->kept);
     if (w->map != NULL) munmap(w->map, WITNESS_MAP_BYTES);
     if (w->fd >= 0) close(w->fd);
     close(w->where);
-    pthread_mutex_destroy(&w->lock);
+    lock_destroy(&w->lock);
     free(w->entries);
     free(w->given_back);
     free(w);
@@ -295,12 +298,15 @@ struct witness *witness_new(int dir_fd, const char *where) {
         return NULL;
     }
     w->fd = -1;
-    pthread_mutex_init(&w->lock, NULL);
+    lock_init(&w->lock);
     snprintf(w->name, sizeof w->name, "pylog-%u-%llx-%llx", (unsigned)geteuid(),
              (unsigned long long)w->header.device, (unsigned long long)w->header.inode);
     witness_sweep(w);
     witness_read(w);
-    if (witness_make(w)) return w;
+    lock_acquire(&w->lock);
+    bool made = witness_make(w);
+    lock_release(&w->lock);
+    if (made) return w;
     /* What cannot be kept up to date must not be found by the next start. */
     unlinkat(w->where, w->name, 0);
     witness_drop(w);
@@ -341,10 +347,10 @@ static struct witness_entry *witness_entry_of(struct witness *w, const struct st
 
 bool witness_find(struct witness *w, const struct stat *file, struct witness_told *out) {
     if (w == NULL) return false;
-    pthread_mutex_lock(&w->lock);
+    lock_acquire(&w->lock);
     const struct witness_entry *entry = witness_entry_of(w, file);
     if (entry != NULL) *out = entry->told;
-    pthread_mutex_unlock(&w->lock);
+    lock_release(&w->lock);
     return entry != NULL;
 }
 
@@ -353,7 +359,7 @@ uint32_t witness_told_count(struct witness *w) { return w == NULL ? 0 : w->entry
 struct witness_slot *witness_take(struct witness *w, const struct stat *file) {
     struct witness_slot *slot = NULL;
     if (w == NULL || file->st_dev != w->header.device) return NULL;
-    pthread_mutex_lock(&w->lock);
+    lock_acquire(&w->lock);
     struct witness_entry *entry = witness_entry_of(w, file);
     if (entry != NULL && entry->slot != NULL) {
         slot = entry->slot;
@@ -361,16 +367,17 @@ struct witness_slot *witness_take(struct witness *w, const struct stat *file) {
     } else if (w->given_back_count > 0) {
         slot = w->given_back[--w->given_back_count];
     } else if (w->used < w->room || witness_grow(w, 1)) {
+        assert(w->used < w->room);
         slot = witness_slot_at(w, w->used++);
     }
-    pthread_mutex_unlock(&w->lock);
+    lock_release(&w->lock);
     return slot;
 }
 
 void witness_give_back(struct witness *w, struct witness_slot *slot) {
     if (slot == NULL) return;
     witness_unsay(slot);
-    pthread_mutex_lock(&w->lock);
+    lock_acquire(&w->lock);
     if (w->given_back_count == w->given_back_room) {
         uint32_t room = w->given_back_room == 0 ? 16 : w->given_back_room * 2;
         struct witness_slot **more = realloc(w->given_back, room * sizeof *more);
@@ -380,12 +387,16 @@ void witness_give_back(struct witness *w, struct witness_slot *slot) {
         }
     }
     /* Without the memory to remember it the slot is lost until the next start. */
+    assert(w->given_back_count <= w->given_back_room);
     if (w->given_back_count < w->given_back_room) w->given_back[w->given_back_count++] = slot;
-    pthread_mutex_unlock(&w->lock);
+    lock_release(&w->lock);
 }
 
 void witness_say(struct witness_slot *slot, const struct stat *file, int64_t base_offset,
                  int64_t bytes, int64_t flushed) {
+    assert(base_offset >= 0);
+    assert(bytes >= 0);
+    assert(flushed >= 0);
     witness_unsay(slot);
     atomic_store(&slot->base_offset, base_offset);
     atomic_store(&slot->bytes, bytes);
