@@ -73,7 +73,7 @@ static void left(struct reactor *r, const uint8_t ip[16]) {
 static void learn_local_address(struct connection *c) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
-    if (getsockname(c->fd, (struct sockaddr *)&a, &len) == 0) listener_address(&a, &c->local);
+    if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0) listener_address(&a, &c->local);
 }
 
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
@@ -97,7 +97,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
         return;
     }
     c->timer.kind = TIMER_CONNECTION;
-    c->fd = a->fd;
+    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
     c->listener = a->listener;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
@@ -120,7 +120,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     timers_cancel(&r->timers, &c->timer);
     c->in_start = c->in_end = 0;
     receive_settle(r, c, false);
-    close(c->fd);
+    close(c->transport.fd);
     left(r, c->peer.ip);
     if (c->quota != NULL) quota_client_release(c->quota);
     if (c->watched) {

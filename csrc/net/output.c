@@ -2,10 +2,8 @@
  * turn's worth at once. */
 #include "net/reactor_state.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 enum { OUTPUT_PIECES_MAX = 2 * REQUESTS_PER_CONNECTION_MAX };
 
@@ -22,20 +20,16 @@ static bool is_sent(const struct slot *s) {
 /* One send of all bytes up to the next range; how many went out, or -1 and errno. */
 static ssize_t send_bytes(struct connection *c) {
     struct iovec pieces[OUTPUT_PIECES_MAX];
-    struct msghdr message = {.msg_iov = pieces};
-    int flags = MSG_NOSIGNAL;
+    size_t count = 0;
+    bool more = false;
     for (struct slot *s = c->first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
         uint32_t due = bytes_due(s);
         if (due != 0)
-            pieces[message.msg_iovlen++] = (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
-        if (s->part < s->r.reply.part_count) {
-            flags |= MSG_MORE;
-            break;
-        }
-        if (s->close_after || message.msg_iovlen == OUTPUT_PIECES_MAX) break;
+            pieces[count++] = (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
+        more = s->part < s->r.reply.part_count;
+        if (more || s->close_after || count == OUTPUT_PIECES_MAX) break;
     }
-    if (message.msg_iovlen == 1) return send(c->fd, pieces[0].iov_base, pieces[0].iov_len, flags);
-    return sendmsg(c->fd, &message, flags);
+    return c->transport.calls->send(&c->transport, pieces, count, more);
 }
 
 static void bytes_went(struct reactor *r, struct connection *c, size_t n) {
@@ -58,7 +52,8 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
     size_t left = (size_t)(range->length - s->range_sent);
     /* Who takes so much at once waits for none of it: those who wait go first. */
     if (left >= OUTPUT_TURN_BYTES) slices_ask(&r->slice_ns, SLICES_LONG_NS);
-    ssize_t n = sendfile(c->fd, range->fd, &position, left < bytes_max ? left : bytes_max);
+    ssize_t n = c->transport.calls->sendfile(&c->transport, range->fd, position,
+                                             left < bytes_max ? left : bytes_max);
     if (n < 0 && errno == EIO) log_range_failed(range, errno);
     if (n <= 0) return n;
     STAT_ADD(r, bytes_sendfile, n);

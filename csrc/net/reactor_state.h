@@ -13,6 +13,7 @@
 #include "net/peers.h"
 #include "net/reactor.h"
 #include "net/slab.h"
+#include "net/transport.h"
 #include "thread/slices.h"
 #include "thread/timers.h"
 
@@ -125,7 +126,7 @@ struct connection_list {
 struct connection {
     struct slab_item item;
     struct timer timer;
-    int fd;
+    struct transport transport; /* its descriptor too */
     uint8_t slot_count;
     bool readable, hung_up, failed, blocked, closing, watched;
     bool asking;  /* the control plane was asked about the client; nothing starts before */

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -120,7 +119,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
     if (lacks >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, lacks);
     ssize_t n;
-    do n = recv(c->fd, c->in->bytes + c->in_end, room, 0);
+    do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
         c->readable = false;
