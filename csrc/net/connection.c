@@ -10,8 +10,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { API_FETCH = 1 };
-
 void connection_delist(struct connection *c) {
     struct connection_list *list = c->list;
     if (list == NULL) return;
@@ -73,7 +71,8 @@ static void left(struct reactor *r, const uint8_t ip[16]) {
 static void learn_local_address(struct connection *c) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
-    if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0) listener_address(&a, &c->local);
+    if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0)
+        listener_address(&a, &c->local);
 }
 
 void connection_open(struct reactor *r, const struct listener_accepted *a) {

@@ -3,6 +3,7 @@
  */
 #include "net/frames.h"
 
+#include "serve/api_keys.h"
 #include "serve/wire.h"
 
 void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
@@ -20,7 +21,7 @@ int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_
 bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len) {
     if (size <= rules->control_bytes_max || len < sizeof(int16_t)) return true;
     int16_t api_key = (int16_t)(frame[0] << 8 | frame[1]);
-    return api_key == FRAMES_PRODUCE || api_key == FRAMES_FETCH;
+    return api_key == API_PRODUCE || api_key == API_FETCH;
 }
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
@@ -32,7 +33,7 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     if (c.p == NULL || out->api_key < 0 || out->api_key >= FRAMES_API_KEYS_MAX) return false;
     const struct frames_versions *api = &rules->apis[out->api_key];
     bool known = out->api_version >= api->min && out->api_version <= api->max;
-    bool ask = out->api_key == FRAMES_API_VERSIONS && api->max >= 0;
+    bool ask = out->api_key == API_VERSIONS && api->max >= 0;
     if (!known && !ask) return false;
     struct wire_string client_id = wire_string(&c, false);
     out->client_id = client_id.p;

@@ -14,6 +14,7 @@
 #include "net/reactor.h"
 #include "net/slab.h"
 #include "net/transport.h"
+#include "serve/api_keys.h"
 #include "thread/slices.h"
 #include "thread/timers.h"
 

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { API_PRODUCE = 0 };
-
 static bool is_exclusive(const struct slot *s) {
     if (s->r.api_key != API_PRODUCE) return true;
     return s->state != SLOT_ANSWERED && !(s->state == SLOT_WAITING && !s->r.exclusive);

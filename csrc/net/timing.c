@@ -6,8 +6,6 @@
 
 #include <string.h>
 
-enum { API_JOIN_GROUP = 11, API_SYNC_GROUP = 14 };
-
 void timing_begin(struct connection *c, struct slot *s) {
     size_t len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
     if (len > CLIENT_ID_BYTES_MAX) len = CLIENT_ID_BYTES_MAX;

@@ -70,9 +70,10 @@ static void answer_part(struct reply *a, const struct fetch *f, struct fetch_par
     reply_i16(a, read->error);
     reply_i64(a, known ? read->range.high_watermark : -1);
     reply_i64(a, known ? read->range.last_stable_offset : -1);
+    /* v5: log start offset (KIP-107) */
     if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
     answer_aborted(a, f, p);
-    if (f->version >= 11) reply_i32(a, -1);
+    if (f->version >= 11) reply_i32(a, -1); /* v11: the replica to read from (KIP-392) */
     if (f->flexible)
         reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
@@ -93,10 +94,8 @@ static void answer_part(struct reply *a, const struct fetch *f, struct fetch_par
 
 static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
                          uint32_t count) {
-    if (f->by_id)
-        reply_bytes(a, first->key->bytes, first->key->len);
-    else
-        reply_string(a, f->flexible, (const char *)first->key->bytes, first->key->len);
+    struct topic_key key = {first->key->bytes, first->key->len, f->by_id};
+    reply_topic_key(a, f->flexible, key);
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
     for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
@@ -180,7 +179,7 @@ static enum serve_status answer_throttled(struct serve *s, struct serve_request 
     }
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, r->throttle_ms);
-    if (f->version >= 7) {
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
         reply_i16(a, f->error);
         reply_i32(a, f->error == 0 ? f->session_id : 0);
     }
@@ -197,7 +196,7 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
         return answer_throttled(s, r, f);
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
-    if (f->version >= 7) {
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
         reply_i16(a, f->error);
         reply_i32(a, f->session != NULL ? f->session->id : 0);
     }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/error_codes.h"
+
 enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
 
 struct right {
@@ -53,7 +55,7 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
     memcpy(t->name, name, len);
     t->name_len = (uint16_t)len;
     t->internal = internal;
-    t->absent_error = GRANTS_ABSENT;
+    t->absent_error = ERROR_NOT_LEADER_OR_FOLLOWER;
     t->partition_count = count;
     for (int32_t i = 0; i < count; i++) {
         if (partitions[i] == NULL) continue;
@@ -77,6 +79,17 @@ void topic_release(struct topic *t) {
         if (t->partitions[i] != NULL) log_release(t->partitions[i]);
     free(t->partitions);
     free(t);
+}
+
+struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error) {
+    assert(atomic_load_explicit(&t->references, memory_order_relaxed) > 0);
+    if (partition < 0 || partition >= t->partition_count) {
+        *error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+        return NULL;
+    }
+    struct log *log = t->partitions[partition];
+    if (log == NULL) *error = t->absent_error;
+    return log;
 }
 
 struct grants *grants_new(uint32_t topics_max) {

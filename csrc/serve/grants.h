@@ -11,8 +11,6 @@
 
 enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
 
-enum { GRANTS_ABSENT = 6 }; /* NOT_LEADER_OR_FOLLOWER */
-
 struct topic {
     atomic_int references;
     uint8_t id[16];
@@ -35,6 +33,8 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
                         struct log *const *partitions, int32_t count);
 void topic_retain(struct topic *t);
 void topic_release(struct topic *t);
+/* The log of a partition, borrowed through the topic, or NULL and *error. */
+struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error);
 
 /* Control plane: replaces what stands under the topic's name and id. 0, or -1 when full or out of
  * memory. */

@@ -95,29 +95,26 @@ void serve_free(struct serve *s) {
     free(s);
 }
 
-bool serve_id_is_zero(const uint8_t id[16]) {
-    static const uint8_t zero[16];
-    return memcmp(id, zero, 16) == 0;
-}
-
-int serve_topic(struct serve *s, uint32_t principal, const uint8_t *name, int32_t name_len,
-                const uint8_t *id, uint8_t right, struct topic **out) {
+int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
+                struct topic **out) {
+    struct grants *grants = s->shared->grants;
     uint8_t rights = 0;
-    struct topic *t = id != NULL ? grants_by_id(s->shared->grants, principal, id, &rights)
-                                 : grants_by_name(s->shared->grants, principal, name,
-                                                  (uint32_t)name_len, &rights);
+    struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
+                                : grants_by_name(grants, principal, key.bytes, key.len, &rights);
     if (t == NULL) return -1;
     if (!(rights & right)) {
         topic_release(t);
-        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION : -1;
+        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION_FAILED : -1;
     }
     *out = t;
     return 0;
 }
 
 bool serve_knows(int16_t api_key, int16_t api_version) {
-    if (api_key == API_PRODUCE) return api_version >= 3 && api_version <= 13;
-    return api_key == API_FETCH && api_version >= 4 && api_version <= 18;
+    if (api_key == API_PRODUCE)
+        return api_version >= PRODUCE_VERSION_MIN && api_version <= PRODUCE_VERSION_MAX;
+    return api_key == API_FETCH && api_version >= FETCH_VERSION_MIN &&
+           api_version <= FETCH_VERSION_MAX;
 }
 
 enum serve_status serve_start(struct serve *s, struct serve_request *r) {

@@ -78,9 +78,9 @@ struct serve_shared;
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
                                       const struct serve_limits *limits);
 void serve_shared_free(struct serve_shared *shared);
-/* Gauges for metrics: open fetch sessions. */
 /* The wall clock is the system's plus this from now on; deadlines go by the system's own. */
 void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms);
+/* Gauges for metrics: open fetch sessions. */
 void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
@@ -94,8 +94,7 @@ void serve_meter(struct serve *s, struct meter_api *apis);
 void serve_tick(struct serve *s, int64_t now_ms);
 void serve_free(struct serve *s);
 
-/* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise
- * (0: 3-13, 1: 4-18). */
+/* True for what serve_start answers: Produce and Fetch at the versions of api_keys.h. */
 bool serve_knows(int16_t api_key, int16_t api_version);
 enum serve_status serve_start(struct serve *s, struct serve_request *r);
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);

@@ -7,12 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/error_codes.h"
+
 enum {
     SESSION_BUCKETS = 1024,
-    SET_BUCKETS_FIRST = 8,
-    ERROR_ID_NOT_FOUND = 70,
-    ERROR_EPOCH = 71,
-    ERROR_TOPIC_ID = 106
+    SET_BUCKETS_FIRST = 8
 };
 
 void fetch_set_init(struct fetch_set *set, bool by_id) {
@@ -287,11 +286,11 @@ int16_t sessions_acquire(struct sessions *s, int32_t id, int32_t epoch, bool by_
     pthread_mutex_lock(&s->lock);
     struct session *e = *session_at(s, id);
     if (e == NULL || e->principal != principal)
-        error = ERROR_ID_NOT_FOUND;
+        error = ERROR_FETCH_SESSION_ID_NOT_FOUND;
     else if (e->busy || e->epoch != epoch)
-        error = ERROR_EPOCH;
+        error = ERROR_INVALID_FETCH_SESSION_EPOCH;
     else if (e->set.by_id != by_id)
-        error = ERROR_TOPIC_ID;
+        error = ERROR_FETCH_SESSION_TOPIC_ID_ERROR;
     if (error == 0) {
         idle_remove(s, e);
         e->busy = true;

@@ -526,6 +526,11 @@ cdef extern from "net/frames.h" nogil:
         int32_t control_bytes_max
     void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
 
+# ---- api_keys.h
+cdef extern from "serve/api_keys.h" nogil:
+    enum: API_PRODUCE, API_FETCH
+    enum: PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX, FETCH_VERSION_MIN, FETCH_VERSION_MAX
+
 # ---- serve.h
 cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
