@@ -13,6 +13,8 @@ PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
+# The thread-safety analysis of C needs Clang 22: see tests/locks.py.
+TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
 .PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log mutants trial test-spark clean
@@ -67,7 +69,9 @@ fuzz: build
 	PYTHON=$(PY) tests/fuzz/run.sh $(FUZZ_SECONDS)
 
 tidy: build $(VENV)/.tested
+	@.ci/packages $(TIDY_NEEDS)
 	$(PY) -m tests.tidy
+	$(PY) -m tests.locks
 	$(VENV)/bin/ruff check .
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pylog/_native
 

@@ -10,23 +10,8 @@
 #include "format/varint.h"
 
 enum {
-    POSITION_LENGTH = 8,
-    POSITION_EPOCH = 12,
-    POSITION_MAGIC = 16,
-    POSITION_CRC = 17,
-    POSITION_ATTRIBUTES = 21,
-    POSITION_LAST_OFFSET_DELTA = 23,
-    POSITION_BASE_TIMESTAMP = 27,
-    POSITION_MAX_TIMESTAMP = 35,
-    POSITION_PRODUCER_ID = 43,
-    POSITION_PRODUCER_EPOCH = 51,
-    POSITION_BASE_SEQUENCE = 53,
-    POSITION_RECORD_COUNT = 57
-};
-
-enum {
     LEGACY_LENGTH_MIN = 14, /* what a message of magic 0 has after its length: Kafka's least */
-    HEADER_UP_TO_MAGIC_BYTES = POSITION_MAGIC + 1
+    HEADER_UP_TO_MAGIC_BYTES = BATCH_MAGIC_AT + 1
 };
 
 enum kafka_error {
@@ -91,9 +76,9 @@ int batch_parse(const uint8_t *p, size_t len, struct batch_header *h) {
         return BATCH_E_SHORT;
     }
     h->base_offset = get_i64(p);
-    h->batch_length = get_i32(p + POSITION_LENGTH);
-    h->leader_epoch = get_i32(p + POSITION_EPOCH);
-    h->magic = (int8_t)p[POSITION_MAGIC];
+    h->batch_length = get_i32(p + BATCH_LENGTH_AT);
+    h->leader_epoch = get_i32(p + BATCH_LEADER_EPOCH_AT);
+    h->magic = (int8_t)p[BATCH_MAGIC_AT];
     if (h->batch_length < LEGACY_LENGTH_MIN) {
         return BATCH_E_LENGTH;
     }
@@ -111,20 +96,20 @@ int batch_parse(const uint8_t *p, size_t len, struct batch_header *h) {
     if (len < BATCH_HEADER_BYTES) {
         return BATCH_E_SHORT;
     }
-    h->crc = get_u32(p + POSITION_CRC);
-    h->attributes = get_i16(p + POSITION_ATTRIBUTES);
-    h->last_offset_delta = get_i32(p + POSITION_LAST_OFFSET_DELTA);
-    h->base_timestamp = get_i64(p + POSITION_BASE_TIMESTAMP);
-    h->max_timestamp = get_i64(p + POSITION_MAX_TIMESTAMP);
-    h->producer_id = get_i64(p + POSITION_PRODUCER_ID);
-    h->producer_epoch = get_i16(p + POSITION_PRODUCER_EPOCH);
-    h->base_sequence = get_i32(p + POSITION_BASE_SEQUENCE);
-    h->record_count = get_i32(p + POSITION_RECORD_COUNT);
+    h->crc = get_u32(p + BATCH_CRC_AT);
+    h->attributes = get_i16(p + BATCH_ATTRIBUTES_AT);
+    h->last_offset_delta = get_i32(p + BATCH_LAST_OFFSET_DELTA_AT);
+    h->base_timestamp = get_i64(p + BATCH_BASE_TIMESTAMP_AT);
+    h->max_timestamp = get_i64(p + BATCH_MAX_TIMESTAMP_AT);
+    h->producer_id = get_i64(p + BATCH_PRODUCER_ID_AT);
+    h->producer_epoch = get_i16(p + BATCH_PRODUCER_EPOCH_AT);
+    h->base_sequence = get_i32(p + BATCH_BASE_SEQUENCE_AT);
+    h->record_count = get_i32(p + BATCH_RECORD_COUNT_AT);
     return 0;
 }
 
 static uint32_t batch_crc(const uint8_t *p, size_t len) {
-    return crc32c_extend(0, p + POSITION_ATTRIBUTES, len - POSITION_ATTRIBUTES);
+    return crc32c_extend(0, p + BATCH_ATTRIBUTES_AT, len - BATCH_ATTRIBUTES_AT);
 }
 
 int batch_check_crc(const uint8_t *p, const struct batch_header *h) {
@@ -252,25 +237,25 @@ int batch_check(const uint8_t *p, size_t len, const struct batch_rules *rules, s
 
 void batch_stamp(uint8_t *p, int64_t base_offset, int32_t leader_epoch) {
     put_i64(p, base_offset);
-    put_i32(p + POSITION_EPOCH, leader_epoch);
+    put_i32(p + BATCH_LEADER_EPOCH_AT, leader_epoch);
 }
 
 void batch_stamp_append_time(uint8_t *p, size_t len, int64_t now_ms) {
-    put_i16(p + POSITION_ATTRIBUTES,
-            (int16_t)(get_i16(p + POSITION_ATTRIBUTES) | BATCH_LOG_APPEND_TIME));
-    put_i64(p + POSITION_MAX_TIMESTAMP, now_ms);
-    put_u32(p + POSITION_CRC, batch_crc(p, len));
+    put_i16(p + BATCH_ATTRIBUTES_AT,
+            (int16_t)(get_i16(p + BATCH_ATTRIBUTES_AT) | BATCH_LOG_APPEND_TIME));
+    put_i64(p + BATCH_MAX_TIMESTAMP_AT, now_ms);
+    put_u32(p + BATCH_CRC_AT, batch_crc(p, len));
 }
 
 bool batch_stamp_max_timestamp(uint8_t *p, size_t len, int64_t max_timestamp) {
-    int16_t attributes = get_i16(p + POSITION_ATTRIBUTES);
-    if (get_i64(p + POSITION_MAX_TIMESTAMP) == max_timestamp &&
+    int16_t attributes = get_i16(p + BATCH_ATTRIBUTES_AT);
+    if (get_i64(p + BATCH_MAX_TIMESTAMP_AT) == max_timestamp &&
         (attributes & BATCH_LOG_APPEND_TIME) == 0) {
         return false;
     }
-    put_i16(p + POSITION_ATTRIBUTES, (int16_t)(attributes & ~BATCH_LOG_APPEND_TIME));
-    put_i64(p + POSITION_MAX_TIMESTAMP, max_timestamp);
-    put_u32(p + POSITION_CRC, batch_crc(p, len));
+    put_i16(p + BATCH_ATTRIBUTES_AT, (int16_t)(attributes & ~BATCH_LOG_APPEND_TIME));
+    put_i64(p + BATCH_MAX_TIMESTAMP_AT, max_timestamp);
+    put_u32(p + BATCH_CRC_AT, batch_crc(p, len));
     return true;
 }
 

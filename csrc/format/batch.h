@@ -1,9 +1,7 @@
 /* Record batches of magic 2 in place (KIP-98): parse, check, stamp, search, re-encode.
  *
- * 61-byte header, big-endian: baseOffset 0, batchLength 8, partitionLeaderEpoch 12, magic 16, crc
- * 17 (CRC-32C of 21..end), attributes 21, lastOffsetDelta 23, baseTimestamp 27, maxTimestamp 35,
- * producerId 43, producerEpoch 51, baseSequence 53, recordCount 57, records 61. Base offset and
- * leader epoch lie outside the checksum. */
+ * A header of 61 bytes, big-endian (enum batch_position), then the records. The checksum, CRC-32C,
+ * covers everything from the attributes on: base offset and leader epoch lie outside it. */
 #ifndef PYLOG_BATCH_H
 #define PYLOG_BATCH_H
 
@@ -12,6 +10,23 @@
 #include <stdint.h>
 
 #include "format/compress.h"
+
+/* Where each field of the header begins, by Kafka's names. */
+enum batch_position {
+    BATCH_BASE_OFFSET_AT = 0,
+    BATCH_LENGTH_AT = 8,
+    BATCH_LEADER_EPOCH_AT = 12,
+    BATCH_MAGIC_AT = 16,
+    BATCH_CRC_AT = 17,
+    BATCH_ATTRIBUTES_AT = 21, /* the first byte that the checksum covers */
+    BATCH_LAST_OFFSET_DELTA_AT = 23,
+    BATCH_BASE_TIMESTAMP_AT = 27,
+    BATCH_MAX_TIMESTAMP_AT = 35,
+    BATCH_PRODUCER_ID_AT = 43,
+    BATCH_PRODUCER_EPOCH_AT = 51,
+    BATCH_BASE_SEQUENCE_AT = 53,
+    BATCH_RECORD_COUNT_AT = 57
+};
 
 enum {
     BATCH_LOG_OVERHEAD = 12, /* bytes before what batchLength counts */

@@ -203,11 +203,13 @@ int clean_empty(const uint8_t *p, const struct batch_header *h, struct clean_wor
     if (w->made == NULL) return BATCH_E_MEMORY;
     memcpy(w->made, p, BATCH_HEADER_BYTES);
     w->made_len = BATCH_HEADER_BYTES;
-    put_i32(w->made + 8, BATCH_HEADER_BYTES - BATCH_LOG_OVERHEAD);
-    put_i16(w->made + 21, (int16_t)(h->attributes & ~(BATCH_CODEC_MASK | BATCH_DELETE_HORIZON)));
-    put_i64(w->made + 27, h->max_timestamp);
-    put_i32(w->made + 57, 0);
-    put_u32(w->made + 17, crc32c_extend(0, w->made + 21, w->made_len - 21));
+    put_i32(w->made + BATCH_LENGTH_AT, BATCH_HEADER_BYTES - BATCH_LOG_OVERHEAD);
+    put_i16(w->made + BATCH_ATTRIBUTES_AT,
+            (int16_t)(h->attributes & ~(BATCH_CODEC_MASK | BATCH_DELETE_HORIZON)));
+    put_i64(w->made + BATCH_BASE_TIMESTAMP_AT, h->max_timestamp);
+    put_i32(w->made + BATCH_RECORD_COUNT_AT, 0);
+    put_u32(w->made + BATCH_CRC_AT, crc32c_extend(0, w->made + BATCH_ATTRIBUTES_AT,
+                                                  w->made_len - BATCH_ATTRIBUTES_AT));
     return 0;
 }
 
@@ -223,10 +225,11 @@ static int make_batch(const uint8_t *p, const struct batch_header *h, const stru
     memcpy(header, p, sizeof header);
     int16_t attributes = h->attributes;
     if (c->horizon) attributes |= BATCH_DELETE_HORIZON;
-    put_i16(header + 21, attributes);
-    put_i64(header + 27, c->base_timestamp);
-    if (!(attributes & BATCH_LOG_APPEND_TIME)) put_i64(header + 35, c->max_timestamp);
-    put_i32(header + 57, c->count);
+    put_i16(header + BATCH_ATTRIBUTES_AT, attributes);
+    put_i64(header + BATCH_BASE_TIMESTAMP_AT, c->base_timestamp);
+    if (!(attributes & BATCH_LOG_APPEND_TIME))
+        put_i64(header + BATCH_MAX_TIMESTAMP_AT, c->max_timestamp);
+    put_i32(header + BATCH_RECORD_COUNT_AT, c->count);
     return batch_assemble(header, batch_codec(h), INT32_MIN, w->kept.bytes, w->kept.len, &w->made,
                           &w->made_len);
 }
