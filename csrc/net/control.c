@@ -25,7 +25,7 @@ void control_discard(const struct letter *l) {
     free(l->data);
 }
 
-static bool make_reactor(struct reactors *rs, struct reactor *r) {
+static bool make_reactor(struct reactors *rs, struct reactor *r) REQUIRES(r->role) {
     const struct reactors_config *config = &rs->config;
     r->all = rs;
     r->index = (uint32_t)(r - rs->reactors);
@@ -50,7 +50,9 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) {
     return epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
 }
 
+/* Its thread has ended, or never began. */
 static void free_reactor(struct reactor *r) {
+    lock_role_assert(&r->role);
     struct letter l;
     while (r->mailbox != NULL && mailbox_take(r->mailbox, &l, 1) != 0) control_discard(&l);
     if (r->serve != NULL) serve_free(r->serve);
@@ -72,7 +74,11 @@ static void forget_reactor(struct reactor *r) {
 static int open_reactor(struct reactors *rs) {
     struct reactor *r = &rs->reactors[rs->count];
     errno = ENOMEM;
-    if (make_reactor(rs, r)) return 0;
+    lock_role_assert(&r->role); /* this thread's until its own begins */
+    if (make_reactor(rs, r)) {
+        lock_role_end(&r->role);
+        return 0;
+    }
     int error = errno;
     forget_reactor(r);
     return -error;
@@ -212,7 +218,7 @@ static struct reactor *reactor_of(struct reactors *rs, uint64_t name) {
     return rs->started && !rs->stopped && index < (uint32_t)rs->count ? &rs->reactors[index] : NULL;
 }
 
-static void post(struct reactors *rs, uint64_t name, struct letter l) {
+static void post(struct reactors *rs, uint64_t name, struct letter l) ON_CONTROL_PLANE {
     struct reactor *r = reactor_of(rs, name);
     l.token = name;
     if (r != NULL)

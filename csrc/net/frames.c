@@ -3,6 +3,8 @@
  */
 #include "net/frames.h"
 
+#include <assert.h>
+
 #include "serve/api_keys.h"
 #include "serve/wire.h"
 
@@ -14,6 +16,7 @@ void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
 }
 
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]) {
+    assert(rules->request_bytes_max > 0);
     int32_t bytes = get_i32(size);
     return bytes <= 0 || bytes > rules->request_bytes_max ? -1 : bytes;
 }
@@ -26,6 +29,7 @@ bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out) {
+    assert(len <= (size_t)rules->request_bytes_max); /* frames_size let it in */
     struct cursor c = {frame, frame + len};
     out->api_key = cursor_i16(&c);
     out->api_version = cursor_i16(&c);
@@ -42,5 +46,6 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     if (c.p == NULL) return false;
     out->body = c.p;
     out->body_len = (size_t)(c.end - c.p);
+    assert(out->body_len < len);
     return true;
 }

@@ -2,7 +2,7 @@
  */
 #include "net/reactor_state.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -17,22 +17,22 @@ int64_t reactors_now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-static struct slot *find_slot(struct reactor *r, uint64_t name) {
+static struct slot *find_slot(struct reactor *r, uint64_t name) REQUIRES(r->role) {
     return slab_find(&r->slots, name_index(name), name_generation(name));
 }
 
-static struct connection *find_connection(struct reactor *r, uint64_t name) {
+static struct connection *find_connection(struct reactor *r, uint64_t name) REQUIRES(r->role) {
     return slab_find(&r->connections, name_index(name), name_generation(name));
 }
 
-static void close_connections(struct reactor *r) {
+static void close_connections(struct reactor *r) REQUIRES(r->role) {
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
         if (c != NULL) connection_close(r, c);
     }
 }
 
-static void drain(struct reactor *r) {
+static void drain(struct reactor *r) REQUIRES(r->role) {
     listener_close_all(r);
     r->draining = true;
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
@@ -41,13 +41,13 @@ static void drain(struct reactor *r) {
     }
 }
 
-static void stop(struct reactor *r, int64_t drain_ms) {
+static void stop(struct reactor *r, int64_t drain_ms) REQUIRES(r->role) {
     r->stopping = true;
     r->drain_until_ms = r->now_ms + drain_ms;
     drain(r);
 }
 
-static void unlisten(struct reactor *r, int listener) {
+static void unlisten(struct reactor *r, int listener) REQUIRES(r->role) {
     listener_close(r, listener);
     for (uint32_t i = 0; i < slab_room(&r->connections); i++) {
         struct connection *c = slab_at(&r->connections, i);
@@ -57,7 +57,7 @@ static void unlisten(struct reactor *r, int listener) {
     }
 }
 
-static void on_connection_letter(struct reactor *r, const struct letter *l) {
+static void on_connection_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
     struct connection *c = find_connection(r, l->token);
     if (c == NULL) {
         struct event *e = l->kind == LETTER_WATCH ? events_make(EVENT_CLOSED, 0) : NULL;
@@ -77,7 +77,7 @@ static void on_connection_letter(struct reactor *r, const struct letter *l) {
     }
 }
 
-static void on_slot_letter(struct reactor *r, const struct letter *l) {
+static void on_slot_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
     struct slot *s = find_slot(r, l->token);
     if (s == NULL)
         control_discard(l);
@@ -89,7 +89,7 @@ static void on_slot_letter(struct reactor *r, const struct letter *l) {
         requests_on_verdict(r, s, l);
 }
 
-static void on_letter(struct reactor *r, const struct letter *l) {
+static void on_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
     switch (l->kind) {
     case LETTER_IO_DONE:
     case LETTER_REPLY:
@@ -112,12 +112,12 @@ static void on_letter(struct reactor *r, const struct letter *l) {
         r->draining = false;
         break;
     case LETTER_STOP: stop(r, (int64_t)l->size); break;
-    default: break;
+    default: assert(!"a message that no reactor knows");
     }
 }
 
 /* Wakes were lost in a flood: every request that waits looks again. */
-static void wake_all(struct reactor *r) {
+static void wake_all(struct reactor *r) REQUIRES(r->role) {
     for (uint32_t i = 0; i < slab_room(&r->slots); i++) {
         struct slot *s = slab_at(&r->slots, i);
         if (s != NULL && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
@@ -125,7 +125,7 @@ static void wake_all(struct reactor *r) {
 }
 
 /* A request with many waiters gets many letters at once: it looks again once for all of them. */
-static void take_letters(struct reactor *r) {
+static void take_letters(struct reactor *r) REQUIRES(r->role) {
     struct letter letters[LETTERS_TURN];
     uint64_t woken[LETTERS_TURN];
     uint32_t woken_count = 0;
@@ -149,7 +149,7 @@ static void take_letters(struct reactor *r) {
     if (count == LETTERS_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
 }
 
-static void on_tick(struct reactor *r) {
+static void on_tick(struct reactor *r) REQUIRES(r->role) {
     input_pool_trim(&r->input);
     connection_run_list(r, &r->input_waiting);
     r->slow_told = 0;
@@ -159,7 +159,7 @@ static void on_tick(struct reactor *r) {
 
 #define OWNER_OF(t, type) ((struct type *)(void *)((char *)(t)-offsetof(struct type, timer)))
 
-static void expire_timers(struct reactor *r) {
+static void expire_timers(struct reactor *r) REQUIRES(r->role) {
     struct timer *t;
     while ((t = timers_take(&r->timers, r->now_ms)) != NULL) {
         switch (t->kind) {
@@ -167,12 +167,13 @@ static void expire_timers(struct reactor *r) {
         case TIMER_SLOT: requests_resume(r, OWNER_OF(t, slot), SERVE_TIMEOUT); break;
         case TIMER_LISTENER: listener_on_timer(r, OWNER_OF(t, listener_socket)); break;
         case TIMER_RELIEF: receive_relieve(r); break;
-        default: on_tick(r); break;
+        case TIMER_TICK: on_tick(r); break;
+        default: assert(!"a timer of no kind");
         }
     }
 }
 
-static void on_event(struct reactor *r, const struct epoll_event *event) {
+static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRES(r->role) {
     uint64_t name = event->data.u64;
     if (name == EPOLL_MAILBOX) return; /* letters are looked for in every round */
     if (name & EPOLL_LISTENER) {
@@ -185,7 +186,7 @@ static void on_event(struct reactor *r, const struct epoll_event *event) {
 }
 
 /* How long to sleep, in ms; -1 is not needed: the tick is always set. */
-static int sleep_ms(struct reactor *r, int64_t now_ms) {
+static int sleep_ms(struct reactor *r, int64_t now_ms) REQUIRES(r->role) {
     if (r->ready.first != NULL || !mailbox_arm(r->mailbox)) return 0;
     int64_t first_ms = timers_first_ms(&r->timers);
     if (r->drain_until_ms < first_ms) first_ms = r->drain_until_ms;
@@ -193,7 +194,7 @@ static int sleep_ms(struct reactor *r, int64_t now_ms) {
     return left_ms < 0 ? 0 : left_ms > TICK_MS ? TICK_MS : (int)left_ms;
 }
 
-static bool is_over(struct reactor *r) {
+static bool is_over(struct reactor *r) REQUIRES(r->role) {
     if (!r->stopping) return false;
     if (r->now_ms >= r->drain_until_ms) close_connections(r);
     return r->connections.live == 0 && r->abandoned == 0;
@@ -201,6 +202,7 @@ static bool is_over(struct reactor *r) {
 
 void *reactor_main(void *argument) {
     struct reactor *r = argument;
+    lock_role_assert(&r->role);
     struct epoll_event events[EPOLL_EVENTS];
     char name[16];
     snprintf(name, sizeof name, "reactor-%u", r->index);
@@ -230,5 +232,8 @@ void *reactor_main(void *argument) {
     listener_close_all(r);
     timers_cancel(&r->timers, &r->tick);
     timers_cancel(&r->timers, &r->relief);
+    assert(r->slots.live == 0 && r->connections.live == 0 && r->timers.count == 0);
+    assert(r->ready.first == NULL && r->input_waiting.first == NULL);
+    lock_role_end(&r->role);
     return NULL;
 }

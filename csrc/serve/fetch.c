@@ -22,6 +22,7 @@ static void unwait_all(struct fetch *f) {
     if (!f->waiting) return;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->waiter.mailbox != NULL) {
+            assert(p->read->log != NULL);
             log_unwait(p->read->log, &p->read->waiter);
             p->read->waiter.mailbox = NULL;
         }
@@ -38,11 +39,14 @@ static bool take_reads(struct fetch *f) {
     if (f->set->count == 0) return true;
     f->reads = calloc(f->set->count, sizeof *f->reads);
     if (f->reads == NULL) return false;
+    assert(f->set->first != NULL);
     struct fetch_read *read = f->reads;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read = read++;
+        assert(read <= f->reads + f->set->count);
         p->read->diverging_epoch = -1;
     }
+    assert(read == f->reads + f->set->count); /* the list has as many as are counted */
     return true;
 }
 
@@ -62,8 +66,12 @@ static void release_reads(struct fetch *f) {
 void fetch_free(struct serve *s, struct serve_request *r) {
     struct fetch *f = r->state;
     if (f == NULL) return;
+    assert(!f->job_running);
     release_reads(f);
-    if (f->counted != 0) atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
+    if (f->counted != 0) {
+        int64_t before = atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
+        assert(before >= f->counted);
+    }
     /* As of now, not of when the request came: a long poll uses its session to its end. */
     if (f->session != NULL)
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
@@ -206,6 +214,7 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
         }
     }
     if (f->session != NULL) {
+        assert(f->session->busy && f->own.count == 0);
         f->set = &f->session->set;
         f->session_id = f->session->id;
     }
@@ -289,6 +298,7 @@ static int16_t check_epochs(struct fetch_part *p) {
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait) {
     struct fetch_read *read = p->read;
+    assert(bytes_left >= 0 && read->waiter.mailbox == NULL);
     log_range_release(&read->range);
     memset(&read->range, 0, sizeof read->range);
     read->diverging_epoch = -1;
@@ -314,6 +324,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
         f->blocked = true;
         return;
     }
+    assert(range->length >= 0);
     if (error != 0) {
         log_range_release(range);
         memset(range, 0, sizeof *range);
@@ -344,6 +355,7 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
 
 /* Links a waiter to every partition. True: some end moved meanwhile, look again. */
 static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
+    assert(!f->waiting);
     f->waiting = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         struct fetch_read *read = p->read;
@@ -364,6 +376,7 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
 static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     (void)worker_scratch;
+    assert(!f->waiting); /* no message but the job's own may touch it */
     if (f->blocked) (void)evaluate(f->serve, f, false);
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->range.length > 0 && log_range_warm(&p->read->range))
@@ -392,6 +405,7 @@ static enum serve_status finish(struct serve *s, struct serve_request *r, struct
         if (!f->blocked) narrow(s, f);
         f->job = (struct iojob){
             .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
+        assert(!f->job_running);
         f->job_running = true;
         r->deadline_ms = INT64_MAX;
         if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
@@ -439,6 +453,7 @@ static enum serve_status refuse(struct serve *s, struct serve_request *r, struct
 }
 
 enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
+    assert(r->api_key == API_FETCH);
     struct fetch *f = calloc(1, sizeof *f);
     if (f == NULL) return SERVE_CLOSE;
     r->state = f;
@@ -469,6 +484,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
 enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
     struct fetch *f = r->state;
     if (reason == SERVE_IO_DONE) {
+        assert(f->job_running);
         f->job_running = false;
         return fetch_answer(s, r, f);
     }

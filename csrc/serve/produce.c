@@ -81,6 +81,7 @@ static struct produce_part *add_part(struct produce *q) {
         q->parts = grown;
         q->part_cap = cap;
     }
+    assert(q->part_count < q->part_cap);
     struct produce_part *p = &q->parts[q->part_count++];
     memset(p, 0, sizeof *p);
     p->base_offset = p->append_time_ms = p->log_start_offset = -1;
@@ -168,7 +169,7 @@ static void rules_from(const struct log_config *config, int64_t now_ms, struct b
 /* v7: zstd (KIP-110). */
 static bool zstd_too_old(const struct produce *q, const struct produce_part *p) {
     return q->version < 7 && p->len >= BATCH_HEADER_BYTES &&
-           (get_i16(p->records + 21) & BATCH_CODEC_MASK) == CODEC_ZSTD;
+           (get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK) == CODEC_ZSTD;
 }
 
 /* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
@@ -177,6 +178,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
                        int64_t now_ms) {
     struct log_config config;
     struct batch_rules rules;
+    assert(p->log != NULL && p->error == 0 && p->summary == NULL);
     if (q->acks < -1 || q->acks > 1) {
         p->error = ERROR_INVALID_REQUIRED_ACKS;
         return;
@@ -233,7 +235,7 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
         const struct produce_part *p = &q->parts[i];
         if (p->error != 0 || p->len < BATCH_HEADER_BYTES) continue;
         struct log_config config;
-        int codec = get_i16(p->records + 21) & BATCH_CODEC_MASK;
+        int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
         log_config_get(p->log, &config);
         if (config.compression_codec >= 0 && config.compression_codec != codec) return true;
         if (codec != CODEC_NONE && config.walk_records &&
@@ -249,6 +251,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->error = log_error_code(LOG_E_FULL);
         return;
     }
+    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     log_give_room(p->log, (int64_t)p->len);
@@ -257,6 +260,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
     }
+    assert(done.base_offset >= 0 && done.base_offset <= done.last_offset);
     p->base_offset = done.base_offset;
     p->last_offset = done.last_offset;
     p->append_time_ms = done.append_time_ms;
@@ -266,8 +270,10 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
 /* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
  * the waiter is linked. */
 static bool acknowledged(struct produce_part *p) {
+    assert(p->waiter.mailbox != NULL);
     p->waiting = false;
     if (p->error != 0) return true;
+    assert(p->last_offset >= 0); /* what it waits for was appended */
     for (int step = 0; step < 2; step++) {
         if (step == 1 && !log_flush_before_ack(p->log)) return true;
         p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
@@ -315,6 +321,7 @@ static uint32_t count_topics(const struct produce *q) {
 
 static enum serve_status answer(struct serve_request *r, struct produce *q) {
     struct reply *a = &r->reply;
+    assert(!q->job_running && a->len == 0);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
@@ -395,6 +402,7 @@ static int check_job(struct iojob *job, void *worker_scratch) {
 static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
     if (needs_worker(s, q)) {
         q->job = (struct iojob){.run = check_job, .mailbox = s->mailbox, .token = r->token};
+        assert(!q->job_running);
         q->job_running = true;
         if (iopool_submit(s->shared->pool, &q->job)) return SERVE_WAIT;
         q->job_running =
@@ -407,6 +415,7 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
 }
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
+    assert(r->api_key == API_PRODUCE);
     struct produce *q = calloc(1, sizeof *q);
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;
@@ -432,6 +441,7 @@ static enum serve_status look_again(struct serve_request *r, struct produce *q, 
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (!p->waiting) continue;
+        assert(p->log != NULL && p->error == 0 && q->acks == -1);
         log_unwait(p->log, &p->waiter);
         int failed = log_failed(p->log);
         if (failed == 0 && !acknowledged(p)) {
@@ -457,6 +467,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         return check_all(s, r, q);
     }
     if (reason == SERVE_IO_DONE) {
+        assert(q->job_running && q->job_ns >= 0);
         q->job_running = false;
         r->busy_ns += q->job_ns;
         return append_all(r, q);

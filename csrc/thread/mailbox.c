@@ -5,53 +5,54 @@
  * is lost. */
 #include "thread/mailbox.h"
 
-#include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "thread/lock.h"
+
 struct mailbox {
-    pthread_mutex_t lock;
+    struct lock lock;
     int fd;
-    bool armed, overflowed;
-    struct letter_link *first_link, **last_link;
-    uint32_t head, count, letters_max; /* the ring */
-    struct letter letters[];
+    uint32_t letters_max;
+    bool armed GUARDED_BY(lock), overflowed GUARDED_BY(lock);
+    struct letter_link *first_link GUARDED_BY(lock), **last_link GUARDED_BY(lock);
+    uint32_t head GUARDED_BY(lock), count GUARDED_BY(lock); /* of the ring */
+    struct letter letters[] GUARDED_BY(lock);
 };
 
 struct mailbox *mailbox_new(uint32_t letters_max) {
     assert(letters_max >= 2); /* half of it is for wakes */
     struct mailbox *m = malloc(sizeof *m + letters_max * sizeof(struct letter));
     if (m == NULL) return NULL;
-    m->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (m->fd < 0) {
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd < 0) {
         free(m);
         return NULL;
     }
-    pthread_mutex_init(&m->lock, NULL);
-    m->armed = m->overflowed = false;
-    m->first_link = NULL;
-    m->last_link = &m->first_link;
-    m->head = m->count = 0;
-    m->letters_max = letters_max;
+    *m = (struct mailbox){.fd = fd, .letters_max = letters_max, .last_link = &m->first_link};
+    lock_init(&m->lock);
     return m;
 }
 
 void mailbox_free(struct mailbox *m) {
     if (m == NULL) return;
-    pthread_mutex_destroy(&m->lock);
+    lock_destroy(&m->lock);
     close(m->fd);
     free(m);
 }
 
 int mailbox_fd(const struct mailbox *m) { return m->fd; }
 
-static bool is_empty(const struct mailbox *m) { return m->count == 0 && m->first_link == NULL; }
+static bool is_empty(const struct mailbox *m) REQUIRES(m->lock) {
+    assert((m->first_link == NULL) == (m->last_link == &m->first_link));
+    return m->count == 0 && m->first_link == NULL;
+}
 
-/* Under the lock, with room. */
-static void put(struct mailbox *m, const struct letter *l) {
+/* With room. */
+static void put(struct mailbox *m, const struct letter *l) REQUIRES(m->lock) {
     assert(m->count < m->letters_max);
+    assert(m->head < m->letters_max);
     uint32_t slot = m->head + m->count;
     m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
     m->count++;
@@ -64,7 +65,8 @@ static void wake(struct mailbox *m) {
 }
 
 bool mailbox_post(struct mailbox *m, const struct letter *l) {
-    pthread_mutex_lock(&m->lock);
+    assert(l->kind != 0);
+    lock_acquire(&m->lock);
     bool wakes = l->kind == LETTER_WAKE;
     bool has_room = m->count < (wakes ? m->letters_max / 2 : m->letters_max);
     bool told = has_room || wakes;
@@ -74,41 +76,43 @@ bool mailbox_post(struct mailbox *m, const struct letter *l) {
     else if (wakes)
         m->overflowed = true;
     if (told) m->armed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     if (asleep) wake(m);
     return told;
 }
 
 void mailbox_post_link(struct mailbox *m, struct letter_link *link) {
     link->next = NULL;
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
+    assert(m->last_link != &link->next); /* a link is posted once */
     *m->last_link = link;
     m->last_link = &link->next;
     bool asleep = m->armed;
     m->armed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     if (asleep) wake(m);
 }
 
 bool mailbox_leave(struct mailbox *m, const struct letter *l) {
     assert(l->kind != LETTER_WAKE);
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
     bool has_room = m->count < m->letters_max;
     if (has_room) put(m, l);
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     return has_room;
 }
 
 void mailbox_ring(struct mailbox *m) {
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
     bool asleep = m->armed && !is_empty(m);
     if (asleep) m->armed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     if (asleep) wake(m);
 }
 
 uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {
-    pthread_mutex_lock(&m->lock);
+    assert(max > 0); /* whoever takes none would never arm */
+    lock_acquire(&m->lock);
     uint32_t n = 0;
     for (; n < max && m->first_link != NULL; n++) {
         out[n] = m->first_link->letter;
@@ -119,32 +123,33 @@ uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {
         out[n] = m->letters[m->head];
         if (++m->head == m->letters_max) m->head = 0;
     }
+    assert(n == max || is_empty(m));
     if (m->count == 0) m->head = 0; /* the same few lines of cache every time */
     m->armed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     return n;
 }
 
 bool mailbox_overflowed(struct mailbox *m) {
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
     bool overflowed = m->overflowed;
     m->overflowed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     return overflowed;
 }
 
 bool mailbox_arm(struct mailbox *m) {
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
     bool empty = is_empty(m);
     m->armed = empty;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     return empty;
 }
 
 void mailbox_disarm(struct mailbox *m) {
-    pthread_mutex_lock(&m->lock);
+    lock_acquire(&m->lock);
     m->armed = false;
-    pthread_mutex_unlock(&m->lock);
+    lock_release(&m->lock);
     uint64_t count;
     ssize_t n = read(m->fd, &count, sizeof count);
     (void)n; /* EAGAIN: it woke for another descriptor. */

@@ -19,7 +19,8 @@ SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
     "sessions_units": ["sessions"],
     "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
-                       "receive", "output", "frames", "reply", "iopool", "timing"],
+                       "receive", "output", "transport_plain", "frames", "reply", "iopool",
+                       "timing"],
 }
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-pthread", "-fno-omit-frame-pointer"]
 # The options that `make asan` and `make tsan` set are for the interpreter.

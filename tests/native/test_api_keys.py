@@ -36,6 +36,7 @@ def test_reactors_refuse_to_advertise_a_version_that_native_code_does_not_serve(
 
 def test_api_keys_have_their_numbers_from_the_protocol():
     named = numbers("api_keys.h", "API_")
+    assert named.pop("VERSIONS") == api.API_VERSIONS
     assert named == {name: getattr(api, name) for name in named}
 
 

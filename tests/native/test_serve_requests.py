@@ -11,8 +11,8 @@ import pytest
 from tests.native.plain import ENVIRONMENT
 from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
 
-SERVE = ["serve", "produce", "fetch", "fetch_answer", "sessions", "grants", "quotas", "reply",
-         "scratch", "log_figures", "log_settle"]
+SERVE = ["serve", "produce", "fetch", "fetch_answer", "misses", "sessions", "grants", "quotas",
+         "reply", "scratch", "log_figures", "log_settle"]
 BUILT = tempfile.TemporaryDirectory(prefix="serve-")
 
 
