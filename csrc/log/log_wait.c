@@ -29,9 +29,9 @@ static void log_wait_unlink(struct log *log, struct log_waiter *w) {
 }
 
 static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status) {
-    struct letter letter = {.kind = LETTER_WAKE, .status = status, .token = w->token, .data = w};
-    bool posted = mailbox_post(w->mailbox, &letter);
-    assert(posted && "a mailbox refuses no LETTER_WAKE");
+    struct message message = {.kind = MESSAGE_WAKE, .status = status, .token = w->token, .data = w};
+    bool posted = mailbox_post(w->mailbox, &message);
+    assert(posted && "a mailbox refuses no MESSAGE_WAKE");
     (void)posted;
     log_wait_unlink(log, w);
 }

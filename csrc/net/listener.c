@@ -115,7 +115,8 @@ static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES
     if (copy != NULL) {
         *copy = *a;
         atomic_fetch_add(&to->load, 1);
-        if (mailbox_post(to->mailbox, &(struct letter){.kind = LETTER_ADOPT, .data = copy})) return;
+        struct message adopt = {.kind = MESSAGE_ADOPT, .data = copy};
+        if (mailbox_post(to->mailbox, &adopt)) return;
         atomic_fetch_sub(&to->load, 1);
         free(copy);
     }
@@ -276,7 +277,7 @@ static int hand_out(struct reactors *rs, int listener, int backlog, int first, s
         l->listener = listener;
         s->fds[i] = -1;
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
-                     &(struct letter){.kind = LETTER_LISTEN, .data = l});
+                     &(struct message){.kind = MESSAGE_LISTEN, .data = l});
     }
     s->count = 0;
     return 0;

@@ -1,4 +1,4 @@
-/* A reactor's thread: sleep in epoll, look at sockets, letters and timers, run what they concern.
+/* A reactor's thread: sleep in epoll, look at sockets, messages and timers, run what they concern.
  */
 #include "net/reactor_state.h"
 
@@ -8,8 +8,9 @@
 #include <time.h>
 #include <sys/epoll.h>
 
-enum { EPOLL_EVENTS = 128, LETTERS_TURN = 256 };
-_Static_assert(REACTOR_LETTERS_MAX / 2 >= LETTERS_TURN, "wakes overflow what a turn leaves behind");
+enum { EPOLL_EVENTS = 128, MESSAGES_TURN = 256 };
+_Static_assert(REACTOR_MESSAGES_MAX / 2 >= MESSAGES_TURN,
+               "wakes overflow what a turn leaves behind");
 
 int64_t reactors_now_ns(void) {
     struct timespec t;
@@ -57,18 +58,18 @@ static void unlisten(struct reactor *r, int listener) REQUIRES(r->role) {
     }
 }
 
-static void on_connection_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
+static void on_connection_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
     struct connection *c = find_connection(r, l->token);
     if (c == NULL) {
-        struct event *e = l->kind == LETTER_WATCH ? events_make(EVENT_CLOSED, 0) : NULL;
+        struct event *e = l->kind == MESSAGE_WATCH ? events_make(EVENT_CLOSED, 0) : NULL;
         if (e == NULL) return;
         e->connection = l->token;
         events_post(r->all->events, e);
-    } else if (l->kind == LETTER_WATCH) {
+    } else if (l->kind == MESSAGE_WATCH) {
         c->watched = true;
-    } else if (l->kind == LETTER_CLOSE) {
+    } else if (l->kind == MESSAGE_CLOSE) {
         connection_close(r, c);
-    } else if (l->kind == LETTER_RETRY) {
+    } else if (l->kind == MESSAGE_RETRY) {
         c->asking = false;
         c->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_enlist(c, &r->ready);
@@ -77,41 +78,41 @@ static void on_connection_letter(struct reactor *r, const struct letter *l) REQU
     }
 }
 
-static void on_slot_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
+static void on_slot_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
     struct slot *s = find_slot(r, l->token);
     if (s == NULL)
         control_discard(l);
-    else if (l->kind == LETTER_IO_DONE)
+    else if (l->kind == MESSAGE_IO_DONE)
         requests_on_io_done(r, s);
-    else if (l->kind == LETTER_REPLY)
+    else if (l->kind == MESSAGE_REPLY)
         requests_on_reply(r, s, l);
     else
         requests_on_verdict(r, s, l);
 }
 
-static void on_letter(struct reactor *r, const struct letter *l) REQUIRES(r->role) {
+static void on_message(struct reactor *r, const struct message *l) REQUIRES(r->role) {
     switch (l->kind) {
-    case LETTER_IO_DONE:
-    case LETTER_REPLY:
-    case LETTER_VERDICT: on_slot_letter(r, l); break;
-    case LETTER_PRINCIPAL:
-    case LETTER_WATCH:
-    case LETTER_RETRY:
-    case LETTER_CLOSE: on_connection_letter(r, l); break;
-    case LETTER_ROOM: connection_run_list(r, &r->room_waiting); break;
-    case LETTER_LISTEN: listener_add(r, l->data); break;
-    case LETTER_ADOPT:
+    case MESSAGE_IO_DONE:
+    case MESSAGE_REPLY:
+    case MESSAGE_VERDICT: on_slot_message(r, l); break;
+    case MESSAGE_PRINCIPAL:
+    case MESSAGE_WATCH:
+    case MESSAGE_RETRY:
+    case MESSAGE_CLOSE: on_connection_message(r, l); break;
+    case MESSAGE_ROOM: connection_run_list(r, &r->room_waiting); break;
+    case MESSAGE_LISTEN: listener_add(r, l->data); break;
+    case MESSAGE_ADOPT:
         connection_open(r, l->data);
         free(l->data);
         break;
-    case LETTER_STOP_ACCEPTING: listener_close_all(r); break;
-    case LETTER_UNLISTEN: unlisten(r, (int)l->size); break;
-    case LETTER_RETIRE: drain(r); break;
-    case LETTER_RETURN:
+    case MESSAGE_STOP_ACCEPTING: listener_close_all(r); break;
+    case MESSAGE_UNLISTEN: unlisten(r, (int)l->size); break;
+    case MESSAGE_RETIRE: drain(r); break;
+    case MESSAGE_RETURN:
         r->accepting = true;
         r->draining = false;
         break;
-    case LETTER_STOP: stop(r, (int64_t)l->size); break;
+    case MESSAGE_STOP: stop(r, (int64_t)l->size); break;
     default: assert(!"a message that no reactor knows");
     }
 }
@@ -124,29 +125,29 @@ static void wake_all(struct reactor *r) REQUIRES(r->role) {
     }
 }
 
-/* A request with many waiters gets many letters at once: it looks again once for all of them. */
-static void take_letters(struct reactor *r) REQUIRES(r->role) {
-    struct letter letters[LETTERS_TURN];
-    uint64_t woken[LETTERS_TURN];
+/* A request with many waiters gets many messages at once: it looks again once for all of them. */
+static void take_messages(struct reactor *r) REQUIRES(r->role) {
+    struct message messages[MESSAGES_TURN];
+    uint64_t woken[MESSAGES_TURN];
     uint32_t woken_count = 0;
-    uint32_t count = mailbox_take(r->mailbox, letters, LETTERS_TURN);
+    uint32_t count = mailbox_take(r->mailbox, messages, MESSAGES_TURN);
     for (uint32_t i = 0; i < count; i++) {
-        if (letters[i].kind != LETTER_WAKE) {
-            on_letter(r, &letters[i]);
+        if (messages[i].kind != MESSAGE_WAKE) {
+            on_message(r, &messages[i]);
             continue;
         }
-        struct slot *s = find_slot(r, letters[i].token);
+        struct slot *s = find_slot(r, messages[i].token);
         if (s == NULL || s->state != SLOT_WAITING || s->woken) continue;
         s->woken = true;
-        woken[woken_count++] = letters[i].token;
+        woken[woken_count++] = messages[i].token;
     }
     for (uint32_t i = 0; i < woken_count; i++) {
         struct slot *s = find_slot(r, woken[i]);
         if (s != NULL && s->woken && s->state == SLOT_WAITING) requests_resume(r, s, SERVE_WOKEN);
     }
-    /* Asked for only when there was a flood of letters: the half that wakes may fill is far more
+    /* Asked for only when there was a flood of messages: the half that wakes may fill is far more
      * than a turn. */
-    if (count == LETTERS_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
+    if (count == MESSAGES_TURN && mailbox_overflowed(r->mailbox)) wake_all(r);
 }
 
 static void on_tick(struct reactor *r) REQUIRES(r->role) {
@@ -175,7 +176,7 @@ static void expire_timers(struct reactor *r) REQUIRES(r->role) {
 
 static void on_event(struct reactor *r, const struct epoll_event *event) REQUIRES(r->role) {
     uint64_t name = event->data.u64;
-    if (name == EPOLL_MAILBOX) return; /* letters are looked for in every round */
+    if (name == EPOLL_MAILBOX) return; /* messages are looked for in every round */
     if (name & EPOLL_LISTENER) {
         struct listener_socket *l = listener_at(r, (uint32_t)name);
         if (l != NULL) listener_accept(r, l);
@@ -220,9 +221,9 @@ void *reactor_main(void *argument) {
         woke_ns = reactors_now_ns();
         r->now_ms = woke_ns / 1000000;
         STAT_ADD(r, wakeups, 1);
-        take_letters(r); /* also: from here on posts need not wake this thread */
+        take_messages(r); /* also: from here on posts need not wake this thread */
         for (int i = 0; i < count; i++) on_event(r, &events[i]);
-        take_letters(r);
+        take_messages(r);
         expire_timers(r);
         connection_run_ready(r);
         atomic_store_explicit(&r->stats.input_bytes, r->input.held_bytes, memory_order_relaxed);

@@ -18,7 +18,7 @@
 #include "serve/serve.h"
 #include "thread/roles.h"
 
-enum { REACTOR_THREADS_MAX = 64, REACTOR_LETTERS_MAX = 65536 };
+enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 
 struct reactors_config {
     struct frames_rules rules;
@@ -81,12 +81,12 @@ void reactors_taken(struct reactors *rs) ON_CONTROL_PLANE;
  * connection is muted after it. False: out of memory. Stale tokens are ignored. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     bool close, int32_t throttle_ms) ON_CONTROL_PLANE;
-/* As reactors_reply, but a reactor that sleeps is not woken before reactors_ring: one wake-up for
- * the answers of a turn. Both on the thread that takes the events. correlation_id: put in place of
- * the frame's own, so that one frame answers many. */
-bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+/* As reactors_reply, but a reactor that sleeps is not woken before reactors_flush_replies: one
+ * wake-up for the answers of a turn. Both on the thread that takes the events. correlation_id: put
+ * in place of the frame's own, so that one frame answers many. */
+bool reactors_queue_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     int32_t correlation_id, int32_t throttle_ms) ON_CONTROL_PLANE;
-void reactors_ring(struct reactors *rs) ON_CONTROL_PLANE;
+void reactors_flush_replies(struct reactors *rs) ON_CONTROL_PLANE;
 /* What an EVENT_QUOTA asked for is installed: the connection goes on. */
 void reactors_retry(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
 /* The verdict on each missing topic, in order. */

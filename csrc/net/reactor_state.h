@@ -1,4 +1,4 @@
-/* What the reactor's files share and nobody else sees: reactor.c (threads, letters), connection.c
+/* What the reactor's files share and nobody else sees: reactor.c (threads, messages), connection.c
  * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
  * out), listener.c (accept), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
@@ -56,23 +56,23 @@ enum {
     CLIENT_ID_BYTES_MAX = 47 /* of the client id that is told with them */
 };
 
-/* The reactor's letters, after those of mailbox.h. */
+/* The reactor's messages, after those of mailbox.h. */
 enum {
-    LETTER_REPLY = LETTER_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
+    MESSAGE_REPLY = MESSAGE_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
                                          it, or REPLY_CLOSES */
-    LETTER_VERDICT,                   /* data: int16_t[size], malloc'ed */
-    LETTER_PRINCIPAL,                 /* token: connection; size: principal */
-    LETTER_WATCH,
-    LETTER_CLOSE,
-    LETTER_ROOM,     /* the events have room again */
-    LETTER_RETRY,    /* token: connection whose client was asked about */
-    LETTER_LISTEN,   /* data: struct listener_socket */
-    LETTER_UNLISTEN, /* size: listener */
-    LETTER_ADOPT,    /* data: struct listener_accepted */
-    LETTER_STOP_ACCEPTING,
-    LETTER_RETIRE, /* takes no connections until LETTER_RETURN */
-    LETTER_RETURN,
-    LETTER_STOP /* size: drain ms */
+    MESSAGE_VERDICT,                   /* data: int16_t[size], malloc'ed */
+    MESSAGE_PRINCIPAL,                 /* token: connection; size: principal */
+    MESSAGE_WATCH,
+    MESSAGE_CLOSE,
+    MESSAGE_ROOM,     /* the events have room again */
+    MESSAGE_RETRY,    /* token: connection whose client was asked about */
+    MESSAGE_LISTEN,   /* data: struct listener_socket */
+    MESSAGE_UNLISTEN, /* size: listener */
+    MESSAGE_ADOPT,    /* data: struct listener_accepted */
+    MESSAGE_STOP_ACCEPTING,
+    MESSAGE_RETIRE, /* takes no connections until MESSAGE_RETURN */
+    MESSAGE_RETURN,
+    MESSAGE_STOP /* size: drain ms */
 };
 
 /* clang-format off */
@@ -100,7 +100,7 @@ struct reactor_stats {
 enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
-    SLOT_WAITING = 1, /* serve waits; resumed by letters or its timer */
+    SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */
     SLOT_MISSING,     /* the control plane decides */
     SLOT_CONTROL,     /* the control plane answers */
     SLOT_ANSWERED,    /* the reply is to be sent */
@@ -188,7 +188,7 @@ struct reactor {
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
-    bool unrung; /* the control plane's own: it left letters */
+    bool unflushed; /* the control plane's own: it queued messages and has not woken it */
     atomic_uint load; /* connections, for placing new ones */
     uint32_t index;
     uint32_t abandoned GUARDED_BY(role), listener_count GUARDED_BY(role);
@@ -281,8 +281,9 @@ int requests_start(struct reactor *r, struct connection *c) REQUIRES(r->role);
 bool requests_may_read(const struct connection *c);
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) REQUIRES(r->role);
 void requests_on_io_done(struct reactor *r, struct slot *s) REQUIRES(r->role);
-void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l) REQUIRES(r->role);
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter *l)
+void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l)
+    REQUIRES(r->role);
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l)
     REQUIRES(r->role);
 /* The connection ends: all of its requests are let go. */
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
@@ -316,9 +317,9 @@ void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 /* ---- control.c */
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
  * without fail. */
-void control_post(struct reactor *r, const struct letter *l) ON_CONTROL_PLANE;
-/* Frees what a letter carries that will not be acted on. */
-void control_discard(const struct letter *l);
+void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
+/* Frees what a message carries that will not be acted on. */
+void control_discard(const struct message *l);
 
 /* ---- reactor.c */
 void *reactor_main(void *reactor);

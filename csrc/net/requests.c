@@ -357,7 +357,7 @@ void requests_on_io_done(struct reactor *r, struct slot *s) {
     }
 }
 
-void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l) {
+void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l) {
     struct connection *c = s->connection;
     if (s->state == SLOT_MISSING) {
         if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
@@ -378,7 +378,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
     connection_enlist(c, &r->ready);
 }
 
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter *l) {
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l) {
     const int16_t *errors = l->data;
     if (s->state == SLOT_MISSING && l->size == s->r.missing_count) {
         for (uint32_t i = 0; i < s->r.missing_count; i++) s->r.missing[i].error = errors[i];

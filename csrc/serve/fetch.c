@@ -398,7 +398,7 @@ static void narrow(struct serve *s, struct fetch *f) {
     (void)evaluate(s, f, true);
 }
 
-/* What is cold is read on the io pool first, and the answer goes on from its letter. */
+/* What is cold is read on the io pool first, and the answer goes on from its message. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (is_cold(f)) {
         f->serve = s;

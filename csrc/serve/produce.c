@@ -479,7 +479,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
 bool produce_abandon(struct serve_request *r) {
     struct produce *q = r->state;
     if (q->job_running) {
-        /* Called again at the job's letter: what it checked is dropped, nothing was appended. */
+        /* Called again at the job's message: what it checked is dropped, nothing was appended. */
         q->job_running = false;
         return false;
     }

@@ -23,8 +23,8 @@ struct sessions; /* sessions.h: fetch sessions (KIP-227) */
 enum serve_status {
     SERVE_ANSWER = 0, /* reply is complete */
     SERVE_SILENT = 1, /* done, and nothing is to be sent (acks=0) */
-    SERVE_WAIT =
-        2, /* resumed by LETTER_WAKE / LETTER_IO_DONE with the request's token, or at deadline_ms */
+    /* Resumed by MESSAGE_WAKE or MESSAGE_IO_DONE with the request's token, or at deadline_ms. */
+    SERVE_WAIT = 2,
     SERVE_MISS =
         3, /* missing[] names what the control plane must decide; resumed with SERVE_GRANTED */
     SERVE_CLOSE = 4 /* not a legal request: close the connection without an answer */
@@ -43,7 +43,7 @@ struct serve_request {
     /* set by the reactor */
     const uint8_t *body; /* the frame after its header; stays in place while body_needed */
     size_t body_len;
-    uint64_t token;      /* names this request in letters */
+    uint64_t token;      /* names this request in messages */
     int64_t received_ms; /* CLOCK_MONOTONIC */
     int32_t correlation_id;
     uint32_t principal; /* index given by the control plane at authentication; 0 is anonymous */
@@ -99,7 +99,7 @@ bool serve_knows(int16_t api_key, int16_t api_version);
 enum serve_status serve_start(struct serve *s, struct serve_request *r);
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);
 /* The connection is gone. True: everything is released. False: a job still reads the body; keep
- * request and body, and call again at its LETTER_IO_DONE. */
+ * request and body, and call again at its MESSAGE_IO_DONE. */
 bool serve_abandon(struct serve *s, struct serve_request *r);
 
 #endif

@@ -82,11 +82,11 @@ static void *iopool_work(void *argument) {
         patient = job->patient;
         slices_ask(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
         struct mailbox *mailbox = job->mailbox;
-        struct letter letter = {.kind = LETTER_IO_DONE, .token = job->token, .data = job};
-        letter.status = job->run(job, scratch);
+        struct message message = {.kind = MESSAGE_IO_DONE, .token = job->token, .data = job};
+        message.status = job->run(job, scratch);
         atomic_fetch_add_explicit(&pool->done, 1, memory_order_relaxed);
         if (mailbox == NULL) continue;
-        job->done.letter = letter;
+        job->done.message = message;
         mailbox_post_link(mailbox, &job->done);
     }
     if (pool->scratch_free != NULL && scratch != NULL) pool->scratch_free(scratch);

@@ -1,4 +1,4 @@
-/* The mailbox: a ring and a list under a mutex held for a copy of one letter, and an eventfd.
+/* The mailbox: a ring and a list under a mutex held for a copy of one message, and an eventfd.
  *
  * `armed` says that the reader sleeps or is about to. A post that finds it set clears it and writes
  * the eventfd, so that a burst costs one system call. The lock orders arm against post: no wake-up
@@ -14,23 +14,23 @@
 struct mailbox {
     struct lock lock;
     int fd;
-    uint32_t letters_max;
+    uint32_t messages_max;
     bool armed GUARDED_BY(lock), overflowed GUARDED_BY(lock);
-    struct letter_link *first_link GUARDED_BY(lock), **last_link GUARDED_BY(lock);
+    struct message_link *first_link GUARDED_BY(lock), **last_link GUARDED_BY(lock);
     uint32_t head GUARDED_BY(lock), count GUARDED_BY(lock); /* of the ring */
-    struct letter letters[] GUARDED_BY(lock);
+    struct message messages[] GUARDED_BY(lock);
 };
 
-struct mailbox *mailbox_new(uint32_t letters_max) {
-    assert(letters_max >= 2); /* half of it is for wakes */
-    struct mailbox *m = malloc(sizeof *m + letters_max * sizeof(struct letter));
+struct mailbox *mailbox_new(uint32_t messages_max) {
+    assert(messages_max >= 2); /* half of it is for wakes */
+    struct mailbox *m = malloc(sizeof *m + messages_max * sizeof(struct message));
     if (m == NULL) return NULL;
     int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (fd < 0) {
         free(m);
         return NULL;
     }
-    *m = (struct mailbox){.fd = fd, .letters_max = letters_max, .last_link = &m->first_link};
+    *m = (struct mailbox){.fd = fd, .messages_max = messages_max, .last_link = &m->first_link};
     lock_init(&m->lock);
     return m;
 }
@@ -50,11 +50,11 @@ static bool is_empty(const struct mailbox *m) REQUIRES(m->lock) {
 }
 
 /* With room. */
-static void put(struct mailbox *m, const struct letter *l) REQUIRES(m->lock) {
-    assert(m->count < m->letters_max);
-    assert(m->head < m->letters_max);
+static void put(struct mailbox *m, const struct message *l) REQUIRES(m->lock) {
+    assert(m->count < m->messages_max);
+    assert(m->head < m->messages_max);
     uint32_t slot = m->head + m->count;
-    m->letters[slot >= m->letters_max ? slot - m->letters_max : slot] = *l;
+    m->messages[slot >= m->messages_max ? slot - m->messages_max : slot] = *l;
     m->count++;
 }
 
@@ -64,11 +64,11 @@ static void wake(struct mailbox *m) {
     (void)n; /* EAGAIN means that the counter is set already: the reader wakes all the same. */
 }
 
-bool mailbox_post(struct mailbox *m, const struct letter *l) {
+bool mailbox_post(struct mailbox *m, const struct message *l) {
     assert(l->kind != 0);
     lock_acquire(&m->lock);
-    bool wakes = l->kind == LETTER_WAKE;
-    bool has_room = m->count < (wakes ? m->letters_max / 2 : m->letters_max);
+    bool wakes = l->kind == MESSAGE_WAKE;
+    bool has_room = m->count < (wakes ? m->messages_max / 2 : m->messages_max);
     bool told = has_room || wakes;
     bool asleep = told && m->armed;
     if (has_room)
@@ -81,7 +81,7 @@ bool mailbox_post(struct mailbox *m, const struct letter *l) {
     return told;
 }
 
-void mailbox_post_link(struct mailbox *m, struct letter_link *link) {
+void mailbox_post_link(struct mailbox *m, struct message_link *link) {
     link->next = NULL;
     lock_acquire(&m->lock);
     assert(m->last_link != &link->next); /* a link is posted once */
@@ -93,16 +93,16 @@ void mailbox_post_link(struct mailbox *m, struct letter_link *link) {
     if (asleep) wake(m);
 }
 
-bool mailbox_leave(struct mailbox *m, const struct letter *l) {
-    assert(l->kind != LETTER_WAKE);
+bool mailbox_queue(struct mailbox *m, const struct message *l) {
+    assert(l->kind != MESSAGE_WAKE);
     lock_acquire(&m->lock);
-    bool has_room = m->count < m->letters_max;
+    bool has_room = m->count < m->messages_max;
     if (has_room) put(m, l);
     lock_release(&m->lock);
     return has_room;
 }
 
-void mailbox_ring(struct mailbox *m) {
+void mailbox_flush(struct mailbox *m) {
     lock_acquire(&m->lock);
     bool asleep = m->armed && !is_empty(m);
     if (asleep) m->armed = false;
@@ -110,18 +110,18 @@ void mailbox_ring(struct mailbox *m) {
     if (asleep) wake(m);
 }
 
-uint32_t mailbox_take(struct mailbox *m, struct letter *out, uint32_t max) {
+uint32_t mailbox_take(struct mailbox *m, struct message *out, uint32_t max) {
     assert(max > 0); /* whoever takes none would never arm */
     lock_acquire(&m->lock);
     uint32_t n = 0;
     for (; n < max && m->first_link != NULL; n++) {
-        out[n] = m->first_link->letter;
+        out[n] = m->first_link->message;
         m->first_link = m->first_link->next;
     }
     if (m->first_link == NULL) m->last_link = &m->first_link;
     for (; n < max && m->count != 0; n++, m->count--) {
-        out[n] = m->letters[m->head];
-        if (++m->head == m->letters_max) m->head = 0;
+        out[n] = m->messages[m->head];
+        if (++m->head == m->messages_max) m->head = 0;
     }
     assert(n == max || is_empty(m));
     if (m->count == 0) m->head = 0; /* the same few lines of cache every time */

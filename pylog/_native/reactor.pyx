@@ -231,18 +231,19 @@ cdef class Reactors:
         if not csrc.reactors_reply(self.ptr, token, data, size, close, throttle_ms):
             raise MemoryError("reply")
 
-    def leave(self, uint64_t token, bytes frame not None, int correlation_id, int throttle_ms=0):
-        """As reply(), but it goes out with ring() at the latest: one wake-up for many answers.
+    def queue_reply(self, uint64_t token, bytes frame not None, int correlation_id,
+                    int throttle_ms=0):
+        """As reply(), but it goes out with flush_replies() at the latest: many in one wake-up.
 
         correlation_id: put in place of the frame's own.
         """
-        if not csrc.reactors_leave(
+        if not csrc.reactors_queue_reply(
                 self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
-    def ring(self):
-        """Sends what leave() has left; on the thread of poll()."""
-        csrc.reactors_ring(self.ptr)
+    def flush_replies(self):
+        """Sends what queue_reply() has queued; on the thread of poll()."""
+        csrc.reactors_flush_replies(self.ptr)
 
     def resume(self, uint64_t token, list errors):
         """Decides a miss: an error code for each missing topic in order, 0 where it is granted."""

@@ -189,11 +189,11 @@ class Dispatcher:
 
     def _send(self, token: int, frame: bytes, correlation_id: int, throttle_ms: int) -> None:
         """Leaves an answer; the reactors are rung once for those of one turn."""
-        self._reactors.leave(token, frame, correlation_id, throttle_ms)
+        self._reactors.queue_reply(token, frame, correlation_id, throttle_ms)
         self._left += 1
         if self._left >= ANSWERS_LEFT_MAX:
             self._left = 0
-            self._reactors.ring()
+            self._reactors.flush_replies()
         elif not self._ringing:
             self._ringing = True
             asyncio.get_running_loop().call_soon(self._ring)
@@ -201,7 +201,7 @@ class Dispatcher:
     def _ring(self) -> None:
         self._ringing = False
         self._left = 0
-        self._reactors.ring()
+        self._reactors.flush_replies()
 
     def _lasting_key(self, event: tuple):
         """What an answer depends on besides the image; None where it is not worth it."""

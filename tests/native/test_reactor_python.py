@@ -45,15 +45,15 @@ def taken(reactors: Reactors, count: int = 1, wait_s: float = 5.0) -> list:
     return events
 
 
-def test_answers_that_are_left_go_out_when_the_reactors_are_rung(reactors, connection):
+def test_queued_answers_go_out_when_they_are_flushed(reactors, connection):
     for number in (5, 2**31 - 1):
         connection.send(raw.frame(raw.header(raw.METADATA, 9)))
         [event] = taken(reactors)
-        reactors.leave(event[1], raw.frame(b"....answer"), number)
-        reactors.ring()
+        reactors.queue_reply(event[1], raw.frame(b"....answer"), number)
+        reactors.flush_replies()
         assert connection.receive() == number.to_bytes(4, "big") + b"answer"
-    reactors.leave(2**63 - 1, raw.frame(b"of nobody"), 1)
-    reactors.ring()
+    reactors.queue_reply(2**63 - 1, raw.frame(b"of nobody"), 1)
+    reactors.flush_replies()
 
 
 def test_a_request_comes_with_all_that_is_known_of_it(reactors, connection):

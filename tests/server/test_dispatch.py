@@ -30,13 +30,13 @@ class Reactors:
         self.replies[token] = (frame, close)
         self.throttled[token] = throttle_ms
 
-    def leave(self, token, frame, correlation_id, throttle_ms=0):
+    def queue_reply(self, token, frame, correlation_id, throttle_ms=0):
         frame = frame[:4] + correlation_id.to_bytes(4, "big", signed=True) + frame[8:]
         self.reply(token, frame, throttle_ms=throttle_ms)
-        self.unrung = True
+        self.unflushed = True
 
-    def ring(self):
-        self.unrung = False
+    def flush_replies(self):
+        self.unflushed = False
 
     def retry(self, connection):
         self.retried.append(connection)
