@@ -313,7 +313,7 @@ void log_end_for_epoch(struct log *log, int32_t epoch, int32_t *found_epoch, int
 int32_t log_epoch_of(struct log *log, int64_t offset); /* -1: unknown, or as above */
 int32_t log_last_epoch(struct log *log);
 
-/* ---- waiting: one-shot, posted as LETTER_WAKE to the waiter's mailbox ---- */
+/* ---- waiting: one-shot, posted as MESSAGE_WAKE to the waiter's mailbox ---- */
 enum log_wait_for {
     LOG_WAIT_HIGH_WATERMARK = 0,
     LOG_WAIT_LAST_STABLE = 1,
@@ -333,7 +333,7 @@ struct log_waiter { /* lives in the owner's structure; linked while it waits */
  * directory's flusher for a group commit that covers `offset`. */
 bool log_wait(struct log *log, struct log_waiter *waiter);
 void log_unwait(struct log *log,
-                struct log_waiter *waiter); /* no letter is posted for it after this returns */
+                struct log_waiter *waiter); /* no message is posted for it after this returns */
 
 /* ---- upkeep (io workers, Python timers) ---- */
 int log_flush(

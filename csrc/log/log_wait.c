@@ -36,9 +36,9 @@ static void log_wait_unlink(struct log *log, struct log_waiter *w) REQUIRES(log-
 
 static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status)
     REQUIRES(log->wait.lock) {
-    struct letter letter = {.kind = LETTER_WAKE, .status = status, .token = w->token, .data = w};
-    bool posted = mailbox_post(w->mailbox, &letter);
-    assert(posted && "a mailbox refuses no LETTER_WAKE");
+    struct message message = {.kind = MESSAGE_WAKE, .status = status, .token = w->token, .data = w};
+    bool posted = mailbox_post(w->mailbox, &message);
+    assert(posted && "a mailbox refuses no MESSAGE_WAKE");
     (void)posted;
     log_wait_unlink(log, w);
 }

@@ -4,13 +4,12 @@
  * pausing and going on cost no system call. */
 #include "net/reactor_state.h"
 
+#include <assert.h>
 #include <string.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-enum { API_FETCH = 1 };
 
 void connection_delist(struct connection *c) {
     struct connection_list *list = c->list;
@@ -24,6 +23,7 @@ void connection_delist(struct connection *c) {
 void connection_enlist(struct connection *c, struct connection_list *list) {
     if (c->list == list) return;
     connection_delist(c);
+    assert((list->first == NULL) == (list->last == NULL));
     c->list = list;
     c->list_prev = list->last;
     *(list->last == NULL ? &list->first : &list->last->list_next) = c;
@@ -64,16 +64,18 @@ void connection_run_ready(struct reactor *r) {
     r->ready.first = now.first;
 }
 
-static void left(struct reactor *r, const uint8_t ip[16]) {
+static void left(struct reactor *r, const uint8_t ip[16]) REQUIRES(r->role) {
     peers_leave(r->all->peers, ip);
-    atomic_fetch_sub(&r->all->connections, 1);
-    atomic_fetch_sub(&r->load, 1);
+    unsigned before = atomic_fetch_sub(&r->all->connections, 1);
+    unsigned load = atomic_fetch_sub(&r->load, 1);
+    assert(load > 0 && before > 0);
 }
 
 static void learn_local_address(struct connection *c) {
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
-    if (getsockname(c->fd, (struct sockaddr *)&a, &len) == 0) listener_address(&a, &c->local);
+    if (getsockname(c->transport.fd, (struct sockaddr *)&a, &len) == 0)
+        listener_address(&a, &c->local);
 }
 
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
@@ -97,7 +99,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
         return;
     }
     c->timer.kind = TIMER_CONNECTION;
-    c->fd = a->fd;
+    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
     c->listener = a->listener;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
@@ -120,7 +122,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     timers_cancel(&r->timers, &c->timer);
     c->in_start = c->in_end = 0;
     receive_settle(r, c, false);
-    close(c->fd);
+    close(c->transport.fd);
     left(r, c->peer.ip);
     if (c->quota != NULL) quota_client_release(c->quota);
     if (c->watched) {
@@ -130,6 +132,8 @@ void connection_close(struct reactor *r, struct connection *c) {
             events_post(r->all->events, e);
         }
     }
+    assert(c->first == NULL && c->list == NULL && c->in == NULL);
+    assert(r->privileged != c && c->timer.place == 0);
     slab_give(&r->connections, c);
     STAT_ADD(r, connections, -1);
     STAT_ADD(r, connections_closed, 1);
@@ -142,7 +146,7 @@ static int64_t frame_deadline(const struct connection *c) {
 
 /* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it.
  */
-static int64_t deadline(const struct reactor *r, const struct connection *c) {
+static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->blocked) return c->progress_ms + STALL_MS_MAX;
     if (c->muted) return c->muted_until_ms;
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
@@ -156,7 +160,7 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) {
 
 /* A timer that is due too early is looked at again when it fires, so the usual request moves none.
  */
-static void arm(struct reactor *r, struct connection *c) {
+static void arm(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     int64_t at_ms = deadline(r, c);
     if (at_ms == INT64_MAX || (c->timer.place != 0 && c->timer.at_ms <= at_ms)) return;
     timers_set(&r->timers, &c->timer, at_ms);
@@ -193,6 +197,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
 }
 
 void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms) {
+    assert(throttle_ms > 0);
     int64_t until_ms = r->now_ms + throttle_ms;
     if (!c->muted || c->muted_until_ms < until_ms) c->muted_until_ms = until_ms;
     c->muted = true;
@@ -202,7 +207,7 @@ void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_m
 }
 
 /* Sends what is due. What that takes counts on the client's time, as far as it is limited. */
-static enum output_result send_answers(struct reactor *r, struct connection *c) {
+static enum output_result send_answers(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     if (c->quota == NULL || !quota_client_timed(c->quota)) return output_run(r, c);
     int64_t began_ns = quotas_monotonic_ns();
     enum output_result sent = output_run(r, c);
@@ -212,7 +217,8 @@ static enum output_result send_answers(struct reactor *r, struct connection *c) 
 }
 
 /* Reads once. False: this turn is over. */
-static bool read_more(struct reactor *r, struct connection *c, size_t *turn, bool *failed) {
+static bool read_more(struct reactor *r, struct connection *c, size_t *turn, bool *failed)
+    REQUIRES(r->role) {
     if (!c->readable || !requests_may_read(c) || r->draining) return false;
     if (*turn >= RECEIVE_TURN_BYTES) {
         connection_enlist(c, &r->ready);
@@ -281,7 +287,7 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
 }
 
 /* Its buffer is held for a frame that does not get on. */
-static bool is_stalled(const struct reactor *r, const struct connection *c) {
+static bool is_stalled(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
     if (c->in == NULL || c->in_end == c->in_start || c->first != NULL || c->asking || c->muted)
         return false;
     if (c == r->privileged) {
@@ -311,7 +317,8 @@ void connection_evict_stalled(struct reactor *r) {
 }
 
 /* Since when it has done nothing; INT64_MAX: it may not be closed for another one. */
-static int64_t idle_since_ms(const struct reactor *r, const struct connection *c) {
+static int64_t idle_since_ms(const struct reactor *r, const struct connection *c)
+    REQUIRES(r->role) {
     if (c->principal != 0 || c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->refused) return INT64_MIN; /* it is only kept waiting for its end */
     if (c->muted) return INT64_MAX;

@@ -1,4 +1,4 @@
-/* The control plane's calls: each becomes a letter to the reactor that the name belongs to. */
+/* The control plane's calls: each becomes a message to the reactor that the name belongs to. */
 #include "net/reactor_state.h"
 
 #include <assert.h>
@@ -10,22 +10,22 @@
 #include <unistd.h>
 #include <sys/epoll.h>
 
-void control_post(struct reactor *r, const struct letter *l) {
+void control_post(struct reactor *r, const struct message *l) {
     while (!mailbox_post(r->mailbox, l)) sched_yield();
 }
 
-void control_discard(const struct letter *l) {
+void control_discard(const struct message *l) {
     switch (l->kind) {
-    case LETTER_LISTEN: close(((struct listener_socket *)l->data)->fd); break;
-    case LETTER_ADOPT: close(((struct listener_accepted *)l->data)->fd); break;
-    case LETTER_REPLY:
-    case LETTER_VERDICT: break;
+    case MESSAGE_LISTEN: close(((struct listener_socket *)l->data)->fd); break;
+    case MESSAGE_ADOPT: close(((struct listener_accepted *)l->data)->fd); break;
+    case MESSAGE_REPLY:
+    case MESSAGE_VERDICT: break;
     default: return;
     }
     free(l->data);
 }
 
-static bool make_reactor(struct reactors *rs, struct reactor *r) {
+static bool make_reactor(struct reactors *rs, struct reactor *r) REQUIRES(r->role) {
     const struct reactors_config *config = &rs->config;
     r->all = rs;
     r->index = (uint32_t)(r - rs->reactors);
@@ -40,7 +40,7 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) {
                     config->input_bytes_max != 0 ? config->input_bytes_max : INPUT_BYTES_MAX,
                     (size_t)config->rules.request_bytes_max + FRAMES_SIZE_BYTES);
     r->epoll = epoll_create1(EPOLL_CLOEXEC);
-    r->mailbox = mailbox_new(REACTOR_LETTERS_MAX);
+    r->mailbox = mailbox_new(REACTOR_MESSAGES_MAX);
     if (r->epoll < 0 || r->mailbox == NULL || !timers_reserve(&r->timers, 2)) return false;
     r->serve = serve_new(rs->shared, r->mailbox);
     r->meters = calloc(FRAMES_API_KEYS_MAX, sizeof *r->meters);
@@ -50,8 +50,10 @@ static bool make_reactor(struct reactors *rs, struct reactor *r) {
     return epoll_ctl(r->epoll, EPOLL_CTL_ADD, mailbox_fd(r->mailbox), &event) == 0;
 }
 
+/* Its thread has ended, or never began. */
 static void free_reactor(struct reactor *r) {
-    struct letter l;
+    lock_role_assert(&r->role);
+    struct message l;
     while (r->mailbox != NULL && mailbox_take(r->mailbox, &l, 1) != 0) control_discard(&l);
     if (r->serve != NULL) serve_free(r->serve);
     if (r->mailbox != NULL) mailbox_free(r->mailbox);
@@ -72,7 +74,11 @@ static void forget_reactor(struct reactor *r) {
 static int open_reactor(struct reactors *rs) {
     struct reactor *r = &rs->reactors[rs->count];
     errno = ENOMEM;
-    if (make_reactor(rs, r)) return 0;
+    lock_role_assert(&r->role); /* this thread's until its own begins */
+    if (make_reactor(rs, r)) {
+        lock_role_end(&r->role);
+        return 0;
+    }
     int error = errno;
     forget_reactor(r);
     return -error;
@@ -139,7 +145,7 @@ int reactors_start(struct reactors *rs) {
         return 0;
     }
     for (int i = 0; i < begun; i++) {
-        control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_STOP});
+        control_post(&rs->reactors[i], &(struct message){.kind = MESSAGE_STOP});
         pthread_join(rs->reactors[i].thread, NULL);
     }
     return -error;
@@ -164,11 +170,11 @@ int reactors_resize(struct reactors *rs, int threads) {
     int error = 0;
     while (rs->active > threads) {
         int last = --rs->active;
-        control_post(&rs->reactors[last], &(struct letter){.kind = LETTER_RETIRE});
+        control_post(&rs->reactors[last], &(struct message){.kind = MESSAGE_RETIRE});
     }
     while (error == 0 && rs->active < threads) {
         if (rs->active < rs->count)
-            control_post(&rs->reactors[rs->active], &(struct letter){.kind = LETTER_RETURN});
+            control_post(&rs->reactors[rs->active], &(struct message){.kind = MESSAGE_RETURN});
         else
             error = add_thread(rs);
         if (error == 0) rs->active++;
@@ -181,7 +187,7 @@ int reactors_threads(const struct reactors *rs) { return rs->active; }
 void reactors_unlisten(struct reactors *rs, int listener) {
     for (int i = 0; i < rs->count; i++)
         control_post(&rs->reactors[i],
-                     &(struct letter){.kind = LETTER_UNLISTEN, .size = (uint64_t)listener});
+                     &(struct message){.kind = MESSAGE_UNLISTEN, .size = (uint64_t)listener});
 }
 
 void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits) {
@@ -203,16 +209,16 @@ struct events *reactors_events(struct reactors *rs) {
 void reactors_taken(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++)
         if (atomic_exchange(&rs->reactors[i].room_wanted, false))
-            control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_ROOM});
+            control_post(&rs->reactors[i], &(struct message){.kind = MESSAGE_ROOM});
 }
 
-/* Letters to a thread that never started or has ended would only fill its mailbox. */
+/* Messages to a thread that never started or has ended would only fill its mailbox. */
 static struct reactor *reactor_of(struct reactors *rs, uint64_t name) {
     uint32_t index = name_reactor(name);
     return rs->started && !rs->stopped && index < (uint32_t)rs->count ? &rs->reactors[index] : NULL;
 }
 
-static void post(struct reactors *rs, uint64_t name, struct letter l) {
+static void post(struct reactors *rs, uint64_t name, struct message l) ON_CONTROL_PLANE {
     struct reactor *r = reactor_of(rs, name);
     l.token = name;
     if (r != NULL)
@@ -227,8 +233,8 @@ static void *copy_of(const void *from, size_t bytes) {
     return copy;
 }
 
-static struct letter reply_letter(uint64_t token, const uint8_t *frame, size_t len) {
-    return (struct letter){.kind = LETTER_REPLY,
+static struct message reply_message(uint64_t token, const uint8_t *frame, size_t len) {
+    return (struct message){.kind = MESSAGE_REPLY,
                            .token = token,
                            .data = copy_of(frame, frame == NULL ? 0 : len),
                            .size = frame == NULL ? 0 : len};
@@ -236,17 +242,17 @@ static struct letter reply_letter(uint64_t token, const uint8_t *frame, size_t l
 
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     bool close_after, int32_t throttle_ms) {
-    struct letter l = reply_letter(token, frame, len);
+    struct message l = reply_message(token, frame, len);
     if (l.data == NULL) return false;
     l.status = close_after ? REPLY_CLOSES : throttle_ms;
     post(rs, token, l);
     return true;
 }
 
-bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+bool reactors_queue_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                     int32_t correlation_id, int32_t throttle_ms) {
     assert(len >= FRAMES_SIZE_BYTES + sizeof correlation_id);
-    struct letter l = reply_letter(token, frame, len);
+    struct message l = reply_message(token, frame, len);
     if (l.data == NULL) return false;
     put_i32((uint8_t *)l.data + FRAMES_SIZE_BYTES, correlation_id);
     l.status = throttle_ms;
@@ -255,54 +261,54 @@ bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, s
         control_discard(&l);
         return true;
     }
-    while (!mailbox_leave(r->mailbox, &l)) {
-        mailbox_ring(r->mailbox);
+    while (!mailbox_queue(r->mailbox, &l)) {
+        mailbox_flush(r->mailbox);
         sched_yield();
     }
-    r->unrung = true;
+    r->unflushed = true;
     return true;
 }
 
-void reactors_ring(struct reactors *rs) {
+void reactors_flush_replies(struct reactors *rs) {
     for (int i = 0; i < rs->count; i++) {
         struct reactor *r = &rs->reactors[i];
-        if (r->unrung) mailbox_ring(r->mailbox);
-        r->unrung = false;
+        if (r->unflushed) mailbox_flush(r->mailbox);
+        r->unflushed = false;
     }
 }
 
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count) {
     void *data = copy_of(errors, count * sizeof *errors);
     if (data == NULL) return false;
-    post(rs, token, (struct letter){.kind = LETTER_VERDICT, .data = data, .size = count});
+    post(rs, token, (struct message){.kind = MESSAGE_VERDICT, .data = data, .size = count});
     return true;
 }
 
 void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
-    post(rs, connection, (struct letter){.kind = LETTER_PRINCIPAL, .size = principal});
+    post(rs, connection, (struct message){.kind = MESSAGE_PRINCIPAL, .size = principal});
 }
 
 void reactors_retry(struct reactors *rs, uint64_t connection) {
-    post(rs, connection, (struct letter){.kind = LETTER_RETRY});
+    post(rs, connection, (struct message){.kind = MESSAGE_RETRY});
 }
 
 void reactors_watch(struct reactors *rs, uint64_t connection) {
-    post(rs, connection, (struct letter){.kind = LETTER_WATCH});
+    post(rs, connection, (struct message){.kind = MESSAGE_WATCH});
 }
 
 void reactors_close(struct reactors *rs, uint64_t connection) {
-    post(rs, connection, (struct letter){.kind = LETTER_CLOSE});
+    post(rs, connection, (struct message){.kind = MESSAGE_CLOSE});
 }
 
 void reactors_stop_accepting(struct reactors *rs) {
     if (!rs->started || rs->stopped) return;
     for (int i = 0; i < rs->count; i++)
-        control_post(&rs->reactors[i], &(struct letter){.kind = LETTER_STOP_ACCEPTING});
+        control_post(&rs->reactors[i], &(struct message){.kind = MESSAGE_STOP_ACCEPTING});
 }
 
 void reactors_stop(struct reactors *rs, int64_t drain_ms) {
     if (!rs->started || rs->stopped) return;
-    struct letter stop = {.kind = LETTER_STOP, .size = (uint64_t)(drain_ms < 0 ? 0 : drain_ms)};
+    struct message stop = {.kind = MESSAGE_STOP, .size = (uint64_t)(drain_ms < 0 ? 0 : drain_ms)};
     for (int i = 0; i < rs->count; i++) control_post(&rs->reactors[i], &stop);
     for (int i = 0; i < rs->count; i++) pthread_join(rs->reactors[i].thread, NULL);
     rs->stopped = true;

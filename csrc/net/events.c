@@ -1,39 +1,42 @@
 /* A list under a mutex. The eventfd is written when the list was empty. */
 #include "net/events.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "thread/lock.h"
+
 struct events {
-    pthread_mutex_t lock;
-    struct event *first, **last;
-    atomic_uint waiting;
+    struct lock lock;
+    struct event *first GUARDED_BY(lock), **last GUARDED_BY(lock);
+    atomic_uint waiting; /* in the list; written under the lock */
     int fd;
 };
 
 struct events *events_new(void) {
     struct events *e = calloc(1, sizeof *e);
     if (e == NULL) return NULL;
-    e->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (e->fd < 0) {
+    int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd < 0) {
         free(e);
         return NULL;
     }
-    pthread_mutex_init(&e->lock, NULL);
-    e->last = &e->first;
+    *e = (struct events){.fd = fd, .last = &e->first};
+    lock_init(&e->lock);
     return e;
 }
 
 void events_free(struct events *e) {
+    lock_acquire(&e->lock);
     for (struct event *one = e->first, *next; one != NULL; one = next) {
         next = one->next;
         free(one);
     }
-    pthread_mutex_destroy(&e->lock);
+    lock_release(&e->lock);
+    lock_destroy(&e->lock);
     close(e->fd);
     free(e);
 }
@@ -55,13 +58,15 @@ static void ring(struct events *e) {
 }
 
 void events_post(struct events *e, struct event *event) {
+    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_SLOW);
     event->next = NULL;
-    pthread_mutex_lock(&e->lock);
+    lock_acquire(&e->lock);
     bool first = e->first == NULL;
+    assert(first == (e->last == &e->first));
     *e->last = event;
     e->last = &event->next;
     atomic_fetch_add_explicit(&e->waiting, 1, memory_order_relaxed);
-    pthread_mutex_unlock(&e->lock);
+    lock_release(&e->lock);
     if (first) ring(e);
 }
 
@@ -69,7 +74,7 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     uint64_t count;
     ssize_t n = read(e->fd, &count, sizeof count);
     (void)n; /* EAGAIN: the caller looked without having been woken */
-    pthread_mutex_lock(&e->lock);
+    lock_acquire(&e->lock);
     struct event *taken = e->first, **end = &taken;
     uint32_t taken_count = 0;
     while (*end != NULL && taken_count < count_max) {
@@ -80,8 +85,10 @@ struct event *events_take(struct events *e, uint32_t count_max) {
     *end = NULL;
     if (e->first == NULL) e->last = &e->first;
     bool left = e->first != NULL;
+    assert(taken_count <= count_max && (!left || taken_count == count_max));
+    assert(taken_count <= atomic_load_explicit(&e->waiting, memory_order_relaxed));
     atomic_fetch_sub_explicit(&e->waiting, taken_count, memory_order_relaxed);
-    pthread_mutex_unlock(&e->lock);
+    lock_release(&e->lock);
     if (left) ring(e);
     return taken;
 }

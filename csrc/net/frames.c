@@ -3,6 +3,9 @@
  */
 #include "net/frames.h"
 
+#include <assert.h>
+
+#include "serve/api_keys.h"
 #include "serve/wire.h"
 
 void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
@@ -13,6 +16,7 @@ void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
 }
 
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]) {
+    assert(rules->request_bytes_max > 0);
     int32_t bytes = get_i32(size);
     return bytes <= 0 || bytes > rules->request_bytes_max ? -1 : bytes;
 }
@@ -20,11 +24,12 @@ int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_
 bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len) {
     if (size <= rules->control_bytes_max || len < sizeof(int16_t)) return true;
     int16_t api_key = (int16_t)(frame[0] << 8 | frame[1]);
-    return api_key == FRAMES_PRODUCE || api_key == FRAMES_FETCH;
+    return api_key == API_PRODUCE || api_key == API_FETCH;
 }
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out) {
+    assert(len <= (size_t)rules->request_bytes_max); /* frames_size let it in */
     struct cursor c = {frame, frame + len};
     out->api_key = cursor_i16(&c);
     out->api_version = cursor_i16(&c);
@@ -32,7 +37,7 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     if (c.p == NULL || out->api_key < 0 || out->api_key >= FRAMES_API_KEYS_MAX) return false;
     const struct frames_versions *api = &rules->apis[out->api_key];
     bool known = out->api_version >= api->min && out->api_version <= api->max;
-    bool ask = out->api_key == FRAMES_API_VERSIONS && api->max >= 0;
+    bool ask = out->api_key == API_VERSIONS && api->max >= 0;
     if (!known && !ask) return false;
     struct wire_string client_id = wire_string(&c, false);
     out->client_id = client_id.p;
@@ -41,5 +46,6 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     if (c.p == NULL) return false;
     out->body = c.p;
     out->body_len = (size_t)(c.end - c.p);
+    assert(out->body_len < len);
     return true;
 }

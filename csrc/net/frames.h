@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 enum { FRAMES_API_KEYS_MAX = 128, FRAMES_SIZE_BYTES = 4 };
-enum { FRAMES_PRODUCE = 0, FRAMES_FETCH = 1, FRAMES_API_VERSIONS = 18 };
 
 struct frames_versions {
     int16_t min, max;      /* max -1: not served */

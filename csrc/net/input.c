@@ -14,6 +14,7 @@ void input_pool_init(struct input_pool *p, uint64_t held_bytes_max, size_t frame
 bool input_is_tight(const struct input_pool *p) { return p->held_bytes > p->held_bytes_max / 2; }
 
 static void drop(struct input_pool *p, struct input_buffer *b) {
+    assert(b->references == 0 && p->spare_bytes >= (uint64_t)1 << b->class_bits);
     p->spare_bytes -= (uint64_t)1 << b->class_bits;
     if (b->class_bits >= INPUT_MAP_CLASS_MIN)
         munmap(b, (size_t)1 << b->class_bits);
@@ -24,6 +25,7 @@ static void drop(struct input_pool *p, struct input_buffer *b) {
 static void drop_spare(struct input_pool *p, uint32_t bits, uint32_t count) {
     while (count-- != 0) {
         struct input_buffer *b = p->spare[bits];
+        assert(b != NULL && b->class_bits == bits);
         p->spare[bits] = b->next;
         p->spare_count[bits]--;
         drop(p, b);
@@ -34,6 +36,7 @@ void input_pool_clear(struct input_pool *p) {
     assert(p->held_bytes == 0);
     for (uint32_t bits = 0; bits <= INPUT_CLASS_MAX; bits++)
         drop_spare(p, bits, p->spare_count[bits]);
+    assert(p->spare_bytes == 0);
 }
 
 static uint32_t class_for(size_t room) {
@@ -75,7 +78,9 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
         b->class_bits = bits;
         b->room = (size_t)bytes - sizeof *b;
     }
+    assert(b->class_bits == bits && b->room >= room);
     p->held_bytes += bytes;
+    assert(p->held_bytes <= p->held_bytes_max + p->overdraft_bytes_max);
     b->next = NULL;
     b->references = 1;
     return b;
@@ -85,6 +90,7 @@ void input_release(struct input_pool *p, struct input_buffer *b) {
     assert(b->references > 0);
     if (--b->references != 0) return;
     uint64_t bytes = (uint64_t)1 << b->class_bits;
+    assert(p->held_bytes >= bytes);
     p->held_bytes -= bytes;
     p->spare_bytes += bytes;
     if (p->spare_bytes > INPUT_SPARE_BYTES_MAX ||
@@ -99,6 +105,7 @@ void input_release(struct input_pool *p, struct input_buffer *b) {
 
 void input_pool_trim(struct input_pool *p) {
     for (uint32_t bits = INPUT_CLASS_MIN; bits <= INPUT_CLASS_MAX; bits++) {
+        assert(p->spare_least[bits] <= p->spare_count[bits]);
         drop_spare(p, bits, p->spare_least[bits]);
         p->spare_least[bits] = p->spare_count[bits];
     }

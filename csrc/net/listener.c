@@ -37,7 +37,7 @@ void listener_address(const struct sockaddr_storage *from, struct event_address 
 
 /* ---- on the reactor's thread */
 
-static bool watch(struct reactor *r, struct listener_socket *l) {
+static bool watch(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = EPOLL_LISTENER | l->index};
     return epoll_ctl(r->epoll, EPOLL_CTL_ADD, l->fd, &event) == 0;
 }
@@ -61,8 +61,9 @@ struct listener_socket *listener_at(struct reactor *r, uint32_t index) {
     return l;
 }
 
-static void close_socket(struct reactor *r, struct listener_socket **link) {
+static void close_socket(struct reactor *r, struct listener_socket **link) REQUIRES(r->role) {
     struct listener_socket *l = *link;
+    assert(l != NULL);
     *link = l->next;
     timers_cancel(&r->timers, &l->timer);
     close(l->fd);
@@ -83,7 +84,7 @@ void listener_close(struct reactor *r, int listener) {
 }
 
 /* New connections wait in the kernel's queue while there is no room or no descriptor for them. */
-static void pause_accepting(struct reactor *r, struct listener_socket *l) {
+static void pause_accepting(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
     STAT_ADD(r, accept_pauses, 1);
     epoll_ctl(r->epoll, EPOLL_CTL_DEL, l->fd, NULL);
     timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
@@ -93,7 +94,7 @@ void listener_on_timer(struct reactor *r, struct listener_socket *l) {
     if (!watch(r, l)) timers_set(&r->timers, &l->timer, r->now_ms + ACCEPT_PAUSE_MS);
 }
 
-static struct reactor *least_loaded(struct reactor *r) {
+static struct reactor *least_loaded(struct reactor *r) REQUIRES(r->role) {
     struct reactor *best = r;
     unsigned least = atomic_load_explicit(&r->load, memory_order_relaxed);
     int active = atomic_load(&r->all->active);
@@ -108,13 +109,14 @@ static struct reactor *least_loaded(struct reactor *r) {
     return best;
 }
 
-static void place(struct reactor *r, const struct listener_accepted *a) {
+static void place(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role) {
     struct reactor *to = least_loaded(r);
     struct listener_accepted *copy = to == r ? NULL : malloc(sizeof *copy);
     if (copy != NULL) {
         *copy = *a;
         atomic_fetch_add(&to->load, 1);
-        if (mailbox_post(to->mailbox, &(struct letter){.kind = LETTER_ADOPT, .data = copy})) return;
+        struct message adopt = {.kind = MESSAGE_ADOPT, .data = copy};
+        if (mailbox_post(to->mailbox, &adopt)) return;
         atomic_fetch_sub(&to->load, 1);
         free(copy);
     }
@@ -123,13 +125,13 @@ static void place(struct reactor *r, const struct listener_accepted *a) {
 }
 
 /* Files need the descriptors that are left: without one they cannot be written. */
-static bool is_crowded(struct reactor *r, int fd) {
+static bool is_crowded(struct reactor *r, int fd) REQUIRES(r->role) {
     return atomic_load(&r->all->connections) >= atomic_load(&r->all->descriptors_max) ||
            (uint32_t)fd >= atomic_load(&r->all->descriptor_end);
 }
 
 /* False: nothing more to accept now. */
-static bool accept_one(struct reactor *r, struct listener_socket *l) {
+static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r->role) {
     struct sockaddr_storage from;
     socklen_t len = sizeof from;
     int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -254,6 +256,7 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
                 break;
             }
             if (fd < 0) return fd;
+            assert(i < end && fd >= 0);
             s->fds[s->count++] = fd;
             if (port == 0) port = port_of(fd);
             if (port < 0) return port;
@@ -262,7 +265,8 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
     return s->count == 0 ? absent : port;
 }
 
-static int hand_out(struct reactors *rs, int listener, int backlog, int first, struct sockets *s) {
+static int hand_out(struct reactors *rs, int listener, int backlog, int first, struct sockets *s)
+    ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
         if (listen(s->fds[i], backlog) != 0) return -errno;
@@ -273,7 +277,7 @@ static int hand_out(struct reactors *rs, int listener, int backlog, int first, s
         l->listener = listener;
         s->fds[i] = -1;
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
-                     &(struct letter){.kind = LETTER_LISTEN, .data = l});
+                     &(struct message){.kind = MESSAGE_LISTEN, .data = l});
     }
     s->count = 0;
     return 0;

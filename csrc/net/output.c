@@ -2,16 +2,15 @@
  * turn's worth at once. */
 #include "net/reactor_state.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 enum { OUTPUT_PIECES_MAX = 2 * REQUESTS_PER_CONNECTION_MAX };
 
 /* The bytes of the reply that go before its next range, or to its end. */
 static uint32_t bytes_due(const struct slot *s) {
     const struct reply *a = &s->r.reply;
+    assert(s->part <= a->part_count && s->bytes_sent <= a->len);
     return (s->part < a->part_count ? a->parts[s->part].bytes_end : a->len) - s->bytes_sent;
 }
 
@@ -22,24 +21,21 @@ static bool is_sent(const struct slot *s) {
 /* One send of all bytes up to the next range; how many went out, or -1 and errno. */
 static ssize_t send_bytes(struct connection *c) {
     struct iovec pieces[OUTPUT_PIECES_MAX];
-    struct msghdr message = {.msg_iov = pieces};
-    int flags = MSG_NOSIGNAL;
+    size_t count = 0;
+    bool more = false;
     for (struct slot *s = c->first; s != NULL && s->state == SLOT_ANSWERED; s = s->next) {
         uint32_t due = bytes_due(s);
         if (due != 0)
-            pieces[message.msg_iovlen++] = (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
-        if (s->part < s->r.reply.part_count) {
-            flags |= MSG_MORE;
-            break;
-        }
-        if (s->close_after || message.msg_iovlen == OUTPUT_PIECES_MAX) break;
+            pieces[count++] = (struct iovec){s->r.reply.bytes + s->bytes_sent, due};
+        more = s->part < s->r.reply.part_count;
+        if (more || s->close_after || count == OUTPUT_PIECES_MAX) break;
     }
-    if (message.msg_iovlen == 1) return send(c->fd, pieces[0].iov_base, pieces[0].iov_len, flags);
-    return sendmsg(c->fd, &message, flags);
+    return c->transport.calls->send(&c->transport, pieces, count, more);
 }
 
-static void bytes_went(struct reactor *r, struct connection *c, size_t n) {
+static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
     for (struct slot *s = c->first; n != 0;) {
+        assert(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
         uint32_t due = bytes_due(s);
         uint32_t went = n < due ? (uint32_t)n : due;
         s->bytes_sent += went;
@@ -51,16 +47,21 @@ static void bytes_went(struct reactor *r, struct connection *c, size_t n) {
 }
 
 /* Part of the next range; as send_bytes, 0 when the file ended before the range. */
-static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max) {
+static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max)
+    REQUIRES(r->role) {
     struct slot *s = c->first;
+    assert(s->part < s->r.reply.part_count && bytes_max > 0);
     const struct log_range *range = &s->r.reply.parts[s->part].range;
+    assert(s->range_sent >= 0 && s->range_sent < range->length);
     off_t position = range->position + s->range_sent;
     size_t left = (size_t)(range->length - s->range_sent);
     /* Who takes so much at once waits for none of it: those who wait go first. */
     if (left >= OUTPUT_TURN_BYTES) slices_ask(&r->slice_ns, SLICES_LONG_NS);
-    ssize_t n = sendfile(c->fd, range->fd, &position, left < bytes_max ? left : bytes_max);
+    ssize_t n = c->transport.calls->sendfile(&c->transport, range->fd, position,
+                                             left < bytes_max ? left : bytes_max);
     if (n < 0 && errno == EIO) log_range_failed(range, errno);
     if (n <= 0) return n;
+    assert((size_t)n <= left);
     STAT_ADD(r, bytes_sendfile, n);
     s->range_sent += (int32_t)n;
     if (s->range_sent == range->length) {

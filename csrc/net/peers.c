@@ -1,9 +1,10 @@
 /* A hash table with chains under one mutex. */
 #include "net/peers.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "thread/lock.h"
 
 enum { PEERS_BUCKETS = 1024 };
 
@@ -13,31 +14,33 @@ struct peer {
     uint8_t address[16];
 };
 struct peers {
-    pthread_mutex_t lock;
-    struct peer *overrides; /* count: the limit */
-    uint32_t override_count;
-    struct peer *buckets[PEERS_BUCKETS];
+    struct lock lock;
+    struct peer *overrides GUARDED_BY(lock); /* count: the limit */
+    uint32_t override_count GUARDED_BY(lock);
+    struct peer *buckets[PEERS_BUCKETS] GUARDED_BY(lock);
 };
 
 struct peers *peers_new(void) {
     struct peers *p = calloc(1, sizeof *p);
-    if (p != NULL) pthread_mutex_init(&p->lock, NULL);
+    if (p != NULL) lock_init(&p->lock);
     return p;
 }
 
 void peers_free(struct peers *p) {
+    lock_acquire(&p->lock);
     for (int i = 0; i < PEERS_BUCKETS; i++)
         for (struct peer *one = p->buckets[i], *next; one != NULL; one = next) {
             next = one->next;
             free(one);
         }
-    pthread_mutex_destroy(&p->lock);
     free(p->overrides);
+    lock_release(&p->lock);
+    lock_destroy(&p->lock);
     free(p);
 }
 
 /* The link that leads to the address, or to NULL at its chain's end. */
-static struct peer **find(struct peers *p, const uint8_t address[16]) {
+static struct peer **find(struct peers *p, const uint8_t address[16]) REQUIRES(p->lock) {
     uint64_t high, low;
     memcpy(&high, address, 8);
     memcpy(&low, address + 8, 8);
@@ -47,7 +50,8 @@ static struct peer **find(struct peers *p, const uint8_t address[16]) {
     return link;
 }
 
-static uint32_t limit(const struct peers *p, const uint8_t address[16], uint32_t otherwise) {
+static uint32_t limit(const struct peers *p, const uint8_t address[16], uint32_t otherwise)
+    REQUIRES(p->lock) {
     for (uint32_t i = 0; i < p->override_count; i++)
         if (memcmp(p->overrides[i].address, address, 16) == 0) return p->overrides[i].count;
     return otherwise;
@@ -61,17 +65,17 @@ bool peers_set_overrides(struct peers *p, const uint8_t *addresses, const uint32
         memcpy(fresh[i].address, addresses + (size_t)i * 16, 16);
         fresh[i].count = counts_max[i];
     }
-    pthread_mutex_lock(&p->lock);
+    lock_acquire(&p->lock);
     struct peer *before = p->overrides;
     p->overrides = fresh;
     p->override_count = count;
-    pthread_mutex_unlock(&p->lock);
+    lock_release(&p->lock);
     free(before);
     return true;
 }
 
 bool peers_enter(struct peers *p, const uint8_t address[16], uint32_t count_max) {
-    pthread_mutex_lock(&p->lock);
+    lock_acquire(&p->lock);
     count_max = limit(p, address, count_max);
     struct peer **link = find(p, address);
     bool fits = count_max > 0 && (*link == NULL || (*link)->count < count_max);
@@ -81,17 +85,18 @@ bool peers_enter(struct peers *p, const uint8_t address[16], uint32_t count_max)
     }
     if (*link == NULL) fits = false;
     if (fits) (*link)->count++;
-    pthread_mutex_unlock(&p->lock);
+    lock_release(&p->lock);
     return fits;
 }
 
 void peers_leave(struct peers *p, const uint8_t address[16]) {
-    pthread_mutex_lock(&p->lock);
+    lock_acquire(&p->lock);
     struct peer **link = find(p, address);
-    if (*link != NULL && --(*link)->count == 0) {
+    assert(*link != NULL && (*link)->count > 0); /* it entered before */
+    if (--(*link)->count == 0) {
         struct peer *gone = *link;
         *link = gone->next;
         free(gone);
     }
-    pthread_mutex_unlock(&p->lock);
+    lock_release(&p->lock);
 }

@@ -3,7 +3,7 @@
  *
  * Produce and Fetch are served on the reactor's thread (serve.h). Everything else, and what serve
  * does not know, goes to the control plane as events; its answers come back by the functions below,
- * from any thread. Nothing here blocks but reactors_stop. Invariants: (1) a connection, its
+ * from any of its threads. Nothing here blocks but reactors_stop. Invariants: (1) a connection, its
  * requests and its buffers belong to one reactor's thread; (2) answers leave in the order of their
  * requests; (3) after a request that is not a pipelined Produce nothing is started, and nothing
  * read, before its answer is sent; (4) memory follows bytes received, never a declared length. */
@@ -16,8 +16,9 @@
 #include "net/events.h"
 #include "net/frames.h"
 #include "serve/serve.h"
+#include "thread/roles.h"
 
-enum { REACTOR_THREADS_MAX = 64, REACTOR_LETTERS_MAX = 65536 };
+enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 
 struct reactors_config {
     struct frames_rules rules;
@@ -50,52 +51,56 @@ void reactors_free(struct reactors *rs);
 /* Every address of `host` ("" is every interface), on each reactor. The bound port (one for all
  * addresses, chosen when `port` is 0), or a negative errno; *what names the address that failed
  * when it is one. */
-int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog);
+int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog)
+    ON_CONTROL_PLANE;
 /* As reactors_listen, on a port that is listened on already, for the reactors from `first` on: they
  * were added by reactors_resize. */
 int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                  int first);
+                  int first) ON_CONTROL_PLANE;
 /* Closes a listener's sockets, and its connections once their requests are answered. */
-void reactors_unlisten(struct reactors *rs, int listener);
+void reactors_unlisten(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Connections beyond a lowered limit stay. */
-void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits);
+void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits)
+    ON_CONTROL_PLANE;
 /* max.connections.per.ip.overrides, in place of those before: `addresses` are 16 bytes each. False:
  * out of memory, nothing has changed. */
 bool reactors_set_overrides(struct reactors *rs, const uint8_t *addresses,
-                            const uint32_t *counts_max, uint32_t count);
+                            const uint32_t *counts_max, uint32_t count) ON_CONTROL_PLANE;
 /* While they run: `threads` reactors take new connections. Those of reactors that are too many end
  * once their requests are answered. One caller at a time. 0 or a negative errno, with as many as
  * could be had. */
-int reactors_resize(struct reactors *rs, int threads);
+int reactors_resize(struct reactors *rs, int threads) ON_CONTROL_PLANE;
 int reactors_threads(const struct reactors *rs);
 /* 0 or a negative errno. */
-int reactors_start(struct reactors *rs);
+int reactors_start(struct reactors *rs) ON_CONTROL_PLANE;
 struct events *reactors_events(struct reactors *rs);
 /* The control plane took `count` requests or misses out of the events: connections that waited for
  * room go on. */
-void reactors_taken(struct reactors *rs);
+void reactors_taken(struct reactors *rs) ON_CONTROL_PLANE;
 /* A whole frame with its size, copied; frame NULL: nothing is sent. throttle_ms: for how long the
  * connection is muted after it. False: out of memory. Stale tokens are ignored. */
 bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    bool close, int32_t throttle_ms);
-/* As reactors_reply, but a reactor that sleeps is not woken before reactors_ring: one wake-up for
- * the answers of a turn. Both on the thread that takes the events. correlation_id: put in place of
- * the frame's own, so that one frame answers many. */
-bool reactors_leave(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    int32_t correlation_id, int32_t throttle_ms);
-void reactors_ring(struct reactors *rs);
+                    bool close, int32_t throttle_ms) ON_CONTROL_PLANE;
+/* As reactors_reply, but a reactor that sleeps is not woken before reactors_flush_replies: one
+ * wake-up for the answers of a turn. Both on the thread that takes the events. correlation_id: put
+ * in place of the frame's own, so that one frame answers many. */
+bool reactors_queue_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+                    int32_t correlation_id, int32_t throttle_ms) ON_CONTROL_PLANE;
+void reactors_flush_replies(struct reactors *rs) ON_CONTROL_PLANE;
 /* What an EVENT_QUOTA asked for is installed: the connection goes on. */
-void reactors_retry(struct reactors *rs, uint64_t connection);
+void reactors_retry(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
 /* The verdict on each missing topic, in order. */
-bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count);
-void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal);
+bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
+    ON_CONTROL_PLANE;
+void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal)
+    ON_CONTROL_PLANE;
 /* An EVENT_CLOSED is wanted when this connection ends (at once when it has ended). */
-void reactors_watch(struct reactors *rs, uint64_t connection);
-void reactors_close(struct reactors *rs, uint64_t connection);
-void reactors_stop_accepting(struct reactors *rs);
+void reactors_watch(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
+void reactors_close(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
+void reactors_stop_accepting(struct reactors *rs) ON_CONTROL_PLANE;
 /* Starts no more requests, answers what is in flight within drain_ms, closes all and joins the
  * threads. */
-void reactors_stop(struct reactors *rs, int64_t drain_ms);
+void reactors_stop(struct reactors *rs, int64_t drain_ms) ON_CONTROL_PLANE;
 
 /* Counters and gauges, summed over the reactors: value i has the name reactors_stat_name(i), NULL
  * past the last. */
@@ -108,10 +113,10 @@ void reactors_rounds(struct reactors *rs, struct meter_figures *out);
 /* What only the control plane knows of a request that it answered; by the thread that takes the
  * events. error_code 0: none. */
 void reactors_meter_control(struct reactors *rs, int api_key, int64_t queue_ns, int64_t local_ns,
-                            int64_t remote_ns, int error_code);
+                            int64_t remote_ns, int error_code) ON_CONTROL_PLANE;
 /* Requests that take longer come as EVENT_SLOW, a few each second; < 0: none do. What a Fetch
  * waits for records on its client's wish does not count, nor JoinGroup and SyncGroup. */
-void reactors_set_slow(struct reactors *rs, int64_t slow_ms);
+void reactors_set_slow(struct reactors *rs, int64_t slow_ms) ON_CONTROL_PLANE;
 int64_t reactors_now_ns(void); /* CLOCK_MONOTONIC, as in events */
 
 #endif

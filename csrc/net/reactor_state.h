@@ -1,4 +1,4 @@
-/* What the reactor's files share and nobody else sees: reactor.c (threads, letters), connection.c
+/* What the reactor's files share and nobody else sees: reactor.c (threads, messages), connection.c
  * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
  * out), listener.c (accept), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
@@ -8,11 +8,14 @@
 #include <stdatomic.h>
 
 #include "net/input.h"
+#include "thread/lock.h"
 #include "thread/mailbox.h"
 #include "thread/meter.h"
 #include "net/peers.h"
 #include "net/reactor.h"
 #include "net/slab.h"
+#include "net/transport.h"
+#include "serve/api_keys.h"
 #include "thread/slices.h"
 #include "thread/timers.h"
 
@@ -53,23 +56,23 @@ enum {
     CLIENT_ID_BYTES_MAX = 47 /* of the client id that is told with them */
 };
 
-/* The reactor's letters, after those of mailbox.h. */
+/* The reactor's messages, after those of mailbox.h. */
 enum {
-    LETTER_REPLY = LETTER_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
+    MESSAGE_REPLY = MESSAGE_FIRST_FREE, /* data: frame, malloc'ed; status: ms to be muted for after
                                          it, or REPLY_CLOSES */
-    LETTER_VERDICT,                   /* data: int16_t[size], malloc'ed */
-    LETTER_PRINCIPAL,                 /* token: connection; size: principal */
-    LETTER_WATCH,
-    LETTER_CLOSE,
-    LETTER_ROOM,     /* the events have room again */
-    LETTER_RETRY,    /* token: connection whose client was asked about */
-    LETTER_LISTEN,   /* data: struct listener_socket */
-    LETTER_UNLISTEN, /* size: listener */
-    LETTER_ADOPT,    /* data: struct listener_accepted */
-    LETTER_STOP_ACCEPTING,
-    LETTER_RETIRE, /* takes no connections until LETTER_RETURN */
-    LETTER_RETURN,
-    LETTER_STOP /* size: drain ms */
+    MESSAGE_VERDICT,                   /* data: int16_t[size], malloc'ed */
+    MESSAGE_PRINCIPAL,                 /* token: connection; size: principal */
+    MESSAGE_WATCH,
+    MESSAGE_CLOSE,
+    MESSAGE_ROOM,     /* the events have room again */
+    MESSAGE_RETRY,    /* token: connection whose client was asked about */
+    MESSAGE_LISTEN,   /* data: struct listener_socket */
+    MESSAGE_UNLISTEN, /* size: listener */
+    MESSAGE_ADOPT,    /* data: struct listener_accepted */
+    MESSAGE_STOP_ACCEPTING,
+    MESSAGE_RETIRE, /* takes no connections until MESSAGE_RETURN */
+    MESSAGE_RETURN,
+    MESSAGE_STOP /* size: drain ms */
 };
 
 /* clang-format off */
@@ -97,7 +100,7 @@ struct reactor_stats {
 enum { REPLY_CLOSES = -1 };
 
 enum slot_state {
-    SLOT_WAITING = 1, /* serve waits; resumed by letters or its timer */
+    SLOT_WAITING = 1, /* serve waits; resumed by messages or its timer */
     SLOT_MISSING,     /* the control plane decides */
     SLOT_CONTROL,     /* the control plane answers */
     SLOT_ANSWERED,    /* the reply is to be sent */
@@ -125,7 +128,7 @@ struct connection_list {
 struct connection {
     struct slab_item item;
     struct timer timer;
-    int fd;
+    struct transport transport; /* its descriptor too */
     uint8_t slot_count;
     bool readable, hung_up, failed, blocked, closing, watched;
     bool asking;  /* the control plane was asked about the client; nothing starts before */
@@ -164,28 +167,35 @@ struct reactor {
     struct reactors *all;
     struct serve *serve;
     struct mailbox *mailbox;
-    struct timers timers;
-    struct timer tick, relief; /* relief: set while somebody waits for input buffers */
-    struct slab slots, connections;
-    struct input_pool input;
-    struct connection_list ready, input_waiting, room_waiting;
-    struct connection *privileged; /* may pass the input limit, so that someone always gets on */
-    int64_t privileged_ms;         /* since when */
-    bool relieving; /* frames may begin beyond the limit */
-    struct listener_socket *listeners;
+    struct lock_role role; /* of the thread that runs it */
+    struct timers timers GUARDED_BY(role);
+    /* relief: set while somebody waits for input buffers */
+    struct timer tick GUARDED_BY(role), relief GUARDED_BY(role);
+    struct slab slots GUARDED_BY(role), connections GUARDED_BY(role);
+    struct input_pool input GUARDED_BY(role);
+    struct connection_list ready GUARDED_BY(role), input_waiting GUARDED_BY(role);
+    struct connection_list room_waiting GUARDED_BY(role);
+    /* It may pass the input limit, so that someone always gets on; since when. */
+    struct connection *privileged GUARDED_BY(role);
+    int64_t privileged_ms GUARDED_BY(role);
+    bool relieving GUARDED_BY(role); /* frames may begin beyond the limit */
+    struct listener_socket *listeners GUARDED_BY(role);
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
     struct meter_histogram rounds;
-    uint32_t slow_told, slow_left_out; /* in this tick; since the last that was told */
-    int64_t now_ms, drain_until_ms;
-    uint32_t slice_ns; /* asked of the scheduler */
+    uint32_t slow_told GUARDED_BY(role);     /* in this tick */
+    uint32_t slow_left_out GUARDED_BY(role); /* since the last that was told */
+    int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
+    uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
-    bool unrung; /* the control plane's own: it left letters */
+    bool unflushed; /* the control plane's own: it queued messages and has not woken it */
     atomic_uint load; /* connections, for placing new ones */
-    uint32_t index, abandoned, listener_count;
-    uint32_t crowded_at; /* the connection that was looked at last for an idle one */
+    uint32_t index;
+    uint32_t abandoned GUARDED_BY(role), listener_count GUARDED_BY(role);
+    uint32_t crowded_at GUARDED_BY(role); /* the connection looked at last for an idle one */
     int epoll;
-    bool stopping, draining, accepting; /* stopping: the thread ends when all is drained */
+    bool stopping GUARDED_BY(role), draining GUARDED_BY(role); /* stopping: it ends when drained */
+    bool accepting GUARDED_BY(role);
     pthread_t thread;
 };
 
@@ -219,28 +229,30 @@ enum timer_kind { TIMER_CONNECTION = 1, TIMER_SLOT, TIMER_LISTENER, TIMER_TICK, 
 
 /* ---- connection.c */
 /* Takes the descriptor over. */
-void connection_open(struct reactor *r, const struct listener_accepted *a);
-void connection_close(struct reactor *r, struct connection *c);
-void connection_on_events(struct reactor *r, struct connection *c, uint32_t events);
+void connection_open(struct reactor *r, const struct listener_accepted *a) REQUIRES(r->role);
+void connection_close(struct reactor *r, struct connection *c) REQUIRES(r->role);
+void connection_on_events(struct reactor *r, struct connection *c, uint32_t events)
+    REQUIRES(r->role);
 /* Sends, starts and reads as far as it goes. The connection may be gone afterwards. */
-void connection_run(struct reactor *r, struct connection *c);
-void connection_on_timer(struct reactor *r, struct connection *c);
+void connection_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
+void connection_on_timer(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Others wait for room: closes those that hold buffers for frames that do not get on, the slowest
  * first, until it is tight no more. */
-void connection_evict_stalled(struct reactor *r);
+void connection_evict_stalled(struct reactor *r) REQUIRES(r->role);
 /* Descriptors are short: closes the one that has been idle for longest of those that nobody
  * authenticated, the silent ones first. False: none has been for long enough. */
-bool connection_evict_idle(struct reactor *r);
-void connection_drain(struct reactor *r, struct connection *c);
+bool connection_evict_idle(struct reactor *r) REQUIRES(r->role);
+void connection_drain(struct reactor *r, struct connection *c) REQUIRES(r->role);
 void connection_enlist(struct connection *c, struct connection_list *list);
 void connection_delist(struct connection *c);
 /* Neither reads nor starts anything for so long. */
-void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms);
+void connection_mute(struct reactor *r, struct connection *c, int32_t throttle_ms)
+    REQUIRES(r->role);
 /* Runs those that are in the list now. */
-void connection_run_list(struct reactor *r, struct connection_list *list);
+void connection_run_list(struct reactor *r, struct connection_list *list) REQUIRES(r->role);
 /* Runs those that are ready, until a turn is over; the others stay ready: whoever has sent
  * something meanwhile is heard in between, however long the answers are. */
-void connection_run_ready(struct reactor *r);
+void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
 /* ---- receive.c */
 enum receive_result {
@@ -251,29 +263,32 @@ enum receive_result {
     RECEIVE_NO_ROOM = -3
 };
 /* One read. *bytes: how many came. */
-enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes);
+enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes)
+    REQUIRES(r->role);
 /* After a turn: gives back or shrinks the buffer. */
-void receive_settle(struct reactor *r, struct connection *c, bool shrink);
-void receive_release(struct reactor *r, struct input_buffer *b);
+void receive_settle(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
+void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
 bool receive_wants_shrink(const struct connection *c);
 /* Room is wanted and there is none. */
-void receive_wait(struct reactor *r, struct connection *c);
+void receive_wait(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* A while after that: frames that do not get on give way, and the one that lacks least goes on. */
-void receive_relieve(struct reactor *r);
+void receive_relieve(struct reactor *r) REQUIRES(r->role);
 
 /* ---- requests.c */
 /* Starts what has arrived and may start; how many. Sets c->closing for what is not legal. */
-int requests_start(struct reactor *r, struct connection *c);
+int requests_start(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* A later request may start beside those in flight, so reading makes sense. */
 bool requests_may_read(const struct connection *c);
-void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason);
-void requests_on_io_done(struct reactor *r, struct slot *s);
-void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l);
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter *l);
+void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) REQUIRES(r->role);
+void requests_on_io_done(struct reactor *r, struct slot *s) REQUIRES(r->role);
+void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l)
+    REQUIRES(r->role);
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l)
+    REQUIRES(r->role);
 /* The connection ends: all of its requests are let go. */
-void requests_abandon_all(struct reactor *r, struct connection *c);
+void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Takes the oldest request, which is answered and sent, off the connection. */
-void requests_pop(struct reactor *r, struct connection *c);
+void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- timing.c: where a request's time goes */
 /* Its last byte is here. */
@@ -282,29 +297,29 @@ void timing_begin(struct connection *c, struct slot *s);
 void timing_resume(struct slot *s);
 void timing_pause(struct slot *s);
 /* Its answer is out, or there is none to send. */
-void timing_end(struct reactor *r, struct connection *c, struct slot *s);
+void timing_end(struct reactor *r, struct connection *c, struct slot *s) REQUIRES(r->role);
 
 /* ---- output.c */
 enum output_result { OUTPUT_DONE, OUTPUT_BLOCKED, OUTPUT_TURN, OUTPUT_FAILED };
 /* Sends the answers that are due. */
-enum output_result output_run(struct reactor *r, struct connection *c);
+enum output_result output_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
 /* ---- listener.c */
 struct sockaddr_storage;
 void listener_address(const struct sockaddr_storage *from, struct event_address *to);
-void listener_add(struct reactor *r, struct listener_socket *l);
-void listener_accept(struct reactor *r, struct listener_socket *l);
-struct listener_socket *listener_at(struct reactor *r, uint32_t index);
-void listener_on_timer(struct reactor *r, struct listener_socket *l);
-void listener_close_all(struct reactor *r);
-void listener_close(struct reactor *r, int listener);
+void listener_add(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
+void listener_accept(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
+struct listener_socket *listener_at(struct reactor *r, uint32_t index) REQUIRES(r->role);
+void listener_on_timer(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
+void listener_close_all(struct reactor *r) REQUIRES(r->role);
+void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 
 /* ---- control.c */
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
  * without fail. */
-void control_post(struct reactor *r, const struct letter *l);
-/* Frees what a letter carries that will not be acted on. */
-void control_discard(const struct letter *l);
+void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
+/* Frees what a message carries that will not be acted on. */
+void control_discard(const struct message *l);
 
 /* ---- reactor.c */
 void *reactor_main(void *reactor);

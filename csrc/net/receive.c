@@ -9,9 +9,9 @@
  * pass the limit; those that do not get on are closed, the slowest first. */
 #include "net/reactor_state.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -24,8 +24,9 @@ void receive_release(struct reactor *r, struct input_buffer *b) {
     connection_enlist(waiting, &r->ready);
 }
 
-static void let_go(struct reactor *r, struct connection *c) {
+static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     struct input_buffer *b = c->in;
+    assert(c->in_start == c->in_end);
     c->in = NULL;
     c->in_start = c->in_end = c->frame_bytes = 0;
     c->waiting_ms = 0;
@@ -33,7 +34,8 @@ static void let_go(struct reactor *r, struct connection *c) {
     if (b != NULL) receive_release(r, b);
 }
 
-static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room) {
+static struct input_buffer *take(struct reactor *r, struct connection *c, size_t room)
+    REQUIRES(r->role) {
     bool begins = r->relieving && c->in == NULL; /* room is tiny then, and the frame not known */
     return input_take(&r->input, room, r->privileged == c || begins);
 }
@@ -51,7 +53,7 @@ void receive_wait(struct reactor *r, struct connection *c) {
 }
 
 /* Frames of which nothing is known begin, beyond the limit if need be: they may be small. */
-static void let_begin(struct reactor *r) {
+static void let_begin(struct reactor *r) REQUIRES(r->role) {
     r->relieving = true;
     struct connection *next;
     for (struct connection *c = r->input_waiting.first; c != NULL; c = next) {
@@ -79,9 +81,11 @@ void receive_relieve(struct reactor *r) {
 }
 
 /* Moves what is pending to the beginning of another buffer. */
-static bool move(struct reactor *r, struct connection *c, struct input_buffer *to) {
+static bool move(struct reactor *r, struct connection *c, struct input_buffer *to)
+    REQUIRES(r->role) {
     if (to == NULL) return false;
     size_t pending = c->in_end - c->in_start;
+    assert(to != c->in && pending <= to->room && to->references == 1);
     if (pending != 0) memcpy(to->bytes, c->in->bytes + c->in_start, pending);
     struct input_buffer *from = c->in;
     c->in = to;
@@ -93,7 +97,7 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
 
 /* Room behind in_end for at least one byte, and for the whole frame as soon as what arrived
  * justifies it. */
-static bool make_room(struct reactor *r, struct connection *c) {
+static bool make_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     size_t first = input_is_tight(&r->input) ? INPUT_TINY_BYTES - sizeof(struct input_buffer)
                                              : larger(RECEIVE_BYTES, c->earned);
     if (c->in == NULL) return move(r, c, take(r, c, first));
@@ -119,8 +123,9 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     size_t lacks = c->frame_bytes > pending ? c->frame_bytes - pending : 0;
     if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
     if (lacks >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, lacks);
+    assert(room > 0 && c->in_end + room <= c->in->room);
     ssize_t n;
-    do n = recv(c->fd, c->in->bytes + c->in_end, room, 0);
+    do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
         c->readable = false;
@@ -129,6 +134,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     }
     /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
      * will follow. */
+    assert((size_t)n <= room);
     if ((size_t)n < room && !c->hung_up) c->readable = false;
     if (pending == 0) c->frame_ms = r->now_ms;
     c->in_end += (size_t)n;

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { API_PRODUCE = 0 };
-
 static bool is_exclusive(const struct slot *s) {
     if (s->r.api_key != API_PRODUCE) return true;
     return s->state != SLOT_ANSWERED && !(s->state == SLOT_WAITING && !s->r.exclusive);
@@ -27,13 +25,14 @@ bool requests_may_read(const struct connection *c) {
     return may_start(c) && (c->frame_bytes == 0 || c->in_end - c->in_start < c->frame_bytes);
 }
 
-static void drop_body(struct reactor *r, struct slot *s) {
+static void drop_body(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     if (s->held == NULL) return;
     receive_release(r, s->held);
     s->held = NULL;
 }
 
-static void free_slot(struct reactor *r, struct slot *s) {
+static void free_slot(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+    assert(s->r.state == NULL); /* serve let go of its waiters and topics */
     timers_cancel(&r->timers, &s->timer);
     reply_clear(&s->r.reply);
     drop_body(r, s);
@@ -50,12 +49,15 @@ static void unlink_slot(struct connection *c, struct slot *s) {
     else
         before->next = s->next;
     if (c->last == s) c->last = before;
+    assert(c->slot_count > 0);
     c->slot_count--;
+    assert((c->slot_count == 0) == (c->first == NULL));
 }
 
 void requests_pop(struct reactor *r, struct connection *c) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
+    assert(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
     timing_end(r, c, s);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
@@ -64,8 +66,9 @@ void requests_pop(struct reactor *r, struct connection *c) {
 }
 
 static struct slot *new_slot(struct reactor *r, struct connection *c,
-                             const struct frames_header *h) {
+                             const struct frames_header *h) REQUIRES(r->role) {
     bool grew;
+    assert(c->slot_count < REQUESTS_PER_CONNECTION_MAX);
     struct slot *s = slab_take(&r->slots, &grew);
     if (s == NULL) return NULL;
     if (grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
@@ -101,7 +104,7 @@ static struct slot *new_slot(struct reactor *r, struct connection *c,
 }
 
 static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t kind,
-                               size_t data_len) {
+                               size_t data_len) REQUIRES(r->role) {
     struct event *e = events_make(kind, data_len);
     if (e == NULL) return NULL;
     const struct connection *c = s->connection;
@@ -119,7 +122,7 @@ static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t
     return e;
 }
 
-static bool tell_request(struct reactor *r, struct slot *s) {
+static bool tell_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     size_t client_id_len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
     struct event *e = event_for(r, s, EVENT_REQUEST, client_id_len + s->r.body_len);
     if (e == NULL) return false;
@@ -133,8 +136,9 @@ static bool tell_request(struct reactor *r, struct slot *s) {
     return true;
 }
 
-static bool tell_miss(struct reactor *r, struct slot *s) {
+static bool tell_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     uint32_t count = s->r.missing_count;
+    assert(count <= SERVE_MISSING_MAX);
     size_t at = count * sizeof(struct event_missing), data_len = at;
     for (uint32_t i = 0; i < count; i++)
         if (s->r.missing[i].name != NULL) data_len += (size_t)s->r.missing[i].name_len;
@@ -150,6 +154,7 @@ static bool tell_miss(struct reactor *r, struct slot *s) {
         memcpy(e->data + at, m->name, (size_t)m->name_len);
         at += (size_t)m->name_len;
     }
+    assert(at == data_len);
     e->missing_count = count;
     s->state = SLOT_MISSING;
     STAT_ADD(r, requests_missed, 1);
@@ -158,24 +163,29 @@ static bool tell_miss(struct reactor *r, struct slot *s) {
 }
 
 /* The body stays where it is while somebody needs it, and no longer. */
-static void keep_body(struct reactor *r, struct slot *s, bool first) {
+static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r->role) {
     if (!s->r.body_needed) {
         drop_body(r, s);
     } else if (first) {
+        assert(s->held == NULL);
         s->held = s->connection->in;
+        assert(s->held->references > 0);
         s->held->references++;
     }
 }
 
 /* Enters what serve said. `first`: it is the answer of serve_start, the body is still in the
  * connection's buffer. */
-static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first) {
+static void enter(struct reactor *r, struct slot *s, enum serve_status status, bool first)
+    REQUIRES(r->role) {
     struct connection *c = s->connection;
+    assert(s->state != SLOT_ANSWERED && s->state != SLOT_ABANDONED); /* answered once */
     timers_cancel(&r->timers, &s->timer);
     timing_pause(s);
     if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
     switch (status) {
     case SERVE_ANSWER:
+        assert(s->r.state == NULL && !s->r.reply.failed);
         s->state = SLOT_ANSWERED;
         drop_body(r, s);
         return;
@@ -219,7 +229,7 @@ static void end_work(struct slot *s) {
 }
 
 static void start_one(struct reactor *r, struct connection *c, const struct frames_header *h,
-                      bool served) {
+                      bool served) REQUIRES(r->role) {
     struct slot *s = new_slot(r, c, h);
     if (s == NULL) {
         c->closing = true;
@@ -243,7 +253,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
 }
 
 /* False: the connection waits until the control plane has taken what it was sent. */
-static bool control_has_room(struct reactor *r, struct connection *c) {
+static bool control_has_room(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     uint32_t max = r->all->config.queued_requests_max;
     if (events_waiting(r->all->events) < max) return true;
     /* The wish is made known before the second look, so that either this or reactors_taken sees the
@@ -257,7 +267,8 @@ static bool control_has_room(struct reactor *r, struct connection *c) {
 
 /* Finds out whose requests are counted together with this one. False: the control plane is asked
  * first, or the connection ends. */
-static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h) {
+static bool knows_client(struct reactor *r, struct connection *c, const struct frames_header *h)
+    REQUIRES(r->role) {
     uint32_t generation = atomic_load_explicit(r->all->quota_generation, memory_order_acquire);
     if (generation == 0 && c->quota == NULL) return true;
     uint32_t len = h->client_id == NULL ? 0 : (uint32_t)h->client_id_len;
@@ -287,6 +298,7 @@ int requests_start(struct reactor *r, struct connection *c) {
     const struct frames_rules *rules = &r->all->config.rules;
     int started = 0;
     while (may_start(c) && !r->draining) {
+        assert(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
         size_t pending = c->in_end - c->in_start;
         if (pending < FRAMES_SIZE_BYTES) break;
         const uint8_t *at = c->in->bytes + c->in_start;
@@ -309,6 +321,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         if (!served && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
         start_one(r, c, &h, served);
+        assert(pending >= c->frame_bytes);
         started++;
         c->in_start += c->frame_bytes;
         c->earned =
@@ -324,6 +337,7 @@ int requests_start(struct reactor *r, struct connection *c) {
 
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
     struct connection *c = s->connection;
+    assert(s->state == (reason == SERVE_GRANTED ? SLOT_MISSING : SLOT_WAITING));
     s->woken = false;
     timing_resume(s);
     begin_work(s);
@@ -337,12 +351,13 @@ void requests_on_io_done(struct reactor *r, struct slot *s) {
     if (s->state == SLOT_WAITING) {
         requests_resume(r, s, SERVE_IO_DONE);
     } else if (s->state == SLOT_ABANDONED && serve_abandon(r->serve, &s->r)) {
+        assert(r->abandoned > 0 && s->connection == NULL);
         r->abandoned--;
         free_slot(r, s);
     }
 }
 
-void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l) {
+void requests_on_reply(struct reactor *r, struct slot *s, const struct message *l) {
     struct connection *c = s->connection;
     if (s->state == SLOT_MISSING) {
         if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
@@ -355,6 +370,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
     timing_resume(s);
     timing_pause(s);
     s->state = SLOT_ANSWERED;
+    assert(l->size <= UINT32_MAX && (l->size == 0 || l->size >= FRAMES_SIZE_BYTES));
     s->close_after = l->status == REPLY_CLOSES;
     if (l->status > 0) connection_mute(r, c, l->status);
     s->r.reply.bytes = l->data;
@@ -362,7 +378,7 @@ void requests_on_reply(struct reactor *r, struct slot *s, const struct letter *l
     connection_enlist(c, &r->ready);
 }
 
-void requests_on_verdict(struct reactor *r, struct slot *s, const struct letter *l) {
+void requests_on_verdict(struct reactor *r, struct slot *s, const struct message *l) {
     const int16_t *errors = l->data;
     if (s->state == SLOT_MISSING && l->size == s->r.missing_count) {
         for (uint32_t i = 0; i < s->r.missing_count; i++) s->r.missing[i].error = errors[i];
@@ -386,4 +402,5 @@ void requests_abandon_all(struct reactor *r, struct connection *c) {
             free_slot(r, s);
         }
     }
+    assert(c->slot_count == 0 && c->last == NULL);
 }

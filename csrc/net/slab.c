@@ -1,11 +1,15 @@
 /* Chunks of items; the free ones form a stack, so that the warmest is taken first. */
 #include "net/slab.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-void slab_init(struct slab *s, size_t item_bytes) { *s = (struct slab){.item_bytes = item_bytes}; }
+#include "format/assertion.h"
+
+void slab_init(struct slab *s, size_t item_bytes) {
+    assert(item_bytes >= sizeof(struct slab_item));
+    *s = (struct slab){.item_bytes = item_bytes};
+}
 
 void slab_clear(struct slab *s) {
     for (uint32_t i = 0; i < s->chunk_count; i++) free(s->chunks[i]);
@@ -47,16 +51,20 @@ void *slab_take(struct slab *s, bool *grew) {
         return NULL;
     }
     struct slab_item *item = s->free;
+    assert(!item->live && item->generation != 0);
     s->free = item->next_free;
     memset(item + 1, 0, s->item_bytes - sizeof *item);
     item->live = true;
     s->live++;
+    assert(s->live <= slab_room(s));
     return item;
 }
 
 void slab_give(struct slab *s, void *given) {
     struct slab_item *item = given;
     assert(item->live);
+    assert(s->live > 0);
+    assert_slow(item_at(s, item->index) == item);
     item->live = false;
     if (++item->generation == 0) item->generation = 1;
     item->next_free = s->free;

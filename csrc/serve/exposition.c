@@ -2,6 +2,7 @@
  * take most of its time. */
 #include "serve/exposition.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ static char *exposition_reserve(struct exposition *e, size_t len) {
         e->bytes = grown;
         e->cap = cap;
     }
+    assert(e->cap - e->len >= len);
     return e->bytes + e->len;
 }
 
@@ -48,6 +50,7 @@ static char *exposition_digits(char *to, uint64_t value) {
 static char *exposition_begin(struct exposition *e, const char *name, size_t name_len,
                               const struct exposition_rows *rows, size_t i) {
     size_t from = i == 0 ? 0 : rows->ends[i - 1], len = rows->ends[i] - from;
+    assert(from <= rows->ends[i]);
     char *to = exposition_reserve(e, name_len + len + 3 + EXPOSITION_NUMBER_BYTES);
     if (to == NULL) return NULL;
     memcpy(to, name, name_len);
@@ -63,6 +66,7 @@ static char *exposition_begin(struct exposition *e, const char *name, size_t nam
 static void exposition_end(struct exposition *e, char *to) {
     *to++ = '\n';
     e->len = (size_t)(to - e->bytes);
+    assert(e->len <= e->cap); /* a number takes no more than was left for it */
 }
 
 void exposition_integers(struct exposition *e, const char *name, size_t name_len,

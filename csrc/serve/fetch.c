@@ -14,7 +14,6 @@
 
 enum {
     COLD_BYTES_MAX = 4 << 20,
-    ID_BYTES = 16,
     WIDE_PARTITIONS = 1000,         /* a fetch of more is wide */
     WAITING_PARTITIONS_MAX = 400000 /* of all wide fetches that wait: some 130 MB */
 };
@@ -23,6 +22,7 @@ static void unwait_all(struct fetch *f) {
     if (!f->waiting) return;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->waiter.mailbox != NULL) {
+            assert(p->read->log != NULL);
             log_unwait(p->read->log, &p->read->waiter);
             p->read->waiter.mailbox = NULL;
         }
@@ -39,11 +39,14 @@ static bool take_reads(struct fetch *f) {
     if (f->set->count == 0) return true;
     f->reads = calloc(f->set->count, sizeof *f->reads);
     if (f->reads == NULL) return false;
+    assert(f->set->first != NULL);
     struct fetch_read *read = f->reads;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read = read++;
+        assert(read <= f->reads + f->set->count);
         p->read->diverging_epoch = -1;
     }
+    assert(read == f->reads + f->set->count); /* the list has as many as are counted */
     return true;
 }
 
@@ -63,30 +66,29 @@ static void release_reads(struct fetch *f) {
 void fetch_free(struct serve *s, struct serve_request *r) {
     struct fetch *f = r->state;
     if (f == NULL) return;
+    assert(!f->job_running);
     release_reads(f);
-    if (f->counted != 0) atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
+    if (f->counted != 0) {
+        int64_t before = atomic_fetch_sub(&s->shared->fetches_waiting, f->counted);
+        assert(before >= f->counted);
+    }
     /* As of now, not of when the request came: a long poll uses its session to its end. */
     if (f->session != NULL)
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
     fetch_set_clear(&f->own);
-    free(f->missing);
+    misses_clear(&f->misses, r);
     free(f);
     r->state = NULL;
-    r->missing = NULL;
-    r->missing_count = 0;
 }
-
-struct topic_key { /* in the request's body: a name or an id */
-    const uint8_t *bytes;
-    uint32_t len;
-};
 
 static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key key) {
     int32_t partition = cursor_i32(c);
+    /* v9: the consumer's leader epoch, for fencing (KIP-320) */
     int32_t leader_epoch = f->version >= 9 ? cursor_i32(c) : -1;
     int64_t offset = cursor_i64(c);
+    /* v12: the epoch of the last record, to find where histories part (KIP-595) */
     int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
-    int64_t log_start = f->version >= 5 ? cursor_i64(c) : -1;
+    if (f->version >= 5) (void)cursor_i64(c); /* v5: a follower's log start offset (KIP-107) */
     int32_t bytes_max = cursor_i32(c);
     wire_skip_tags(c, f->flexible);
     if (c->p == NULL) return false;
@@ -95,18 +97,7 @@ static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key 
     p->leader_epoch = leader_epoch;
     p->offset = offset;
     p->last_fetched_epoch = last_fetched_epoch;
-    p->log_start_offset = log_start;
     p->bytes_max = bytes_max;
-    return true;
-}
-
-static bool parse_topic_key(struct fetch *f, struct cursor *c, struct topic_key *key) {
-    key->len = ID_BYTES;
-    if (f->by_id) return cursor_take(c, ID_BYTES, &key->bytes);
-    struct wire_string name = wire_string(c, f->flexible);
-    if (c->p == NULL || name.len < 0) return false;
-    key->bytes = name.p;
-    key->len = (uint32_t)name.len;
     return true;
 }
 
@@ -114,7 +105,7 @@ static bool parse_topics(struct fetch *f, struct cursor *c) {
     int64_t topics = wire_count(c, f->flexible);
     for (int64_t i = 0; i < topics && c->p != NULL; i++) {
         struct topic_key key;
-        if (!parse_topic_key(f, c, &key)) return false;
+        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
         int64_t count = wire_count(c, f->flexible);
         if (count < 0) return false;
         for (int64_t j = 0; j < count; j++)
@@ -129,7 +120,7 @@ static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set 
     int64_t topics = wire_count(c, f->flexible);
     for (int64_t i = 0; i < topics && c->p != NULL; i++) {
         struct topic_key key;
-        if (!parse_topic_key(f, c, &key)) return false;
+        if (!wire_topic_key(c, f->flexible, f->by_id, &key)) return false;
         int64_t count = wire_count(c, f->flexible);
         if (count < 0) return false;
         for (int64_t j = 0; j < count && c->p != NULL; j++) {
@@ -144,10 +135,11 @@ static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set 
 }
 
 static void parse_tail(struct fetch *f, struct cursor *c) {
-    if (f->version >= 11) (void)wire_string(c, f->flexible);
+    if (f->version >= 11) (void)wire_string(c, f->flexible); /* v11: the client's rack (KIP-392) */
     uint64_t left = wire_tags(c, f->flexible), tag;
     struct cursor value;
     while (wire_tag(c, &left, &tag, &value))
+        /* v15: who asks is a tagged field, of followers alone (KIP-903) */
         if (tag == 1 && f->version >= 15) f->replica_id = cursor_i32(&value);
 }
 
@@ -159,7 +151,7 @@ static bool parse(struct fetch *f, const struct serve_request *r) {
     f->bytes_max = cursor_i32(&c);
     f->read_committed = cursor_i8(&c) == 1;
     f->session_epoch = -1;
-    if (f->version >= 7) {
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
         f->session_id = cursor_i32(&c);
         f->session_epoch = cursor_i32(&c);
     }
@@ -181,7 +173,6 @@ static bool merge(struct fetch *f, struct session *session) {
         kept->bytes_max = p->bytes_max;
         kept->leader_epoch = p->leader_epoch;
         kept->last_fetched_epoch = p->last_fetched_epoch;
-        kept->log_start_offset = p->log_start_offset;
     }
     return parse_forgotten(f, &f->forgotten, set);
 }
@@ -208,7 +199,7 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
             sessions_close(sessions, f->session_id, r->principal);
             sessions_return(sessions, f->session, r->received_ms);
             f->session = NULL;
-            return ERROR_SESSION_NOT_FOUND;
+            return ERROR_FETCH_SESSION_ID_NOT_FOUND;
         }
         if (f->session->set.count != 0) {
             fetch_set_clear(&f->own);
@@ -223,47 +214,11 @@ static int16_t open_context(struct serve *s, struct serve_request *r, struct fet
         }
     }
     if (f->session != NULL) {
+        assert(f->session->busy && f->own.count == 0);
         f->set = &f->session->set;
         f->session_id = f->session->id;
     }
     return 0;
-}
-
-static bool add_missing(struct fetch *f, struct serve_request *r, struct fetch_part *p) {
-    if (r->missing_count >= SERVE_MISSING_MAX) return false;
-    if (r->missing_count == f->missing_cap) {
-        uint32_t cap = f->missing_cap == 0 ? 4 : f->missing_cap * 2;
-        struct serve_missing *grown = realloc(f->missing, cap * sizeof *grown);
-        if (grown == NULL) return false;
-        f->missing = grown;
-        f->missing_cap = cap;
-    }
-    struct serve_missing *m = &f->missing[r->missing_count++];
-    memset(m, 0, sizeof *m);
-    if (f->by_id)
-        memcpy(m->id, p->key->bytes, ID_BYTES);
-    else
-        m->name = p->key->bytes;
-    m->name_len = f->by_id ? -1 : (int32_t)p->key->len;
-    r->missing = f->missing;
-    return true;
-}
-
-/* From `*at` on, for topics come in the order in which they were asked for: of tens of thousands
- * each is found at once. */
-static int find_verdict(const struct fetch *f, const struct serve_request *r,
-                        const struct fetch_part *p, uint32_t *at) {
-    for (uint32_t n = 0; n < r->missing_count; n++) {
-        uint32_t i = *at + n < r->missing_count ? *at + n : *at + n - r->missing_count;
-        const struct serve_missing *m = &r->missing[i];
-        if (f->by_id ? memcmp(m->id, p->key->bytes, ID_BYTES) != 0
-                     : m->name_len != (int32_t)p->key->len ||
-                           memcmp(m->name, p->key->bytes, p->key->len) != 0)
-            continue;
-        *at = i;
-        return m->error;
-    }
-    return -1;
 }
 
 static void set_topic(struct fetch_part *p, struct topic *topic) {
@@ -271,11 +226,11 @@ static void set_topic(struct fetch_part *p, struct topic *topic) {
     if (p->read->topic != NULL) topic_release(p->read->topic);
     p->read->topic = topic;
     p->read->log = NULL;
-    if (topic == NULL) return;
-    if (p->partition < 0 || p->partition >= topic->partition_count)
-        p->read->grant_error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
-    else if ((p->read->log = topic->partitions[p->partition]) == NULL)
-        p->read->grant_error = topic->absent_error;
+    if (topic != NULL) p->read->log = topic_log(topic, p->partition, &p->read->grant_error);
+}
+
+static struct topic_key key_of(const struct fetch *f, const struct fetch_part *p) {
+    return (struct topic_key){p->key->bytes, p->key->len, f->by_id};
 }
 
 /* As serve_topic; a topic that was just found for the partition before is not looked for again. */
@@ -287,16 +242,14 @@ static int find_topic(struct serve *s, const struct serve_request *r, const stru
         topic_retain(*out = before->read->topic);
         return 0;
     }
-    const uint8_t *key = p->key->bytes;
-    return serve_topic(s, r->principal, key, (int32_t)p->key->len, f->by_id ? key : NULL,
-                       GRANT_READ, out);
+    return serve_topic(s, r->principal, key_of(f, p), GRANT_READ, out);
 }
 
 /* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to
  * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true;
-    uint32_t changes = grants_changes(s->shared->grants), said_at = 0;
+    uint32_t changes = grants_changes(s->shared->grants), verdict_at = 0;
     struct fetch_part *last = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         if (p->read->topic != NULL && p->read->changes == changes) continue;
@@ -305,13 +258,11 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
         int found = find_topic(s, r, f, p, changes, &topic);
         if (found > 0) p->read->grant_error = (int16_t)found;
         if (found < 0 && granted) {
-            /* What was granted may be void again by now: the client is to look again. */
-            int said = find_verdict(f, r, p, &said_at);
-            p->read->grant_error = said > 0 ? (int16_t)said : ERROR_NOT_LEADER;
+            p->read->grant_error = misses_verdict(r, key_of(f, p), &verdict_at);
         } else if (found < 0) {
             complete = false;
             bool asked = last != NULL && fetch_same_topic(last, p);
-            if (!asked && !add_missing(f, r, p)) {
+            if (!asked && !misses_add(&f->misses, r, key_of(f, p))) {
                 r->missing_count = 0;
                 return false;
             }
@@ -326,11 +277,11 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
 static int16_t check_epochs(struct fetch_part *p) {
     assert(p->read->topic != NULL && p->read->log != NULL);
     /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
-    if (log_failed(p->read->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE;
+    if (log_failed(p->read->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE_ERROR;
     int32_t epoch = log_leader_epoch(p->read->log);
     if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
     if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
-    if (!log_is_leader(p->read->log)) return ERROR_NOT_LEADER;
+    if (!log_is_leader(p->read->log)) return ERROR_NOT_LEADER_OR_FOLLOWER;
     if (p->last_fetched_epoch < 0) return 0;
     int32_t found;
     int64_t end;
@@ -347,12 +298,13 @@ static int16_t check_epochs(struct fetch_part *p) {
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait) {
     struct fetch_read *read = p->read;
+    assert(bytes_left >= 0 && read->waiter.mailbox == NULL);
     log_range_release(&read->range);
     memset(&read->range, 0, sizeof read->range);
     read->diverging_epoch = -1;
     read->error = read->grant_error;
     if (read->error == 0 && f->replica_id >= 0)
-        read->error = ERROR_NOT_LEADER; /* followers come with clusters */
+        read->error = ERROR_NOT_LEADER_OR_FOLLOWER; /* followers come with clusters */
     if (read->error == 0) read->error = check_epochs(p);
     if (read->error != 0) return;
     int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
@@ -372,6 +324,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
         f->blocked = true;
         return;
     }
+    assert(range->length >= 0);
     if (error != 0) {
         log_range_release(range);
         memset(range, 0, sizeof *range);
@@ -402,6 +355,7 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
 
 /* Links a waiter to every partition. True: some end moved meanwhile, look again. */
 static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) {
+    assert(!f->waiting);
     f->waiting = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         struct fetch_read *read = p->read;
@@ -422,6 +376,7 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
 static int cold_job(struct iojob *job, void *worker_scratch) {
     struct fetch *f = (struct fetch *)job;
     (void)worker_scratch;
+    assert(!f->waiting); /* no message but the job's own may touch it */
     if (f->blocked) (void)evaluate(f->serve, f, false);
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->range.length > 0 && log_range_warm(&p->read->range))
@@ -443,13 +398,14 @@ static void narrow(struct serve *s, struct fetch *f) {
     (void)evaluate(s, f, true);
 }
 
-/* What is cold is read on the io pool first, and the answer goes on from its letter. */
+/* What is cold is read on the io pool first, and the answer goes on from its message. */
 static enum serve_status finish(struct serve *s, struct serve_request *r, struct fetch *f) {
     if (is_cold(f)) {
         f->serve = s;
         if (!f->blocked) narrow(s, f);
         f->job = (struct iojob){
             .run = cold_job, .mailbox = s->mailbox, .token = r->token, .patient = true};
+        assert(!f->job_running);
         f->job_running = true;
         r->deadline_ms = INT64_MAX;
         if (iopool_submit(s->shared->pool, &f->job)) return SERVE_WAIT;
@@ -497,12 +453,13 @@ static enum serve_status refuse(struct serve *s, struct serve_request *r, struct
 }
 
 enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
+    assert(r->api_key == API_FETCH);
     struct fetch *f = calloc(1, sizeof *f);
     if (f == NULL) return SERVE_CLOSE;
     r->state = f;
     f->version = r->api_version;
-    f->flexible = r->api_version >= 12;
-    f->by_id = r->api_version >= 13;
+    f->flexible = r->api_version >= 12; /* v12: tagged fields (KIP-482) */
+    f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
     fetch_set_init(&f->own, f->by_id);
     f->set = &f->own;
     if (!parse(f, r)) {
@@ -527,6 +484,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
 enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
     struct fetch *f = r->state;
     if (reason == SERVE_IO_DONE) {
+        assert(f->job_running);
         f->job_running = false;
         return fetch_answer(s, r, f);
     }

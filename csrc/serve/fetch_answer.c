@@ -2,6 +2,7 @@
  * ranges of files. */
 #include "serve/fetch_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,14 +66,16 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
 static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
     struct fetch_read *read = p->read;
     bool known = read->error == 0;
+    assert(known || read->range.length == 0);
     read->had_data = read->range.length > 0;
     reply_i32(a, p->partition);
     reply_i16(a, read->error);
     reply_i64(a, known ? read->range.high_watermark : -1);
     reply_i64(a, known ? read->range.last_stable_offset : -1);
+    /* v5: log start offset (KIP-107) */
     if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
     answer_aborted(a, f, p);
-    if (f->version >= 11) reply_i32(a, -1);
+    if (f->version >= 11) reply_i32(a, -1); /* v11: the replica to read from (KIP-392) */
     if (f->flexible)
         reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
@@ -93,10 +96,9 @@ static void answer_part(struct reply *a, const struct fetch *f, struct fetch_par
 
 static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
                          uint32_t count) {
-    if (f->by_id)
-        reply_bytes(a, first->key->bytes, first->key->len);
-    else
-        reply_string(a, f->flexible, (const char *)first->key->bytes, first->key->len);
+    struct topic_key key = {first->key->bytes, first->key->len, f->by_id};
+    reply_topic_key(a, f->flexible, key);
+    assert(count > 0);
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
     for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
@@ -142,7 +144,10 @@ static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
         uint32_t n = run_length(p);
         answer_topic(a, f, p, n);
         p = skip(p, n);
+        assert(topics > 0);
+        topics--;
     }
+    assert(topics == 0); /* as many as were announced */
 }
 
 /* Who got data goes last next time, so that one full partition does not use up every answer. */
@@ -174,13 +179,14 @@ static size_t answer_bytes(struct fetch *f) {
 static enum serve_status answer_throttled(struct serve *s, struct serve_request *r,
                                           struct fetch *f) {
     struct reply *a = &r->reply;
+    assert(r->throttle_ms > 0);
     if (f->full && f->session != NULL) {
         sessions_close(s->shared->sessions, f->session_id, r->principal);
         f->session_id = 0;
     }
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, r->throttle_ms);
-    if (f->version >= 7) {
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
         reply_i16(a, f->error);
         reply_i32(a, f->error == 0 ? f->session_id : 0);
     }
@@ -193,11 +199,13 @@ static enum serve_status answer_throttled(struct serve *s, struct serve_request 
 
 enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct reply *a = &r->reply;
+    assert(!f->job_running && a->len == 0); /* a request is answered once */
+    assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
     if (r->quota != NULL && serve_charge_fetch(r, answer_bytes(f)) > 0)
         return answer_throttled(s, r, f);
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
-    if (f->version >= 7) {
+    if (f->version >= 7) { /* v7: fetch sessions (KIP-227) */
         reply_i16(a, f->error);
         reply_i32(a, f->session != NULL ? f->session->id : 0);
     }

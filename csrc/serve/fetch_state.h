@@ -27,9 +27,8 @@ struct fetch {
     struct fetch_read *reads; /* of the set's partitions; NULL before they are looked up */
     struct serve *serve;     /* whose thread it runs on, for the io job */
     struct session *session; /* busy while this request lives; NULL without one */
-    struct serve_missing *missing;
+    struct misses misses;
     struct cursor forgotten;
-    uint32_t missing_cap;
     uint32_t counted; /* partitions of this wide request in shared->fetches_waiting */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
@@ -39,8 +38,8 @@ struct fetch {
 /* Refused before its log was looked at: the topic or partition is unknown, or not the principal's.
  */
 static inline bool fetch_is_unknown(const struct fetch_part *p) {
-    return p->read->grant_error != 0 && p->read->grant_error != ERROR_NOT_LEADER &&
-           p->read->grant_error != ERROR_KAFKA_STORAGE;
+    return p->read->grant_error != 0 && p->read->grant_error != ERROR_NOT_LEADER_OR_FOLLOWER &&
+           p->read->grant_error != ERROR_KAFKA_STORAGE_ERROR;
 }
 
 void fetch_free(struct serve *s, struct serve_request *r);

@@ -5,9 +5,11 @@
 #include "serve/grants.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "serve/error_codes.h"
+#include "thread/shared_lock.h"
 
 enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
 
@@ -25,11 +27,12 @@ struct entry {
 };
 
 struct grants {
-    pthread_rwlock_t lock;
-    struct entry **by_name, **by_id;
-    uint32_t bucket_count, count, topics_max;
-    uint32_t generation;
-    atomic_uint changes;
+    struct shared_lock lock;
+    uint32_t topics_max;
+    struct entry **by_name GUARDED_BY(lock), **by_id GUARDED_BY(lock);
+    uint32_t bucket_count GUARDED_BY(lock), count GUARDED_BY(lock);
+    uint32_t generation GUARDED_BY(lock); /* of rights: older ones are void */
+    atomic_uint changes;                  /* written under the lock */
 };
 
 static uint32_t hash_bytes(const uint8_t *p, size_t n) {
@@ -53,7 +56,7 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
     memcpy(t->name, name, len);
     t->name_len = (uint16_t)len;
     t->internal = internal;
-    t->absent_error = GRANTS_ABSENT;
+    t->absent_error = ERROR_NOT_LEADER_OR_FOLLOWER;
     t->partition_count = count;
     for (int32_t i = 0; i < count; i++) {
         if (partitions[i] == NULL) continue;
@@ -79,17 +82,30 @@ void topic_release(struct topic *t) {
     free(t);
 }
 
+struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error) {
+    assert(atomic_load_explicit(&t->references, memory_order_relaxed) > 0);
+    if (partition < 0 || partition >= t->partition_count) {
+        *error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+        return NULL;
+    }
+    struct log *log = t->partitions[partition];
+    if (log == NULL) *error = t->absent_error;
+    return log;
+}
+
 struct grants *grants_new(uint32_t topics_max) {
     struct grants *g = calloc(1, sizeof *g);
     if (g == NULL) return NULL;
-    g->bucket_count = BUCKETS_FIRST;
-    g->topics_max = topics_max;
-    g->generation = 1;
-    g->by_name = calloc(g->bucket_count, sizeof *g->by_name);
-    g->by_id = calloc(g->bucket_count, sizeof *g->by_id);
-    if (g->by_name == NULL || g->by_id == NULL || pthread_rwlock_init(&g->lock, NULL) != 0) {
-        free(g->by_name);
-        free(g->by_id);
+    struct entry **by_name = calloc(BUCKETS_FIRST, sizeof *by_name);
+    struct entry **by_id = calloc(BUCKETS_FIRST, sizeof *by_id);
+    *g = (struct grants){.topics_max = topics_max,
+                         .by_name = by_name,
+                         .by_id = by_id,
+                         .bucket_count = BUCKETS_FIRST,
+                         .generation = 1};
+    if (by_name == NULL || by_id == NULL || !shared_lock_init(&g->lock)) {
+        free(by_name);
+        free(by_id);
         free(g);
         return NULL;
     }
@@ -103,19 +119,21 @@ static void entry_free(struct entry *e) {
 }
 
 void grants_free(struct grants *g) {
+    shared_lock_write(&g->lock);
     for (uint32_t b = 0; b < g->bucket_count; b++)
         for (struct entry *e = g->by_name[b], *next; e != NULL; e = next) {
             next = e->next_by_name;
             entry_free(e);
         }
-    pthread_rwlock_destroy(&g->lock);
     free(g->by_name);
     free(g->by_id);
+    shared_lock_release(&g->lock);
+    shared_lock_destroy(&g->lock);
     free(g);
 }
 
 static struct entry *find_name(const struct grants *g, const uint8_t *name, uint32_t len,
-                               uint32_t hash) {
+                               uint32_t hash) REQUIRES_SHARED(g->lock) {
     struct entry *e = g->by_name[hash & (g->bucket_count - 1)];
     while (e != NULL && (e->name_hash != hash || e->topic->name_len != len ||
                          memcmp(e->topic->name, name, len) != 0))
@@ -123,14 +141,15 @@ static struct entry *find_name(const struct grants *g, const uint8_t *name, uint
     return e;
 }
 
-static struct entry *find_id(const struct grants *g, const uint8_t id[16], uint32_t hash) {
+static struct entry *find_id(const struct grants *g, const uint8_t id[16], uint32_t hash)
+    REQUIRES_SHARED(g->lock) {
     struct entry *e = g->by_id[hash & (g->bucket_count - 1)];
     while (e != NULL && (e->id_hash != hash || memcmp(e->topic->id, id, 16) != 0))
         e = e->next_by_id;
     return e;
 }
 
-static void link_entry(struct grants *g, struct entry *e) {
+static void link_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     struct entry **name = &g->by_name[e->name_hash & (g->bucket_count - 1)];
     struct entry **id = &g->by_id[e->id_hash & (g->bucket_count - 1)];
     e->next_by_name = *name;
@@ -139,17 +158,18 @@ static void link_entry(struct grants *g, struct entry *e) {
     *id = e;
 }
 
-static void unlink_entry(struct grants *g, struct entry *e) {
+static void unlink_entry(struct grants *g, struct entry *e) REQUIRES(g->lock) {
     struct entry **at = &g->by_name[e->name_hash & (g->bucket_count - 1)];
     while (*at != e) at = &(*at)->next_by_name;
     *at = e->next_by_name;
     at = &g->by_id[e->id_hash & (g->bucket_count - 1)];
     while (*at != e) at = &(*at)->next_by_id;
     *at = e->next_by_id;
+    assert(g->count > 0);
     g->count--;
 }
 
-static void grow(struct grants *g) {
+static void grow(struct grants *g) REQUIRES(g->lock) {
     uint32_t old_count = g->bucket_count, count = old_count * 2;
     struct entry **old = g->by_name;
     struct entry **names = calloc(count, sizeof *names), **ids = calloc(count, sizeof *ids);
@@ -173,11 +193,12 @@ static void grow(struct grants *g) {
 int grants_install(struct grants *g, struct topic *t) {
     struct entry *e = calloc(1, sizeof *e), *old;
     if (e == NULL) return -1;
+    assert(t->name_len > 0 && t->partition_count >= 0);
     topic_retain(t);
     e->topic = t;
     e->name_hash = hash_bytes((const uint8_t *)t->name, t->name_len);
     e->id_hash = hash_bytes(t->id, 16);
-    pthread_rwlock_wrlock(&g->lock);
+    shared_lock_write(&g->lock);
     old = find_name(g, (const uint8_t *)t->name, t->name_len, e->name_hash);
     if (old != NULL) unlink_entry(g, old);
     bool full = g->count >= g->topics_max;
@@ -185,9 +206,10 @@ int grants_install(struct grants *g, struct topic *t) {
         if (g->count >= g->bucket_count) grow(g);
         link_entry(g, e);
         g->count++;
+        assert(g->count <= g->topics_max);
     }
     atomic_fetch_add(&g->changes, 1);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
     if (old != NULL) entry_free(old);
     if (full) entry_free(e);
     return full ? -1 : 0;
@@ -195,11 +217,11 @@ int grants_install(struct grants *g, struct topic *t) {
 
 void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
     uint32_t hash = hash_bytes((const uint8_t *)name, name_len);
-    pthread_rwlock_wrlock(&g->lock);
+    shared_lock_write(&g->lock);
     struct entry *e = find_name(g, (const uint8_t *)name, name_len, hash);
     if (e != NULL) unlink_entry(g, e);
     atomic_fetch_add(&g->changes, 1);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
     if (e != NULL) entry_free(e);
 }
 
@@ -219,7 +241,7 @@ static struct right *right_slot(struct entry *e, uint32_t principal) {
 
 int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights) {
     int result = -1;
-    pthread_rwlock_wrlock(&g->lock);
+    shared_lock_write(&g->lock);
     struct entry *e = find_id(g, id, hash_bytes(id, 16));
     struct right *slot = e == NULL ? NULL : right_slot(e, principal);
     if (slot != NULL) {
@@ -227,26 +249,27 @@ int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uin
         result = 0;
     }
     atomic_fetch_add(&g->changes, 1);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
     return result;
 }
 
 void grants_void(struct grants *g) {
-    pthread_rwlock_wrlock(&g->lock);
+    shared_lock_write(&g->lock);
     g->generation++;
+    assert(g->generation != 0); /* a right of the generation before the wrap would be valid again */
     atomic_fetch_add(&g->changes, 1);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
 }
 
 uint32_t grants_changes(struct grants *g) {
     return atomic_load_explicit(&g->changes, memory_order_acquire);
 }
 
-/* Under the read lock. */
 static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal,
-                          uint8_t *rights) {
+                          uint8_t *rights) REQUIRES_SHARED(g->lock) {
     *rights = 0;
     if (e == NULL) return NULL;
+    assert(e->right_count <= RIGHTS_PER_TOPIC_MAX);
     for (uint32_t i = 0; i < e->right_count; i++)
         if (e->rights[i].principal == principal) {
             if (e->rights[i].generation == g->generation) *rights = e->rights[i].rights;
@@ -259,17 +282,17 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
 struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
                              uint32_t len, uint8_t *rights) {
     uint32_t hash = hash_bytes(name, len);
-    pthread_rwlock_rdlock(&g->lock);
+    shared_lock_read(&g->lock);
     struct topic *t = take(g, find_name(g, name, len, hash), principal, rights);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
     return t;
 }
 
 struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
                            uint8_t *rights) {
     uint32_t hash = hash_bytes(id, 16);
-    pthread_rwlock_rdlock(&g->lock);
+    shared_lock_read(&g->lock);
     struct topic *t = take(g, find_id(g, id, hash), principal, rights);
-    pthread_rwlock_unlock(&g->lock);
+    shared_lock_release(&g->lock);
     return t;
 }

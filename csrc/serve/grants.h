@@ -8,10 +8,9 @@
 #include <stdint.h>
 
 #include "log/log.h"
+#include "thread/roles.h"
 
 enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
-
-enum { GRANTS_ABSENT = 6 }; /* NOT_LEADER_OR_FOLLOWER */
 
 struct topic {
     atomic_int references;
@@ -35,16 +34,19 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
                         struct log *const *partitions, int32_t count);
 void topic_retain(struct topic *t);
 void topic_release(struct topic *t);
+/* The log of a partition, borrowed through the topic, or NULL and *error. */
+struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error);
 
 /* Control plane: replaces what stands under the topic's name and id. 0, or -1 when full or out of
  * memory. */
-int grants_install(struct grants *g, struct topic *t);
-void grants_remove(struct grants *g, const char *name, uint16_t name_len);
+int grants_install(struct grants *g, struct topic *t) ON_CONTROL_PLANE;
+void grants_remove(struct grants *g, const char *name, uint16_t name_len) ON_CONTROL_PLANE;
 /* Rights of a principal on a topic; GRANT_KNOWN marks that they were asked for. */
-int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights);
+int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights)
+    ON_CONTROL_PLANE;
 /* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay.
  */
-void grants_void(struct grants *g);
+void grants_void(struct grants *g) ON_CONTROL_PLANE;
 
 /* Rises with every change above: what was looked up under another number must be looked up again.
  */

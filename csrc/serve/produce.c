@@ -15,7 +15,7 @@ enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000 };
 
 struct produce_part {
     struct topic *topic; /* one reference; NULL when not granted. Changed by set_topic alone */
-    const uint8_t *key;  /* the topic as the request named it: name or id, in the body */
+    struct topic_key key; /* as the request named it: in the body, or (keep_keys) the topic's own */
     struct log *log;     /* borrowed through topic: NULL when that is */
     uint8_t *records;    /* in the body, or recoded */
     uint8_t *recoded;    /* owned: after compression.type */
@@ -23,7 +23,6 @@ struct produce_part {
     int64_t base_offset, last_offset, append_time_ms, log_start_offset;
     struct batch_summary *summary; /* owned while there is something to check or to tell */
     struct log_waiter waiter;
-    int32_t key_len; /* -1: an id */
     int32_t partition;
     int32_t check; /* batch_error of the check */
     int16_t error;
@@ -35,8 +34,8 @@ struct produce {
     struct iojob job;
     struct serve *serve;
     struct produce_part *parts;
-    struct serve_missing *missing;
-    uint32_t part_count, part_cap, missing_cap;
+    struct misses misses;
+    uint32_t part_count, part_cap;
     int64_t job_ns; /* how long a worker took */
     int32_t timeout_ms;
     int16_t acks, version;
@@ -52,11 +51,7 @@ static void set_topic(struct produce_part *p, struct topic *topic, int16_t error
     p->topic = topic;
     p->log = NULL;
     p->error = error;
-    if (topic == NULL || error != 0) return;
-    if (p->partition < 0 || p->partition >= topic->partition_count)
-        p->error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
-    else if ((p->log = topic->partitions[p->partition]) == NULL)
-        p->error = topic->absent_error;
+    if (topic != NULL && error == 0) p->log = topic_log(topic, p->partition, &p->error);
 }
 
 static void produce_free(struct serve_request *r) {
@@ -71,11 +66,9 @@ static void produce_free(struct serve_request *r) {
         free(p->summary);
     }
     if (q->parts != q->parts_inline) free(q->parts);
-    free(q->missing);
+    misses_clear(&q->misses, r);
     free(q);
     r->state = NULL;
-    r->missing = NULL;
-    r->missing_count = 0;
 }
 
 static struct produce_part *add_part(struct produce *q) {
@@ -88,14 +81,14 @@ static struct produce_part *add_part(struct produce *q) {
         q->parts = grown;
         q->part_cap = cap;
     }
+    assert(q->part_count < q->part_cap);
     struct produce_part *p = &q->parts[q->part_count++];
     memset(p, 0, sizeof *p);
     p->base_offset = p->append_time_ms = p->log_start_offset = -1;
     return p;
 }
 
-static bool parse_partitions(struct produce *q, struct cursor *c, const uint8_t *key,
-                             int32_t key_len) {
+static bool parse_partitions(struct produce *q, struct cursor *c, struct topic_key key) {
     int64_t count = wire_count(c, q->flexible);
     for (int64_t i = 0; i < count && c->p != NULL; i++) {
         int32_t partition = cursor_i32(c);
@@ -105,7 +98,6 @@ static bool parse_partitions(struct produce *q, struct cursor *c, const uint8_t 
         struct produce_part *p = c->p == NULL ? NULL : add_part(q);
         if (p == NULL) return false;
         p->key = key;
-        p->key_len = key_len;
         p->partition = partition;
         p->first_of_topic = i == 0;
         /* The leader stamps the batch where it lies: the frame is this request's own memory. */
@@ -122,65 +114,13 @@ static bool parse(struct produce *q, const struct serve_request *r) {
     q->timeout_ms = cursor_i32(&c);
     int64_t count = wire_count(&c, q->flexible);
     for (int64_t i = 0; i < count && c.p != NULL; i++) {
-        const uint8_t *key = NULL;
-        int32_t key_len = -1;
-        if (q->by_id) {
-            cursor_take(&c, 16, &key);
-        } else {
-            struct wire_string name = wire_string(&c, q->flexible);
-            key = name.p;
-            key_len = name.len;
-            if (key_len < 0) return false;
-        }
-        if (c.p == NULL || !parse_partitions(q, &c, key, key_len)) return false;
+        struct topic_key key;
+        if (!wire_topic_key(&c, q->flexible, q->by_id, &key)) return false;
+        if (!parse_partitions(q, &c, key)) return false;
         wire_skip_tags(&c, q->flexible);
     }
     wire_skip_tags(&c, q->flexible);
     return c.p != NULL && count >= 0;
-}
-
-static bool same_key(const struct produce *q, const struct produce_part *a, const uint8_t *key,
-                     int32_t key_len) {
-    if (q->by_id) return memcmp(a->key, key, 16) == 0;
-    return a->key_len == key_len && memcmp(a->key, key, (size_t)key_len) == 0;
-}
-
-static bool add_missing(struct produce *q, struct serve_request *r, const struct produce_part *p) {
-    if (r->missing_count >= SERVE_MISSING_MAX) return false;
-    if (r->missing_count == q->missing_cap) {
-        uint32_t cap = q->missing_cap == 0 ? 4 : q->missing_cap * 2;
-        struct serve_missing *grown = realloc(q->missing, cap * sizeof *grown);
-        if (grown == NULL) return false;
-        q->missing = grown;
-        q->missing_cap = cap;
-    }
-    struct serve_missing *m = &q->missing[r->missing_count++];
-    memset(m, 0, sizeof *m);
-    if (q->by_id)
-        memcpy(m->id, p->key, 16);
-    else
-        m->name = p->key;
-    m->name_len = p->key_len;
-    r->missing = q->missing;
-    return true;
-}
-
-/* The control plane's verdict on a topic that was missing, or -1 when it was not asked about it.
- * From `*at` on, for topics come in the order in which they were asked for: of tens of thousands
- * each is found at once. */
-static int verdict(const struct produce *q, const struct serve_request *r,
-                   const struct produce_part *p, uint32_t *at) {
-    for (uint32_t n = 0; n < r->missing_count; n++) {
-        uint32_t i = *at + n < r->missing_count ? *at + n : *at + n - r->missing_count;
-        const struct serve_missing *m = &r->missing[i];
-        if (q->by_id
-                ? memcmp(m->id, p->key, 16) != 0
-                : m->name_len != p->key_len || memcmp(m->name, p->key, (size_t)p->key_len) != 0)
-            continue;
-        *at = i;
-        return m->error;
-    }
-    return -1;
 }
 
 /* Finds every part's log. False when something is missing (then r->missing tells) or memory ran out
@@ -189,27 +129,24 @@ static bool look_up(struct serve *s, struct serve_request *r, struct produce *q,
     bool complete = true;
     struct topic *topic = NULL;
     int16_t error = 0;
-    uint32_t said_at = 0;
+    uint32_t verdict_at = 0;
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
-        if (i == 0 || p->first_of_topic || !same_key(q, &q->parts[i - 1], p->key, p->key_len)) {
+        if (p->first_of_topic) {
             topic = NULL;
-            int found = serve_topic(s, r->principal, p->key, p->key_len, q->by_id ? p->key : NULL,
-                                    GRANT_WRITE, &topic);
+            int found = serve_topic(s, r->principal, p->key, GRANT_WRITE, &topic);
             error = (int16_t)found;
             if (found < 0 && granted) {
-                /* What was granted may be void again by now: the client is to look again. */
-                int said = verdict(q, r, p, &said_at);
-                error = said > 0 ? (int16_t)said : ERROR_NOT_LEADER;
+                error = misses_verdict(r, p->key, &verdict_at);
             } else if (found < 0) {
                 complete = false;
                 error = 0;
-                if (!add_missing(q, r, p)) {
+                if (!misses_add(&q->misses, r, p->key)) {
                     r->missing_count = 0;
                     return false;
                 }
             }
-            if (topic != NULL && topic->internal) error = ERROR_INVALID_TOPIC;
+            if (topic != NULL && topic->internal) error = ERROR_INVALID_TOPIC_EXCEPTION;
         } else if (topic != NULL) {
             topic_retain(topic);
         }
@@ -229,9 +166,10 @@ static void rules_from(const struct log_config *config, int64_t now_ms, struct b
     rules->walk_records = config->walk_records;
 }
 
+/* v7: zstd (KIP-110). */
 static bool zstd_too_old(const struct produce *q, const struct produce_part *p) {
     return q->version < 7 && p->len >= BATCH_HEADER_BYTES &&
-           (get_i16(p->records + 21) & BATCH_CODEC_MASK) == CODEC_ZSTD;
+           (get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK) == CODEC_ZSTD;
 }
 
 /* Checks one part, and re-encodes it when the topic has a codec of its own. Runs on a reactor or on
@@ -240,6 +178,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
                        int64_t now_ms) {
     struct log_config config;
     struct batch_rules rules;
+    assert(p->log != NULL && p->error == 0 && p->summary == NULL);
     if (q->acks < -1 || q->acks > 1) {
         p->error = ERROR_INVALID_REQUIRED_ACKS;
         return;
@@ -249,12 +188,12 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         return;
     }
     if (zstd_too_old(q, p)) {
-        p->error = ERROR_UNSUPPORTED_COMPRESSION;
+        p->error = ERROR_UNSUPPORTED_COMPRESSION_TYPE;
         return;
     }
     p->summary = malloc(sizeof *p->summary);
     if (p->summary == NULL) {
-        p->error = ERROR_STORAGE;
+        p->error = ERROR_KAFKA_STORAGE_ERROR;
         return;
     }
     rules_from(log_config_get(p->log, &config), now_ms, &rules);
@@ -271,8 +210,8 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
     }
     if (h->attributes & BATCH_TRANSACTIONAL)
-        p->error =
-            q->transactional ? ERROR_INVALID_TXN_STATE : ERROR_TRANSACTIONAL_ID_AUTHORIZATION;
+        p->error = q->transactional ? ERROR_INVALID_TXN_STATE
+                                    : ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     else if (q->acks == -1 && log_in_sync_count(p->log) < config.min_insync_replicas)
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
@@ -296,7 +235,7 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
         const struct produce_part *p = &q->parts[i];
         if (p->error != 0 || p->len < BATCH_HEADER_BYTES) continue;
         struct log_config config;
-        int codec = get_i16(p->records + 21) & BATCH_CODEC_MASK;
+        int codec = get_i16(p->records + BATCH_ATTRIBUTES_AT) & BATCH_CODEC_MASK;
         log_config_get(p->log, &config);
         if (config.compression_codec >= 0 && config.compression_codec != codec) return true;
         if (codec != CODEC_NONE && config.walk_records &&
@@ -312,6 +251,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->error = log_error_code(LOG_E_FULL);
         return;
     }
+    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     log_give_room(p->log, (int64_t)p->len);
@@ -320,6 +260,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
     }
+    assert(done.base_offset >= 0 && done.base_offset <= done.last_offset);
     p->base_offset = done.base_offset;
     p->last_offset = done.last_offset;
     p->append_time_ms = done.append_time_ms;
@@ -329,8 +270,10 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
 /* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
  * the waiter is linked. */
 static bool acknowledged(struct produce_part *p) {
+    assert(p->waiter.mailbox != NULL);
     p->waiting = false;
     if (p->error != 0) return true;
+    assert(p->last_offset >= 0); /* what it waits for was appended */
     for (int step = 0; step < 2; step++) {
         if (step == 1 && !log_flush_before_ack(p->log)) return true;
         p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
@@ -349,11 +292,11 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
     reply_i64(a, p->error == 0 ? p->base_offset : -1);
     reply_i64(a, p->error == 0 ? p->append_time_ms : -1);
     bool named = p->check != 0 && p->summary != NULL && p->summary->bad_record_count > 0;
-    if (version >= 5) {
+    if (version >= 5) { /* v5: log start offset (KIP-107) */
         bool known = named || p->check == BATCH_E_SEQUENCE || p->refused;
         reply_i64(a, known ? log_start_offset(p->log) : p->error == 0 ? p->log_start_offset : -1);
     }
-    if (version >= 8) {
+    if (version >= 8) { /* v8: which records are bad, and a message (KIP-467) */
         /* As in Kafka, these have nothing to add to their error codes. */
         bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
                     p->check != BATCH_E_TOO_LARGE;
@@ -378,6 +321,7 @@ static uint32_t count_topics(const struct produce *q) {
 
 static enum serve_status answer(struct serve_request *r, struct produce *q) {
     struct reply *a = &r->reply;
+    assert(!q->job_running && a->len == 0);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
@@ -396,10 +340,7 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
         if (p->first_of_topic) {
             uint32_t n = 1;
             while (i + n < q->part_count && !q->parts[i + n].first_of_topic) n++;
-            if (q->by_id)
-                reply_bytes(a, p->key, 16);
-            else
-                reply_string(a, q->flexible, (const char *)p->key, (size_t)p->key_len);
+            reply_topic_key(a, q->flexible, p->key);
             reply_count(a, q->flexible, n);
         }
         answer_part(a, p, q->version, q->flexible);
@@ -418,7 +359,7 @@ static bool keep_keys(struct produce *q) {
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (p->topic == NULL) return false;
-        p->key = q->by_id ? p->topic->id : (const uint8_t *)p->topic->name;
+        p->key.bytes = q->by_id ? p->topic->id : (const uint8_t *)p->topic->name;
     }
     return true;
 }
@@ -461,6 +402,7 @@ static int check_job(struct iojob *job, void *worker_scratch) {
 static enum serve_status check_all(struct serve *s, struct serve_request *r, struct produce *q) {
     if (needs_worker(s, q)) {
         q->job = (struct iojob){.run = check_job, .mailbox = s->mailbox, .token = r->token};
+        assert(!q->job_running);
         q->job_running = true;
         if (iopool_submit(s->shared->pool, &q->job)) return SERVE_WAIT;
         q->job_running =
@@ -473,6 +415,7 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
 }
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
+    assert(r->api_key == API_PRODUCE);
     struct produce *q = calloc(1, sizeof *q);
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;
@@ -480,8 +423,8 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     q->parts = q->parts_inline;
     q->part_cap = PARTS_INLINE;
     q->version = r->api_version;
-    q->flexible = r->api_version >= 9;
-    q->by_id = r->api_version >= 13;
+    q->flexible = r->api_version >= 9; /* v9: tagged fields (KIP-482) */
+    q->by_id = r->api_version >= 13;   /* v13: topic ids in place of names (KIP-516) */
     if (!parse(q, r)) {
         produce_free(r);
         return SERVE_CLOSE;
@@ -498,6 +441,7 @@ static enum serve_status look_again(struct serve_request *r, struct produce *q, 
     for (uint32_t i = 0; i < q->part_count; i++) {
         struct produce_part *p = &q->parts[i];
         if (!p->waiting) continue;
+        assert(p->log != NULL && p->error == 0 && q->acks == -1);
         log_unwait(p->log, &p->waiter);
         int failed = log_failed(p->log);
         if (failed == 0 && !acknowledged(p)) {
@@ -523,6 +467,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
         return check_all(s, r, q);
     }
     if (reason == SERVE_IO_DONE) {
+        assert(q->job_running && q->job_ns >= 0);
         q->job_running = false;
         r->busy_ns += q->job_ns;
         return append_all(r, q);
@@ -534,7 +479,7 @@ enum serve_status produce_resume(struct serve *s, struct serve_request *r,
 bool produce_abandon(struct serve_request *r) {
     struct produce *q = r->state;
     if (q->job_running) {
-        /* Called again at the job's letter: what it checked is dropped, nothing was appended. */
+        /* Called again at the job's message: what it checked is dropped, nothing was appended. */
         q->job_running = false;
         return false;
     }

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "thread/roles.h"
+
 enum quota_kind { QUOTA_PRODUCE = 0, QUOTA_FETCH = 1, QUOTA_REQUEST = 2, QUOTA_KINDS = 3 };
 enum {
     /* Entries that nobody uses are kept up to this many, so that a client which connects anew finds
@@ -30,7 +32,7 @@ void quotas_free(struct quotas *q);
 /* ---- control plane */
 /* What was installed is void: the next request of each client asks anew. `enabled`: some quota is
  * set. Rates keep what they counted. */
-void quotas_void(struct quotas *q, bool enabled);
+void quotas_void(struct quotas *q, bool enabled) ON_CONTROL_PLANE;
 struct quota_limit {
     const uint8_t *key; /* of the entity's rate; NULL: this kind has no limit */
     uint32_t key_len;
@@ -38,7 +40,7 @@ struct quota_limit {
 };
 /* 0, or -1 when out of memory. */
 int quotas_install(struct quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
-                   const struct quota_limit limits[QUOTA_KINDS], int64_t now_ms);
+                   const struct quota_limit limits[QUOTA_KINDS], int64_t now_ms) ON_CONTROL_PLANE;
 /* For how many ms clients of this id were told to stop since they are known, of those that were
  * since `since_ms`. */
 uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
@@ -51,7 +53,7 @@ struct quota_address {
 };
 /* Replaces what was set before. 0, or -1 when out of memory. */
 int quotas_set_addresses(struct quotas *q, const struct quota_address *addresses, uint32_t count,
-                         double others);
+                         double others) ON_CONTROL_PLANE;
 /* Clients and rates that are known. */
 void quotas_count(struct quotas *q, uint32_t *clients, uint32_t *rates);
 

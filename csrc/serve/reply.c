@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "format/assertion.h"
+
 enum { REPLY_BYTES_FIRST = 256, REPLY_PARTS_FIRST = 8 };
 
 void reply_init(struct reply *r) { *r = (struct reply){0}; }
@@ -29,6 +31,7 @@ static bool grow(struct reply *r, size_t n) {
 }
 
 uint8_t *reply_reserve(struct reply *r, size_t n) {
+    assert(r->len <= r->cap);
     if (r->failed) return NULL;
     if (n > r->cap - r->len && !grow(r, n)) {
         r->failed = true;
@@ -59,6 +62,7 @@ static bool add_part(struct reply *r, const struct log_range *range) {
         r->parts = grown;
         r->part_cap = cap;
     }
+    assert(r->part_count == 0 || r->parts[r->part_count - 1].bytes_end <= r->len);
     struct reply_part *part = &r->parts[r->part_count++];
     part->bytes_end = r->len;
     part->range = *range;
@@ -72,6 +76,7 @@ static bool is_copied(const struct reply *r, int32_t length) {
 }
 
 void reply_range(struct reply *r, struct log_range *range) {
+    assert(range->length >= 0 && range->position >= 0);
     if (!r->failed && !is_copied(r, range->length)) {
         if (add_part(r, range)) {
             range->segment = NULL;
@@ -89,8 +94,16 @@ void reply_range(struct reply *r, struct log_range *range) {
     range->length = 0;
 }
 
+static uint64_t sum_of_ranges(const struct reply *r) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < r->part_count; i++) sum += (uint64_t)r->parts[i].range.length;
+    return sum;
+}
+
 void reply_finish(struct reply *r) {
+    assert(r->copied_bytes <= REPLY_COPIED_BYTES_MAX && r->part_count <= REPLY_PARTS_MAX);
     uint64_t total = r->len + r->file_bytes;
     if (r->len < 4 || total > INT32_MAX) r->failed = true;
+    assert_slow(r->file_bytes == sum_of_ranges(r)); /* what is promised is what is sent */
     if (!r->failed) put_u32(r->bytes, (uint32_t)(total - 4));
 }

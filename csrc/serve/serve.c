@@ -1,6 +1,7 @@
 /* Routes the two data-plane requests and holds what they share. */
 #include "serve/serve_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,6 +38,7 @@ int32_t serve_charge_produce(struct serve_request *r, bool timed) {
 }
 
 int32_t serve_charge_fetch(struct serve_request *r, size_t bytes) {
+    assert(r->quota != NULL);
     int64_t now_ns = quotas_monotonic_ns();
     int32_t time_ms = charge_time(r, now_ns);
     int32_t bytes_ms = quota_client_charge_fetch(r->quota, (double)bytes, now_ns / NS_PER_MS);
@@ -65,6 +67,7 @@ struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool
 }
 
 void serve_shared_free(struct serve_shared *shared) {
+    assert(atomic_load(&shared->fetches_waiting) == 0);
     sessions_free(shared->sessions);
     free(shared);
 }
@@ -95,32 +98,32 @@ void serve_free(struct serve *s) {
     free(s);
 }
 
-bool serve_id_is_zero(const uint8_t id[16]) {
-    static const uint8_t zero[16];
-    return memcmp(id, zero, 16) == 0;
-}
-
-int serve_topic(struct serve *s, uint32_t principal, const uint8_t *name, int32_t name_len,
-                const uint8_t *id, uint8_t right, struct topic **out) {
+int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8_t right,
+                struct topic **out) {
+    struct grants *grants = s->shared->grants;
     uint8_t rights = 0;
-    struct topic *t = id != NULL ? grants_by_id(s->shared->grants, principal, id, &rights)
-                                 : grants_by_name(s->shared->grants, principal, name,
-                                                  (uint32_t)name_len, &rights);
+    struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
+                                : grants_by_name(grants, principal, key.bytes, key.len, &rights);
     if (t == NULL) return -1;
+    assert(key.by_id || t->name_len == key.len);
     if (!(rights & right)) {
         topic_release(t);
-        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION : -1;
+        return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION_FAILED : -1;
     }
     *out = t;
     return 0;
 }
 
 bool serve_knows(int16_t api_key, int16_t api_version) {
-    if (api_key == API_PRODUCE) return api_version >= 3 && api_version <= 13;
-    return api_key == API_FETCH && api_version >= 4 && api_version <= 18;
+    if (api_key == API_PRODUCE)
+        return api_version >= PRODUCE_VERSION_MIN && api_version <= PRODUCE_VERSION_MAX;
+    return api_key == API_FETCH && api_version >= FETCH_VERSION_MIN &&
+           api_version <= FETCH_VERSION_MAX;
 }
 
 enum serve_status serve_start(struct serve *s, struct serve_request *r) {
+    assert(serve_knows(r->api_key, r->api_version));
+    assert(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
     r->state = NULL;
     r->missing_count = 0;
     r->deadline_ms = INT64_MAX;
@@ -129,6 +132,8 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
 }
 
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
+    assert(r->state != NULL && r->reply.len == 0); /* a request is answered once */
+    assert(reason != SERVE_GRANTED || r->missing_count > 0);
     return r->api_key == API_PRODUCE ? produce_resume(s, r, reason) : fetch_resume(s, r, reason);
 }
 

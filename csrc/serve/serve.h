@@ -23,8 +23,8 @@ struct sessions; /* sessions.h: fetch sessions (KIP-227) */
 enum serve_status {
     SERVE_ANSWER = 0, /* reply is complete */
     SERVE_SILENT = 1, /* done, and nothing is to be sent (acks=0) */
-    SERVE_WAIT =
-        2, /* resumed by LETTER_WAKE / LETTER_IO_DONE with the request's token, or at deadline_ms */
+    /* Resumed by MESSAGE_WAKE or MESSAGE_IO_DONE with the request's token, or at deadline_ms. */
+    SERVE_WAIT = 2,
     SERVE_MISS =
         3, /* missing[] names what the control plane must decide; resumed with SERVE_GRANTED */
     SERVE_CLOSE = 4 /* not a legal request: close the connection without an answer */
@@ -43,7 +43,7 @@ struct serve_request {
     /* set by the reactor */
     const uint8_t *body; /* the frame after its header; stays in place while body_needed */
     size_t body_len;
-    uint64_t token;      /* names this request in letters */
+    uint64_t token;      /* names this request in messages */
     int64_t received_ms; /* CLOCK_MONOTONIC */
     int32_t correlation_id;
     uint32_t principal; /* index given by the control plane at authentication; 0 is anonymous */
@@ -78,9 +78,9 @@ struct serve_shared;
 struct serve_shared *serve_shared_new(struct grants *grants, struct iopool *pool,
                                       const struct serve_limits *limits);
 void serve_shared_free(struct serve_shared *shared);
-/* Gauges for metrics: open fetch sessions. */
 /* The wall clock is the system's plus this from now on; deadlines go by the system's own. */
 void serve_shared_set_wall_ahead(struct serve_shared *shared, int64_t ahead_ms);
+/* Gauges for metrics: open fetch sessions. */
 void serve_shared_stats(struct serve_shared *shared, uint64_t *sessions);
 
 /* What one reactor thread owns: scratch, inflater, its mailbox's name. */
@@ -94,13 +94,12 @@ void serve_meter(struct serve *s, struct meter_api *apis);
 void serve_tick(struct serve *s, int64_t now_ms);
 void serve_free(struct serve *s);
 
-/* True for what serve_start answers: Produce (0) and Fetch (1) at the versions that we advertise
- * (0: 3-13, 1: 4-18). */
+/* True for what serve_start answers: Produce and Fetch at the versions of api_keys.h. */
 bool serve_knows(int16_t api_key, int16_t api_version);
 enum serve_status serve_start(struct serve *s, struct serve_request *r);
 enum serve_status serve_resume(struct serve *s, struct serve_request *r, enum serve_reason reason);
 /* The connection is gone. True: everything is released. False: a job still reads the body; keep
- * request and body, and call again at its LETTER_IO_DONE. */
+ * request and body, and call again at its MESSAGE_IO_DONE. */
 bool serve_abandon(struct serve *s, struct serve_request *r);
 
 #endif

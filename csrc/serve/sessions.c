@@ -2,17 +2,16 @@
  * bounded by its slots and by the bytes of its sets, the idle ones threaded on a list by age. */
 #include "serve/sessions.h"
 
-#include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
+#include "serve/error_codes.h"
+#include "thread/lock.h"
+
 enum {
     SESSION_BUCKETS = 1024,
-    SET_BUCKETS_FIRST = 8,
-    ERROR_ID_NOT_FOUND = 70,
-    ERROR_EPOCH = 71,
-    ERROR_TOPIC_ID = 106
+    SET_BUCKETS_FIRST = 8
 };
 
 void fetch_set_init(struct fetch_set *set, bool by_id) {
@@ -144,6 +143,7 @@ struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uin
     *at = p;
     list_append(set, p);
     set->count++;
+    assert(set->count <= FETCH_PARTITIONS_MAX && set->first != NULL);
     return p;
 }
 
@@ -152,8 +152,12 @@ void fetch_set_remove(struct fetch_set *set, struct fetch_part *part) {
     while (*at != part) at = &(*at)->chain;
     *at = part->chain;
     list_remove(set, part);
+    assert(set->count > 0);
     set->count--;
-    set->bytes -= part_free(part);
+    assert((set->count == 0) == (set->first == NULL));
+    size_t bytes = part_free(part);
+    assert(set->bytes >= bytes);
+    set->bytes -= bytes;
 }
 
 void fetch_set_move_to_end(struct fetch_set *set, struct fetch_part *part) {
@@ -162,17 +166,18 @@ void fetch_set_move_to_end(struct fetch_set *set, struct fetch_part *part) {
 }
 
 struct sessions {
-    pthread_mutex_t lock;
-    struct session *buckets[SESSION_BUCKETS];
-    struct session *oldest, *newest; /* of the idle ones */
-    size_t bytes;
-    uint32_t count, slots;
+    struct lock lock;
+    uint32_t slots;
+    struct session *buckets[SESSION_BUCKETS] GUARDED_BY(lock);
+    struct session *oldest GUARDED_BY(lock), *newest GUARDED_BY(lock); /* of the idle ones */
+    size_t bytes GUARDED_BY(lock); /* sum of the sessions' */
+    uint32_t count GUARDED_BY(lock), busy_count GUARDED_BY(lock); /* in all; that requests hold */
 };
 
 struct sessions *sessions_new(uint32_t slots) {
     struct sessions *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
-    pthread_mutex_init(&s->lock, NULL);
+    lock_init(&s->lock);
     s->slots = slots;
     return s;
 }
@@ -183,29 +188,34 @@ static void session_free(struct session *e) {
 }
 
 void sessions_free(struct sessions *s) {
+    lock_acquire(&s->lock);
+    assert(s->busy_count == 0);
     for (uint32_t b = 0; b < SESSION_BUCKETS; b++)
         for (struct session *e = s->buckets[b], *next; e != NULL; e = next) {
             next = e->chain;
             session_free(e);
         }
-    pthread_mutex_destroy(&s->lock);
+    lock_release(&s->lock);
+    lock_destroy(&s->lock);
     free(s);
 }
 
 uint32_t sessions_count(struct sessions *s) {
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     uint32_t n = s->count;
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
     return n;
 }
 
-static struct session **session_at(struct sessions *s, int32_t id) {
+static struct session **session_at(struct sessions *s, int32_t id) REQUIRES(s->lock) {
     struct session **at = &s->buckets[(uint32_t)id % SESSION_BUCKETS];
     while (*at != NULL && (*at)->id != id) at = &(*at)->chain;
     return at;
 }
 
-static void idle_append(struct sessions *s, struct session *e) {
+static void idle_append(struct sessions *s, struct session *e) REQUIRES(s->lock) {
+    assert(!e->busy && !e->dead);
+    assert(s->newest == NULL || s->newest->used_ms <= e->used_ms); /* Keeps (3). */
     e->newer = NULL;
     e->older = s->newest;
     if (s->newest != NULL)
@@ -215,7 +225,8 @@ static void idle_append(struct sessions *s, struct session *e) {
     s->newest = e;
 }
 
-static void idle_remove(struct sessions *s, struct session *e) {
+static void idle_remove(struct sessions *s, struct session *e) REQUIRES(s->lock) {
+    assert(!e->busy && s->oldest != NULL && s->newest != NULL);
     if (e->older != NULL)
         e->older->newer = e->newer;
     else
@@ -227,27 +238,42 @@ static void idle_remove(struct sessions *s, struct session *e) {
 }
 
 /* Unlinked at once; freed here unless a request holds it, which then frees it on return. */
-static void session_drop(struct sessions *s, struct session **at) {
+static void session_drop(struct sessions *s, struct session **at) REQUIRES(s->lock) {
     struct session *e = *at;
+    assert(e != NULL && !e->dead && s->count > 0);
     *at = e->chain;
     s->count--;
     assert(s->bytes >= e->bytes);
     s->bytes -= e->bytes;
     e->dead = true;
-    if (e->busy) return;
+    if (e->busy) {
+        assert(s->busy_count > 0);
+        s->busy_count--;
+        return;
+    }
     idle_remove(s, e);
     session_free(e);
 }
 
-static void expire(struct sessions *s, int64_t now_ms) {
+/* The lists hold what is counted. */
+static bool agrees(struct sessions *s) REQUIRES(s->lock) {
+    size_t idle = 0, bytes = 0, count = 0;
+    for (const struct session *e = s->oldest; e != NULL; e = e->newer) idle++;
+    for (uint32_t b = 0; b < SESSION_BUCKETS; b++)
+        for (const struct session *e = s->buckets[b]; e != NULL; e = e->chain, count++)
+            bytes += e->bytes;
+    return idle + s->busy_count == s->count && count == s->count && bytes == s->bytes;
+}
+
+static void expire(struct sessions *s, int64_t now_ms) REQUIRES(s->lock) {
     while (s->oldest != NULL && now_ms - s->oldest->used_ms > SESSION_IDLE_MS)
         session_drop(s, session_at(s, s->oldest->id));
 }
 
 void sessions_expire(struct sessions *s, int64_t now_ms) {
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     expire(s, now_ms);
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
 }
 
 struct session *sessions_create(struct sessions *s, struct fetch_set *set, uint32_t principal,
@@ -255,10 +281,10 @@ struct session *sessions_create(struct sessions *s, struct fetch_set *set, uint3
     struct session *e = calloc(1, sizeof *e);
     if (e == NULL) return NULL;
     e->bytes = sizeof *e + set->bytes;
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     expire(s, now_ms);
     if (s->count >= s->slots || s->bytes + e->bytes > SESSIONS_BYTES_MAX) {
-        pthread_mutex_unlock(&s->lock);
+        lock_release(&s->lock);
         free(e);
         return NULL;
     }
@@ -276,36 +302,40 @@ struct session *sessions_create(struct sessions *s, struct fetch_set *set, uint3
     e->chain = s->buckets[(uint32_t)e->id % SESSION_BUCKETS];
     s->buckets[(uint32_t)e->id % SESSION_BUCKETS] = e;
     s->count++;
+    s->busy_count++;
     s->bytes += e->bytes;
-    pthread_mutex_unlock(&s->lock);
+    assert(s->count <= s->slots && s->bytes <= SESSIONS_BYTES_MAX);
+    assert_slow(s->count > 64 || agrees(s));
+    lock_release(&s->lock);
     return e;
 }
 
 int16_t sessions_acquire(struct sessions *s, int32_t id, int32_t epoch, bool by_id,
                          uint32_t principal, struct session **out) {
     int16_t error = 0;
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     struct session *e = *session_at(s, id);
     if (e == NULL || e->principal != principal)
-        error = ERROR_ID_NOT_FOUND;
+        error = ERROR_FETCH_SESSION_ID_NOT_FOUND;
     else if (e->busy || e->epoch != epoch)
-        error = ERROR_EPOCH;
+        error = ERROR_INVALID_FETCH_SESSION_EPOCH;
     else if (e->set.by_id != by_id)
-        error = ERROR_TOPIC_ID;
+        error = ERROR_FETCH_SESSION_TOPIC_ID_ERROR;
     if (error == 0) {
         idle_remove(s, e);
         e->busy = true;
+        s->busy_count++;
         e->epoch = epoch == INT32_MAX ? 1 : epoch + 1;
         *out = e;
     }
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
     return error;
 }
 
 bool sessions_resize(struct sessions *s, struct session *session, int64_t now_ms) {
     size_t bytes = sizeof *session + session->set.bytes;
     bool fits = true;
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     assert(session->busy);
     if (bytes > session->bytes) expire(s, now_ms);
     /* One that another request closed meanwhile counts no more. */
@@ -314,28 +344,30 @@ bool sessions_resize(struct sessions *s, struct session *session, int64_t now_ms
         s->bytes = s->bytes - session->bytes + bytes;
         session->bytes = bytes;
     }
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
     return fits;
 }
 
 void sessions_return(struct sessions *s, struct session *session, int64_t now_ms) {
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     assert(session->busy);
     session->busy = false;
     bool dead = session->dead;
     if (!dead) {
+        assert(s->busy_count > 0);
+        s->busy_count--;
         /* Keeps (3), whichever of two reactors read the clock first. */
         session->used_ms =
             s->newest != NULL && s->newest->used_ms > now_ms ? s->newest->used_ms : now_ms;
         idle_append(s, session);
     }
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
     if (dead) session_free(session);
 }
 
 void sessions_close(struct sessions *s, int32_t id, uint32_t principal) {
-    pthread_mutex_lock(&s->lock);
+    lock_acquire(&s->lock);
     struct session **at = session_at(s, id);
     if (*at != NULL && (*at)->principal == principal) session_drop(s, at);
-    pthread_mutex_unlock(&s->lock);
+    lock_release(&s->lock);
 }

@@ -31,7 +31,7 @@ struct fetch_part {
     struct fetch_key *key;
     struct fetch_read *read; /* this request's (fetch_state.h); NULL while none holds the set */
     /* what the client asked */
-    int64_t offset, log_start_offset;
+    int64_t offset;
     int32_t partition, bytes_max, leader_epoch, last_fetched_epoch;
     /* what it was last told (a session's) */
     int64_t told_high_watermark, told_log_start;

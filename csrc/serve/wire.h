@@ -28,6 +28,30 @@ static inline struct wire_string wire_string(struct cursor *c, bool flexible) {
     return s;
 }
 
+enum { TOPIC_ID_BYTES = 16 };
+
+/* A topic as a request names it; the bytes are the request's. */
+struct topic_key {
+    const uint8_t *bytes;
+    uint32_t len; /* of the name; TOPIC_ID_BYTES of an id */
+    bool by_id;
+};
+static inline bool topic_key_is(struct topic_key a, struct topic_key b) {
+    return a.by_id == b.by_id && a.len == b.len && memcmp(a.bytes, b.bytes, a.len) == 0;
+}
+
+/* False: bytes are missing, or a name is null. */
+static inline bool wire_topic_key(struct cursor *c, bool flexible, bool by_id,
+                                  struct topic_key *key) {
+    *key = (struct topic_key){NULL, TOPIC_ID_BYTES, by_id};
+    if (by_id) return cursor_take(c, TOPIC_ID_BYTES, &key->bytes);
+    struct wire_string name = wire_string(c, flexible);
+    if (c->p == NULL || name.len < 0) return false;
+    key->bytes = name.p;
+    key->len = (uint32_t)name.len;
+    return true;
+}
+
 /* Bytes; len -1 for null. */
 static inline const uint8_t *wire_bytes(struct cursor *c, bool flexible, int64_t *len) {
     const uint8_t *p = NULL;
@@ -82,6 +106,12 @@ static inline void reply_string(struct reply *r, bool flexible, const char *s, s
     else
         reply_i16(r, s == NULL ? -1 : (int16_t)n);
     if (s != NULL) reply_bytes(r, s, n);
+}
+static inline void reply_topic_key(struct reply *r, bool flexible, struct topic_key key) {
+    if (key.by_id)
+        reply_bytes(r, key.bytes, key.len);
+    else
+        reply_string(r, flexible, (const char *)key.bytes, key.len);
 }
 static inline void reply_no_tags(struct reply *r, bool flexible) {
     if (flexible) reply_i8(r, 0);

@@ -15,10 +15,10 @@ struct iopool;
 struct iojob {
     struct iojob *next;
     int (*run)(struct iojob *job,
-               void *worker_scratch); /* on a worker; the result becomes the letter's status */
+               void *worker_scratch); /* on a worker; the result becomes the message's status */
     struct mailbox *mailbox;          /* NULL: nobody is told (run frees or releases by itself) */
-    uint64_t token;                   /* LETTER_IO_DONE with this token and data = the job */
-    struct letter_link done;          /* that letter: it needs no room in the mailbox */
+    uint64_t token;                   /* MESSAGE_IO_DONE with this token and data = the job */
+    struct message_link done;          /* that message: it needs no room in the mailbox */
     bool patient; /* goes after the others, takes with its kind at most half the workers, and gives
                      way to every thread that wakes up (slices.h) */
 };

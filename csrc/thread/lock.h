@@ -42,8 +42,8 @@
 #define TRY_ACQUIRE(...) LOCK_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 /* It checks while it runs that the thread has them. */
 #define ASSERT_CAPABILITY(x) LOCK_ATTRIBUTE(assert_capability(x))
-/* Not checked inside; the reason stands beside it. */
 #define ASSERT_SHARED_CAPABILITY(x) LOCK_ATTRIBUTE(assert_shared_capability(x))
+/* Not checked inside; the reason stands beside it. */
 #define NO_THREAD_SAFETY_ANALYSIS LOCK_ATTRIBUTE(no_thread_safety_analysis)
 
 struct CAPABILITY("mutex") lock {

@@ -3,11 +3,12 @@
 #include "thread/mapped.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "thread/lock.h"
 
 _Thread_local struct mapped_read *mapped_reading __attribute__((tls_model("initial-exec")));
 atomic_bool mapped_handles;
@@ -18,7 +19,7 @@ struct mapped_kept {
     _Atomic size_t bytes;
 };
 static struct mapped_kept mapped_all_kept[MAPPED_KEPT_MAX];
-static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lock mapped_lock = LOCK_INITIALIZER; /* two threads do not put the handler twice */
 static struct sigaction mapped_before;
 
 static bool mapped_holds(uintptr_t from, size_t bytes, uintptr_t at) {
@@ -70,7 +71,7 @@ void mapped_handle(void) {
     struct sigaction ours = {.sa_sigaction = mapped_fault,
                              .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     sigemptyset(&ours.sa_mask);
-    pthread_mutex_lock(&mapped_lock);
+    lock_acquire(&mapped_lock);
     if (!atomic_load(&mapped_handles)) {
         /* Read first: a fault in between finds it. Read again: another module may have put its own
          * there meanwhile. */
@@ -78,10 +79,11 @@ void mapped_handle(void) {
         if (sigaction(SIGBUS, &ours, &mapped_before) != 0) abort();
         atomic_store_explicit(&mapped_handles, true, memory_order_release);
     }
-    pthread_mutex_unlock(&mapped_lock);
+    lock_release(&mapped_lock);
 }
 
 struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes) {
+    assert(map != NULL && bytes > 0);
     mapped_handle();
     for (int i = 0; i < MAPPED_KEPT_MAX; i++) {
         struct mapped_kept *kept = &mapped_all_kept[i];
@@ -95,6 +97,7 @@ struct mapped_kept *mapped_keep(const uint8_t *map, size_t bytes) {
 }
 
 void mapped_let_go(struct mapped_kept *kept) {
+    assert(atomic_load(&kept->taken));
     atomic_store(&kept->from, 0);
     atomic_store(&kept->taken, false);
 }

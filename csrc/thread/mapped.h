@@ -8,6 +8,7 @@
 #ifndef PYLOG_MAPPED_H
 #define PYLOG_MAPPED_H
 
+#include <assert.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -33,6 +34,7 @@ void mapped_handle(void);
 
 /* One at a time for each thread. */
 static inline void mapped_read_begin(struct mapped_read *r) {
+    assert(mapped_reading == NULL);
     r->failed = 0;
     if (!atomic_load_explicit(&mapped_handles, memory_order_acquire)) mapped_handle();
     mapped_reading = r;
@@ -41,6 +43,7 @@ static inline void mapped_read_begin(struct mapped_read *r) {
 }
 /* Whether a page could not be read: zeros were found there. */
 static inline bool mapped_read_end(struct mapped_read *r) {
+    assert(mapped_reading == r);
     atomic_signal_fence(memory_order_seq_cst);
     mapped_reading = NULL;
     return r->failed != 0;

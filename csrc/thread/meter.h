@@ -7,6 +7,7 @@
 #ifndef PYLOG_METER_H
 #define PYLOG_METER_H
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -82,6 +83,7 @@ static inline unsigned meter_first(enum meter_kind kind) {
     return kind <= METER_RESPONSE_BYTES ? METER_BYTES_FIRST : METER_NS_FIRST;
 }
 static inline void meter_note(struct meter_api *api, enum meter_kind kind, int64_t value) {
+    assert(kind < METER_KINDS);
     meter_record(&api->histograms[kind], meter_first(kind), value > 0 ? (uint64_t)value : 0);
 }
 static inline void meter_error(struct meter_api *api, int code) {

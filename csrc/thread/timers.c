@@ -25,6 +25,7 @@ bool timers_reserve(struct timers *t, uint32_t count) {
 }
 
 static void put(struct timers *t, uint32_t place, struct timer *timer) {
+    assert(place > 0 && place <= t->count);
     t->heap[place] = timer;
     timer->place = place;
 }
@@ -52,6 +53,7 @@ static void sink(struct timers *t, uint32_t place, struct timer *timer) {
 void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
     if (timer->place == 0) {
         assert(t->count < t->reserved && "a timer that was not reserved");
+        assert(t->reserved < t->room);
         timer->at_ms = at_ms;
         t->count++;
         rise(t, t->count, timer);
@@ -68,6 +70,7 @@ void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
 void timers_cancel(struct timers *t, struct timer *timer) {
     uint32_t place = timer->place;
     if (place == 0) return;
+    assert(t->heap[place] == timer);
     timer->place = 0;
     struct timer *last = t->heap[t->count--];
     if (last == timer) return;
@@ -79,5 +82,6 @@ struct timer *timers_take(struct timers *t, int64_t now_ms) {
     if (t->count == 0 || t->heap[1]->at_ms > now_ms) return NULL;
     struct timer *first = t->heap[1];
     timers_cancel(t, first);
+    assert(t->count == 0 || t->heap[1]->at_ms >= first->at_ms);
     return first;
 }

@@ -226,18 +226,18 @@ cdef extern from "columns/avro.h" nogil:
 
 # ---- mailbox.h
 cdef extern from "thread/mailbox.h" nogil:
-    enum: LETTER_WAKE, LETTER_IO_DONE, LETTER_FIRST_FREE
-    struct letter:
+    enum: MESSAGE_WAKE, MESSAGE_IO_DONE, MESSAGE_FIRST_FREE
+    struct message:
         uint32_t kind
         int32_t status
         uint64_t token
         void *data
         uint64_t size
     struct mailbox
-    mailbox *mailbox_new(uint32_t letters_max)
+    mailbox *mailbox_new(uint32_t messages_max)
     void mailbox_free(mailbox *m)
     int mailbox_fd(const mailbox *m)
-    uint32_t mailbox_take(mailbox *m, letter *out, uint32_t max)
+    uint32_t mailbox_take(mailbox *m, message *out, uint32_t max)
     bint mailbox_arm(mailbox *m)
     void mailbox_disarm(mailbox *m)
 
@@ -526,6 +526,11 @@ cdef extern from "net/frames.h" nogil:
         int32_t control_bytes_max
     void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
 
+# ---- api_keys.h
+cdef extern from "serve/api_keys.h" nogil:
+    enum: API_PRODUCE, API_FETCH
+    enum: PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX, FETCH_VERSION_MIN, FETCH_VERSION_MAX
+
 # ---- serve.h
 cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
@@ -568,9 +573,9 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_taken(reactors *rs)
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
-    bint reactors_leave(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
+    bint reactors_queue_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
                         int32_t correlation_id, int32_t throttle_ms)
-    void reactors_ring(reactors *rs)
+    void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)

@@ -1,9 +1,9 @@
 """Waiting for the disk without a thread: group commits told through one descriptor.
 
-Owns: one native waiter per slot, and the mailbox that their letters come to.
+Owns: one native waiter per slot, and the mailbox that their messages come to.
 Called by: coordinator.journal, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
-  reference on its log, which may be closed meanwhile; (3) a slot has at most one letter under way,
+  reference on its log, which may be closed meanwhile; (3) a slot has at most one message under way,
   so that the mailbox never overflows.
 Source: csrc/log/log.h (log_wait), csrc/thread/mailbox.h.
 """
@@ -16,8 +16,8 @@ from pylog._native.log cimport Log, LogDir
 from pylog._native cimport csrc as c
 
 cdef enum:
-    LETTERS = 32
-    # LETTER_WAKEs may take half of a mailbox.
+    MESSAGES = 32
+    # MESSAGE_WAKEs may take half of a mailbox.
     ROOM_PER_SLOT = 4
 
 
@@ -100,15 +100,15 @@ cdef class FlushWaits:
 
     def take(self) -> list:
         """The slots that were woken since the last call. The caller looks why."""
-        cdef c.letter letters[LETTERS]
+        cdef c.message messages[MESSAGES]
         cdef uint32_t taken, i
         cdef int slot
         found = []
         c.mailbox_disarm(self.box)
         while True:
-            taken = c.mailbox_take(self.box, letters, LETTERS)
+            taken = c.mailbox_take(self.box, messages, MESSAGES)
             for i in range(taken):
-                slot = <int>letters[i].token
+                slot = <int>messages[i].token
                 assert self.logs[slot] != NULL, slot
                 self.let_go(slot)
                 found.append(slot)

@@ -6,6 +6,7 @@ from pylog._native.quotas import Quotas
 
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
+NATIVE_VERSIONS: dict[int, tuple[int, int]]
 
 @final
 class RequestContext:

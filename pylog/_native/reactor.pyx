@@ -30,6 +30,11 @@ cdef extern from "<arpa/inet.h>" nogil:
 POLL_EVENTS_MAX = 1024
 cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
+# Api key -> first and last version that native code serves.
+NATIVE_VERSIONS = {
+    csrc.API_PRODUCE: (csrc.PRODUCE_VERSION_MIN, csrc.PRODUCE_VERSION_MAX),
+    csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
+}
 HOSTS_KEPT_MAX = 4096
 
 
@@ -119,10 +124,11 @@ cdef class Reactors:
     """The reactors of one broker, on any number of listeners.
 
     api_versions: (api key, first and last version served, first version with flexible headers or
-    -1); everything else closes its connection. idle_ms_max: -1 for none. queued_requests_max:
-    events not yet polled; beyond, connections wait. control_bytes_max: of a request that comes as
-    an event. input_bytes_max: of one reactor's requests; 0 is the default. fetch_bytes_max,
-    sessions_max, inline_inflate_bytes: see csrc/serve/serve.h. quotas: what clients may use, None
+    -1), those of Produce and Fetch within NATIVE_VERSIONS; everything else closes its connection.
+    idle_ms_max: -1 for none. queued_requests_max: events not yet polled; beyond, connections
+    wait. control_bytes_max: of a request that comes as an event. input_bytes_max: of one reactor's
+    requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
+    csrc/serve/serve.h. quotas: what clients may use, None
     for no limits.
     """
 
@@ -141,6 +147,10 @@ cdef class Reactors:
         for key, first, last, flexible_from in api_versions:
             if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
                 raise ValueError(f"api key {key}")
+            native_first, native_last = NATIVE_VERSIONS.get(key, (first, last))
+            if first < native_first or last > native_last:
+                raise ValueError(f"api key {key} is to be served at versions {first} to {last}; "
+                                 f"native code has {native_first} to {native_last}")
             api = &config.rules.apis[<int>key]
             api.min, api.max = first, last
             api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
@@ -296,13 +306,13 @@ cdef class Reactors:
 
         correlation_id: put in place of the frame's own.
         """
-        if not csrc.reactors_leave(
+        if not csrc.reactors_queue_reply(
                 self.ptr, token, frame, len(frame), correlation_id, throttle_ms):
             raise MemoryError("reply")
 
     def flush_replies(self):
         """Sends what queue_reply() has queued; on the thread of poll()."""
-        csrc.reactors_ring(self.ptr)
+        csrc.reactors_flush_replies(self.ptr)
 
     def resume(self, uint64_t token, list errors):
         """Decides a miss: an error code for each missing topic in order, 0 where it is granted."""

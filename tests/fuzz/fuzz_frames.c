@@ -5,6 +5,7 @@
 
 #include "format/bytes.h"
 #include "net/frames.h"
+#include "serve/api_keys.h"
 
 static void require(int holds) {
     if (!holds) { abort(); }
@@ -15,7 +16,7 @@ static void check(const struct frames_rules *rules, const uint8_t *frame, size_t
     if (!frames_header(rules, frame, len, &h)) { return; }
     const struct frames_versions *api = &rules->apis[h.api_key];
     require(h.api_key >= 0 && h.api_key < FRAMES_API_KEYS_MAX && api->max >= 0);
-    require(h.api_key == FRAMES_API_VERSIONS ||
+    require(h.api_key == API_VERSIONS ||
             (h.api_version >= api->min && h.api_version <= api->max));
     require(h.body >= frame && h.body + h.body_len == frame + len);
     if (h.client_id != NULL) {

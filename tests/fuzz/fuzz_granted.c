@@ -123,14 +123,14 @@ static void check_answer(const struct serve_request *r) {
     require(get_i32(r->reply.bytes + 4) == 7);
 }
 
-/* Time passes for who waits for an end; who waits for a job gets its letter. */
+/* Time passes for who waits for an end; who waits for a job gets its message. */
 static enum serve_status resume(struct serve_request *r) {
-    struct letter letter;
+    struct message message;
     struct pollfd ready = {.fd = mailbox_fd(mailbox), .events = POLLIN};
     if (r->deadline_ms != INT64_MAX) { return serve_resume(serve, r, SERVE_TIMEOUT); }
     for (;;) {
-        while (mailbox_take(mailbox, &letter, 1) == 1) {
-            if (letter.token == r->token && letter.kind == LETTER_IO_DONE) {
+        while (mailbox_take(mailbox, &message, 1) == 1) {
+            if (message.token == r->token && message.kind == MESSAGE_IO_DONE) {
                 return serve_resume(serve, r, SERVE_IO_DONE);
             }
         }
@@ -184,8 +184,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         p += 3 + body;
         len -= 3 + body;
     }
-    struct letter letter;
-    while (mailbox_take(mailbox, &letter, 1) == 1) {}
+    struct message message;
+    while (mailbox_take(mailbox, &message, 1) == 1) {}
     close_topic("t", plain);
     close_topic("topic", other);
     require(!log_dir_offline(directory));

@@ -97,8 +97,8 @@ static void *read_all(void *argument) {
     return NULL;
 }
 
-/* Sleeps in epoll until the letter comes; the mailbox's own protocol. */
-static void take_letter(struct mailbox *m, int epoll, struct letter *l) {
+/* Sleeps in epoll until the message comes; the mailbox's own protocol. */
+static void take_message(struct mailbox *m, int epoll, struct message *l) {
     struct epoll_event event;
     while (mailbox_take(m, l, 1) == 0) {
         if (!mailbox_arm(m)) continue;
@@ -122,14 +122,14 @@ static void *wait_all(void *argument) {
         struct log_waiter waiter = {.mailbox = m, .token = (uint64_t)at, .offset = at};
         waiter.wait_for = kinds[(at / 7 + w->number) % 4];
         if (log_wait(log, &waiter)) continue;
-        struct letter l;
-        take_letter(m, epoll, &l);
+        struct message l;
+        take_message(m, epoll, &l);
         const char *call = NULL;
         int failure = log_dir_failure(setting->dir, &call);
         if (l.status != 0)
             fprintf(stderr, "status %d: errno %d in %s\n", l.status, failure,
                     call == NULL ? "nothing" : call);
-        CHECK(l.kind == LETTER_WAKE && l.token == (uint64_t)at && l.status == 0);
+        CHECK(l.kind == MESSAGE_WAKE && l.token == (uint64_t)at && l.status == 0);
         CHECK(log_end_offset(log) > at);
         if (waiter.wait_for == LOG_WAIT_FLUSHED) CHECK(log_flushed_offset(log) > at);
         log_unwait(log, &waiter);
@@ -137,7 +137,7 @@ static void *wait_all(void *argument) {
     struct log_waiter never = {.mailbox = m, .offset = INT64_MAX, .wait_for = LOG_WAIT_END};
     CHECK(!log_wait(log, &never));
     log_unwait(log, &never);
-    struct letter none;
+    struct message none;
     CHECK(mailbox_take(m, &none, 1) == 0);
     close(epoll);
     mailbox_free(m);
@@ -213,7 +213,7 @@ static void *clean(void *argument) {
 static void fail(struct setting *setting) {
     struct mailbox *m = mailbox_new(4);
     struct log_waiter waiter = {.mailbox = m, .offset = INT64_MAX - 1, .wait_for = LOG_WAIT_END};
-    struct letter l;
+    struct message l;
     CHECK(!log_wait(setting->logs[0], &waiter));
     CHECK(log_delete(setting->logs[0], 0) == 0);
     CHECK(mailbox_take(m, &l, 1) == 1 && l.status == LOG_E_DELETED);

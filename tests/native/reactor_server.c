@@ -77,9 +77,9 @@ static void *tick(void *unused) {
                 i++;
                 continue;
             }
-            struct letter letter = {.kind = LETTER_WAKE, .token = l->token};
-            mailbox_post(l->mailbox, &letter);
-            mailbox_post(l->mailbox, &letter); /* one for each waiter */
+            struct message message = {.kind = MESSAGE_WAKE, .token = l->token};
+            mailbox_post(l->mailbox, &message);
+            mailbox_post(l->mailbox, &message); /* one for each waiter */
             *l = clockwork.list[--clockwork.count];
         }
         bool stop = clockwork.stop;

@@ -1,4 +1,4 @@
-/* The reactor's small parts on their own, against naive models: timers, names, buffers, letters,
+/* The reactor's small parts on their own, against naive models: timers, names, buffers, messages,
  * the control plane's queue, addresses. Exit 0, or 1 with a line on stderr. */
 #include <poll.h>
 #include <stdio.h>
@@ -114,37 +114,37 @@ static void buffers_are_counted_limited_and_given_back(void) {
 static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
     struct mailbox *mailbox = mailbox_new(100);
     for (uint64_t i = 0; i < 1000; i++)
-        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_WAKE, .token = i}));
+        CHECK(mailbox_post(mailbox, &(struct message){.kind = MESSAGE_WAKE, .token = i}));
     for (uint64_t i = 0; i < 50; i++)
-        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_IO_DONE, .token = i}));
-    CHECK(!mailbox_post(mailbox, &(struct letter){.kind = LETTER_IO_DONE}));
-    struct letter letters[200];
+        CHECK(mailbox_post(mailbox, &(struct message){.kind = MESSAGE_IO_DONE, .token = i}));
+    CHECK(!mailbox_post(mailbox, &(struct message){.kind = MESSAGE_IO_DONE}));
+    struct message messages[200];
     CHECK(mailbox_overflowed(mailbox) && !mailbox_overflowed(mailbox));
-    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, letters, 200) == 100);
+    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, messages, 200) == 100);
     for (uint64_t i = 0; i < 100; i++)
-        CHECK(letters[i].token == i % 50 &&
-              letters[i].kind == (i < 50 ? LETTER_WAKE : LETTER_IO_DONE));
+        CHECK(messages[i].token == i % 50 &&
+              messages[i].kind == (i < 50 ? MESSAGE_WAKE : MESSAGE_IO_DONE));
     CHECK(mailbox_arm(mailbox));
     uint64_t rung;
-    CHECK(mailbox_leave(mailbox, &(struct letter){.kind = LETTER_IO_DONE, .token = 7}));
+    CHECK(mailbox_queue(mailbox, &(struct message){.kind = MESSAGE_IO_DONE, .token = 7}));
     CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* not woken yet */
-    mailbox_ring(mailbox);
-    mailbox_ring(mailbox);
+    mailbox_flush(mailbox);
+    mailbox_flush(mailbox);
     CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) == sizeof rung && rung == 1);
-    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, letters, 200) == 1);
-    mailbox_ring(mailbox);
+    CHECK(!mailbox_arm(mailbox) && mailbox_take(mailbox, messages, 200) == 1);
+    mailbox_flush(mailbox);
     CHECK(read(mailbox_fd(mailbox), &rung, sizeof rung) < 0); /* nothing to wake for */
     mailbox_free(mailbox);
 }
 
 static void a_wake_that_has_no_room_is_told_of_all_the_same(void) {
     struct mailbox *mailbox = mailbox_new(8);
-    struct letter letters[8];
+    struct message messages[8];
     for (uint64_t i = 0; i < 8; i++)
-        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_FIRST_FREE, .token = i}));
+        CHECK(mailbox_post(mailbox, &(struct message){.kind = MESSAGE_FIRST_FREE, .token = i}));
     CHECK(!mailbox_overflowed(mailbox));
-    CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_WAKE}));
-    CHECK(mailbox_overflowed(mailbox) && mailbox_take(mailbox, letters, 8) == 8);
+    CHECK(mailbox_post(mailbox, &(struct message){.kind = MESSAGE_WAKE}));
+    CHECK(mailbox_overflowed(mailbox) && mailbox_take(mailbox, messages, 8) == 8);
     CHECK(mailbox_arm(mailbox));
     mailbox_free(mailbox);
 }
@@ -164,11 +164,11 @@ static void jobs_are_told_of_whatever_room_the_mailbox_has(void) {
     static struct numbered_job jobs[JOBS];
     struct mailbox *mailbox = mailbox_new(8);
     struct iopool *pool = iopool_new(3, JOBS, NULL, NULL);
-    struct letter letters[JOBS];
+    struct message messages[JOBS];
     uint64_t rung;
     uint32_t count, others = 0, done = 0;
     for (int i = 0; i < 8; i++)
-        CHECK(mailbox_post(mailbox, &(struct letter){.kind = LETTER_FIRST_FREE}));
+        CHECK(mailbox_post(mailbox, &(struct message){.kind = MESSAGE_FIRST_FREE}));
     for (int i = 0; i < JOBS; i++) {
         jobs[i] = (struct numbered_job){.number = i};
         jobs[i].job = (struct iojob){
@@ -177,12 +177,12 @@ static void jobs_are_told_of_whatever_room_the_mailbox_has(void) {
     }
     iopool_free(pool); /* all have run */
     CHECK(!mailbox_arm(mailbox));
-    while ((count = mailbox_take(mailbox, letters, 1 + draw(JOBS))) != 0)
+    while ((count = mailbox_take(mailbox, messages, 1 + draw(JOBS))) != 0)
         for (uint32_t i = 0; i < count; i++) {
-            struct numbered_job *one = letters[i].data;
-            others += letters[i].kind == LETTER_FIRST_FREE;
-            if (letters[i].kind != LETTER_IO_DONE) continue;
-            CHECK(letters[i].token == (uint64_t)one->number && letters[i].status == one->number);
+            struct numbered_job *one = messages[i].data;
+            others += messages[i].kind == MESSAGE_FIRST_FREE;
+            if (messages[i].kind != MESSAGE_IO_DONE) continue;
+            CHECK(messages[i].token == (uint64_t)one->number && messages[i].status == one->number);
             CHECK(one->told++ == 0);
             done++;
         }

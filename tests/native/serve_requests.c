@@ -89,21 +89,21 @@ static void delete_topic(struct held_topic *t) {
 
 /* ---- requests ---- */
 
-struct message {
+struct body {
     uint8_t bytes[4096];
     size_t len;
 };
 
-static uint8_t *room(struct message *m, size_t n) {
+static uint8_t *room(struct body *m, size_t n) {
     CHECK(m->len + n <= sizeof m->bytes);
     m->len += n;
     return m->bytes + m->len - n;
 }
-static void add_i8(struct message *m, int8_t v) { *room(m, 1) = (uint8_t)v; }
-static void add_i16(struct message *m, int16_t v) { put_i16(room(m, 2), v); }
-static void add_i32(struct message *m, int32_t v) { put_i32(room(m, 4), v); }
-static void add_i64(struct message *m, int64_t v) { put_i64(room(m, 8), v); }
-static void add_string(struct message *m, const char *s) {
+static void add_i8(struct body *m, int8_t v) { *room(m, 1) = (uint8_t)v; }
+static void add_i16(struct body *m, int16_t v) { put_i16(room(m, 2), v); }
+static void add_i32(struct body *m, int32_t v) { put_i32(room(m, 4), v); }
+static void add_i64(struct body *m, int64_t v) { put_i64(room(m, 8), v); }
+static void add_string(struct body *m, const char *s) {
     add_i16(m, (int16_t)strlen(s));
     memcpy(room(m, strlen(s)), s, strlen(s));
 }
@@ -118,7 +118,7 @@ static size_t make_batch(uint8_t *p, int64_t producer, int32_t sequence, int16_t
 }
 
 /* acks=all to the first `count` partitions of each topic. */
-static void make_produce(struct message *m, const char *const *topics, int count,
+static void make_produce(struct body *m, const char *const *topics, int count,
                          int32_t timeout_ms) {
     int32_t n = 0;
     while (topics[n] != NULL) n++;
@@ -140,7 +140,7 @@ static void make_produce(struct message *m, const char *const *topics, int count
     }
 }
 
-static void make_fetch(struct message *m, const char *topic, int64_t offset, int32_t wait_ms) {
+static void make_fetch(struct body *m, const char *topic, int64_t offset, int32_t wait_ms) {
     m->len = 0;
     add_i32(m, -1); /* replica */
     add_i32(m, wait_ms);
@@ -161,7 +161,7 @@ static void make_fetch(struct message *m, const char *topic, int64_t offset, int
     add_string(m, "");
 }
 
-static enum serve_status start(struct serve_request *r, const struct message *m, int16_t key,
+static enum serve_status start(struct serve_request *r, const struct body *m, int16_t key,
                                int16_t version) {
     memset(r, 0, sizeof *r);
     r->body = m->bytes;
@@ -193,11 +193,11 @@ static void read_produce_errors(struct serve_request *r, const char *const *topi
 }
 
 static bool letter_waits(void) {
-    struct letter l;
+    struct message l;
     return mailbox_take(mailbox, &l, 1) != 0;
 }
 
-static void await_letter(struct letter *l) {
+static void await_message(struct message *l) {
     struct pollfd ready = {.fd = mailbox_fd(mailbox), .events = POLLIN};
     while (mailbox_take(mailbox, l, 1) == 0) {
         if (!mailbox_arm(mailbox)) continue;
@@ -214,7 +214,7 @@ static void parked(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
+    struct body m;
     int16_t errors[2 * PARTITIONS];
     for (int round = 0; round < 20; round++) {
         open_topic(&a, "a", &config, true);
@@ -234,7 +234,7 @@ static void replaced(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a, again;
     struct serve_request r;
-    struct message m;
+    struct body m;
     int16_t errors[2 * PARTITIONS];
     open_topic(&a, "a", &config, true);
     make_produce(&m, topics, PARTITIONS, WAIT_MS);
@@ -256,7 +256,7 @@ static void timed_out(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
+    struct body m;
     int16_t errors[PARTITIONS];
     open_topic(&a, "a", &config, false);
     make_produce(&m, topics, PARTITIONS, 50);
@@ -280,8 +280,8 @@ static void timed_out_on_disk(void) {
     struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
-    struct letter l;
+    struct body m;
+    struct message l;
     int16_t errors[PARTITIONS];
     config.acks_all_flush = true;
     open_topic(&a, "a", &config, true);
@@ -296,8 +296,8 @@ static void timed_out_on_disk(void) {
     hold_syncs(false);
     enum serve_status status = SERVE_WAIT;
     while (status == SERVE_WAIT) {
-        await_letter(&l);
-        CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+        await_message(&l);
+        CHECK(l.kind == MESSAGE_WAKE && l.token == r.token);
         status = serve_resume(serve, &r, SERVE_WOKEN);
     }
     CHECK(status == SERVE_ANSWER);
@@ -313,7 +313,7 @@ static void abandoned(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
+    struct body m;
     open_topic(&a, "a", &config, false);
     make_produce(&m, topics, PARTITIONS, WAIT_MS);
     CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
@@ -346,8 +346,8 @@ static void committed(void) {
     const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
-    struct letter l;
+    struct body m;
+    struct message l;
     open_topic(&a, "a", &config, true);
     append(a.logs[0], 5, 0, BATCH_TRANSACTIONAL);
     make_fetch(&m, "a", 0, WAIT_MS);
@@ -357,8 +357,8 @@ static void committed(void) {
     CHECK(!letter_waits());
     append(a.logs[0], 5, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
     CHECK(log_last_stable_offset(a.logs[0]) == 3);
-    await_letter(&l);
-    CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+    await_message(&l);
+    CHECK(l.kind == MESSAGE_WAKE && l.token == r.token);
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
     /* Size, correlation, throttle, error, session, topics, name, partitions, partition. */
     const uint8_t *p = r.reply.bytes + 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4;

@@ -1,0 +1,28 @@
+/* Kafka's error codes that the data plane itself answers, by the names of
+ * pylog/protocol/errors.py; tests/native/test_api_keys.py compares the two. Those of logs
+ * and batches come from log_error_code and batch_error_code. */
+#ifndef PYLOG_ERROR_CODES_H
+#define PYLOG_ERROR_CODES_H
+
+enum {
+    ERROR_OFFSET_OUT_OF_RANGE = 1,
+    ERROR_UNKNOWN_TOPIC_OR_PARTITION = 3,
+    ERROR_NOT_LEADER_OR_FOLLOWER = 6,
+    ERROR_REQUEST_TIMED_OUT = 7,
+    ERROR_INVALID_TOPIC_EXCEPTION = 17,
+    ERROR_NOT_ENOUGH_REPLICAS = 19,
+    ERROR_INVALID_REQUIRED_ACKS = 21,
+    ERROR_TOPIC_AUTHORIZATION_FAILED = 29,
+    ERROR_INVALID_TXN_STATE = 48,
+    ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53,
+    ERROR_KAFKA_STORAGE_ERROR = 56,
+    ERROR_FETCH_SESSION_ID_NOT_FOUND = 70,
+    ERROR_INVALID_FETCH_SESSION_EPOCH = 71,
+    ERROR_FENCED_LEADER_EPOCH = 74,
+    ERROR_UNKNOWN_LEADER_EPOCH = 75,
+    ERROR_UNSUPPORTED_COMPRESSION_TYPE = 76,
+    ERROR_INVALID_RECORD = 87,
+    ERROR_FETCH_SESSION_TOPIC_ID_ERROR = 106
+};
+
+#endif

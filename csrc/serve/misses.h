@@ -1,0 +1,25 @@
+/* The topics of a Produce or Fetch that have no grant yet, and what the control plane decided of
+ * each: the list that goes up with SERVE_MISS and comes back with SERVE_GRANTED. */
+#ifndef PYLOG_MISSES_H
+#define PYLOG_MISSES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "serve/serve.h"
+#include "serve/wire.h"
+
+struct misses {
+    struct serve_missing *topics; /* r->missing_count of them are in use */
+    uint32_t room;
+};
+
+/* False: SERVE_MISSING_MAX are missing already, or out of memory. */
+bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key);
+/* The error that a topic without a grant is answered with once the control plane has decided.
+ * `*at`: where to look first, 0 before the first call; topics come in the order in which they were
+ * asked for, so that of tens of thousands each is found at once. */
+int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint32_t *at);
+void misses_clear(struct misses *m, struct serve_request *r);
+
+#endif

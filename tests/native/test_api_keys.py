@@ -1,0 +1,45 @@
+"""What C says of api keys, versions and error codes, against the tables that it is said from."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pylog._native.grants import Grants
+from pylog._native.iopool import IoPool
+from pylog._native.reactor import NATIVE_VERSIONS, Reactors
+from pylog.protocol import api
+from pylog.protocol.errors import ErrorCode
+
+SERVE = Path(__file__).resolve().parents[2] / "csrc/serve"
+LIMITS = {"request_bytes_max": 1 << 20, "idle_ms_max": -1, "queued_requests_max": 500,
+          "fetch_bytes_max": 1 << 20, "sessions_max": 10}
+
+
+def numbers(header: str, prefix: str) -> dict[str, int]:
+    """Name -> number of the enumerators of a header that begin with `prefix`."""
+    found = re.findall(rf"\b{prefix}(\w+) = (\d+)", (SERVE / header).read_text())
+    assert found, header
+    return {name: int(number) for name, number in found}
+
+
+def test_what_native_code_serves_is_what_is_advertised():
+    assert {key: api.SERVED[key] for key in NATIVE_VERSIONS} == NATIVE_VERSIONS
+
+
+@pytest.mark.parametrize("advertised", [(0, 2, 13, 9), (0, 3, 14, 9), (1, 4, 19, 12)])
+def test_reactors_refuse_to_advertise_a_version_that_native_code_does_not_serve(advertised):
+    with pytest.raises(ValueError, match="native code has"):
+        Reactors(grants=Grants(), io_pool=IoPool(), network_threads=1, api_versions=[advertised],
+                 **LIMITS)
+
+
+def test_api_keys_have_their_numbers_from_the_protocol():
+    named = numbers("api_keys.h", "API_")
+    assert named.pop("VERSIONS") == api.API_VERSIONS
+    assert named == {name: getattr(api, name) for name in named}
+
+
+def test_error_codes_have_their_names_and_numbers_from_the_protocol():
+    named = numbers("error_codes.h", "ERROR_")
+    assert named == {name: int(getattr(ErrorCode, name)) for name in named}
