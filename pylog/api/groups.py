@@ -63,13 +63,20 @@ def _found(broker, key: str, error, text: str, here) -> dict:
             "error_message": "NONE" if error == ErrorCode.NONE else text}
 
 
+def shard_of_named(broker, group_id: str):
+    """As shard_of(), for requests that Kafka refuses without a group id, whatever is loaded."""
+    if not group_id:
+        return None, ErrorCode.INVALID_GROUP_ID
+    return broker.groups.shard_of(group_id)
+
+
 def join_group(broker, context, request):
     def refusal(error):
         return messages.JoinGroupResponse(
             error_code=error, member_id=request.member_id,
             protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
 
-    shard, error = broker.groups.shard_of(request.group_id)
+    shard, error = shard_of_named(broker, request.group_id)
     if shard is None:
         return refusal(error)
     pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
@@ -92,7 +99,7 @@ def sync_group(broker, context, request):
     if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
                                                           request.protocol_name):
         return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    shard, error = broker.groups.shard_of(request.group_id)
+    shard, error = shard_of_named(broker, request.group_id)
     if shard is None:
         return refusal(error)
     pending = Pending(refusal)
@@ -102,7 +109,7 @@ def sync_group(broker, context, request):
 
 
 def heartbeat(broker, context, request):
-    shard, error = broker.groups.shard_of(request.group_id)
+    shard, error = shard_of_named(broker, request.group_id)
     if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
     if shard is not None:
@@ -115,7 +122,7 @@ def leave_group(broker, context, request):
     old = context.api_version < MEMBERS_SINCE
     members = [(request.member_id, None)] if old else [
         (row.member_id, row.group_instance_id) for row in request.members]
-    shard, error = broker.groups.shard_of(request.group_id)
+    shard, error = shard_of_named(broker, request.group_id)
     if shard is None:
         return new(error_code=error)
     result = shard.groups.leave(request.group_id, members)

@@ -8,6 +8,7 @@ Source: KIP-211, KIP-447 (require_stable), KIP-496, KIP-709 (several groups), KI
   KIP-516.
 """
 
+from pylog.api.groups import shard_of_named
 from pylog.coordinator import offsets
 from pylog.coordinator.service import Pending
 from pylog.protocol import api, messages
@@ -194,7 +195,7 @@ def _shaped(found, shape):
 
 def offset_delete(broker, context, request):
     new = messages.OffsetDeleteResponse
-    shard, error = broker.groups.shard_of(request.group_id)
+    shard, error = shard_of_named(broker, request.group_id)
     if shard is None:
         return new(error_code=error)
     image = broker.image
