@@ -70,6 +70,7 @@ tidy: build $(VENV)/.tested
 	$(PY) -m tests.tidy
 	$(VENV)/bin/ruff check .
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cython-lint pylog/_native
+	$(VENV)/bin/mypy
 
 # The documents that are derived from tables.
 docs: build
