@@ -1,7 +1,7 @@
 """Every setting of a Kafka 4.3 broker and of its topics, and pylog's own few: one row each.
 
 Owns: names, types, defaults, limits, dynamic modes, effects, one-line documentation of settings.
-Called by: config.values and config.settings; docs/settings.md is generated from it (tests/config).
+Called by: config, metadata.configs, api.topics; docs/settings.md is generated from it.
 Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
   limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
   with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.
