@@ -72,7 +72,7 @@ class Tokens:
     __slots__ = ("left", "at_ms")
 
     def __init__(self):
-        self.left = None
+        self.left: float | None = None    # None: never asked.
         self.at_ms = 0
 
     def fill(self, rate: float, window_s: float, now_ms: int) -> float:
@@ -86,6 +86,7 @@ class Tokens:
         return self.left
 
     def take(self, count: int) -> None:
+        assert self.left is not None
         self.left -= count
 
 
@@ -168,7 +169,9 @@ class ClientQuotas:
 
     def _addresses(self) -> tuple[dict, float]:
         """(connections per second by address, those of every other address)."""
-        limits, others, hosts = {}, 0.0, {}
+        limits: dict[bytes, float] = {}
+        hosts: dict[str, str | None] = {}
+        others = 0.0
         for parts, values in self._quotas.items():
             rate = values.get(CONNECTION_CREATION_RATE)
             if parts[0][0] != IP or rate is None:
@@ -177,9 +180,10 @@ class ClientQuotas:
                 others = rate
                 continue
             host = parts[0][1]
-            hosts[host] = self._hosts[host] if host in self._hosts else self._resolve(host)
-            if hosts[host] is not None:
-                limits[packed(hosts[host])] = rate
+            address = self._hosts[host] if host in self._hosts else self._resolve(host)
+            hosts[host] = address
+            if address is not None:
+                limits[packed(address)] = rate
         self._hosts = hosts
         return limits, others
 
@@ -188,12 +192,19 @@ class ClientQuotas:
         if self.native.fetch_max(principal, client_id, 0) is not None:
             return
         user, name = self.principal_name(principal), client_id.decode("utf-8", "replace")
-        limits = []
-        for number, kind in enumerate(COUNTED):
-            found = limit(self._quotas, kind, user, name)
-            limits.append(None if found is None else (
-                b"%d\0%s\0%s" % (number, found[1].encode(), found[2].encode()), found[0]))
-        self.native.install(principal, client_id, tuple(limits), self.now_ms())
+        produce, fetch, request = [
+            self._counted(number, limit(self._quotas, kind, user, name))
+            for number, kind in enumerate(COUNTED)]
+        self.native.install(
+            principal, client_id, (produce, fetch, request), self.now_ms())
+
+    @staticmethod
+    def _counted(number: int, found) -> tuple[bytes, float] | None:
+        """What is counted together, and its quota, as the reactors know it."""
+        if found is None:
+            return None
+        quota, user, client_id = found
+        return b"%d\0%s\0%s" % (number, user.encode(), client_id.encode()), quota
 
     @staticmethod
     def principal_name(principal: int) -> str:

@@ -56,7 +56,7 @@ def _inherited(settings) -> dict[str, Entry]:
     return found
 
 
-_inherited_of = WeakKeyDictionary()
+_inherited_of: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _of_topic(settings, name: str, value, is_own: bool) -> Entry:

@@ -57,11 +57,13 @@ def memory_bytes(cgroups: str = CGROUPS, membership: str = "/proc/self/cgroup") 
     for path, name in _memory_groups(cgroups, membership):
         # A group above may have the lower limit; in a container only the top one may be there.
         while True:
-            found.append(_read_limit(os.path.join(path, name)))
+            limit = _read_limit(os.path.join(path, name))
+            if limit is not None:
+                found.append(limit)
             if len(path) <= len(cgroups):
                 break
             path = os.path.dirname(path)
-    return min(bytes_ for bytes_ in found if bytes_ is not None)
+    return min(found)
 
 
 def _memory_groups(cgroups: str, membership: str):

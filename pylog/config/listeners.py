@@ -28,7 +28,7 @@ class Listener:
     def __eq__(self, other):
         return isinstance(other, Listener) and repr(self) == repr(other)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # How Python spells "not hashable".
 
 
 def parse_protocol_map(text: str, controller_names: tuple) -> dict[str, str]:
@@ -73,7 +73,7 @@ def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener
 
 def check_ports(key: str, listeners: tuple) -> None:
     """Raises ConfigError when two listeners would bind one port of the same interface (2)."""
-    seen = {}
+    seen: dict[tuple[int, bool], Listener] = {}
     for listener in listeners:
         other = seen.setdefault((listener.port, ":" in listener.host), listener)
         if other is not listener and listener.port:

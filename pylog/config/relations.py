@@ -149,6 +149,6 @@ def _check_quorum(settings) -> None:
     if None in voters:
         raise ConfigError(f"Invalid configuration value for {name}. Each entry should be in the "
                           "form `{id}@{host}:{port}`.")
-    if voters and settings["node.id"] not in {int(voter[1]) for voter in voters}:
+    if voters and settings["node.id"] not in {int(voter[1]) for voter in voters if voter}:
         raise ConfigError(f"the node id {settings['node.id']} must be included in the set of "
                           f"voters {name}={format_value(settings[name])}")

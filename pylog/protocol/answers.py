@@ -12,6 +12,10 @@ from pylog._native.encode import Encoded
 from pylog._native.message import AnswerTooLong
 from pylog.protocol import codec
 
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from typing import Any
+
 # What a part says of the whole answer; the first part says the rest.
 _OF_THE_WHOLE = ("error_code", "error_message", "next_cursor")
 _PACK = 128   # Pieces of bytes that are put together into one.
@@ -24,7 +28,8 @@ class Answer:
         self.levels = codec.answered_levels(api_key, version)
         self.bytes = 0
         self._bytes_max = bytes_max
-        self._whole = self._top = None
+        self._whole: Any = None
+        self._top: _Array | None = None
 
     def add(self, part) -> None:
         """Takes a response that is a part of this one. Raises AnswerTooLong."""
@@ -43,6 +48,7 @@ class Answer:
         else:
             self._take_over(part)
         if rows:
+            assert self._top is not None, name
             self._top.add(rows)
 
     def finished(self):
@@ -75,13 +81,14 @@ class _Array:
         self._number = number
         self._rows = rows
         _, self._keys, self._program = answer.levels[number]
-        self._below = answer.levels[number + 1][0] if number + 1 < len(answer.levels) else None
-        self._opened = self._inner = None
+        self._below = answer.levels[number + 1][0] if number + 1 < len(answer.levels) else ""
+        self._opened: Any = None             # Neither is there without the other.
+        self._inner: _Array | None = None
         self._before = 0      # Bytes of the answer when the open element began.
         self._packed = 0      # Rows that are long.
 
     def add(self, rows: list) -> None:
-        if self._below is None:
+        if not self._below:
             self._put(rows)
             return
         first = 0
@@ -89,6 +96,7 @@ class _Array:
             # Keeps (3).
             first = 1
             inner = getattr(rows[0], self._below)
+            assert self._inner is not None
             if inner:
                 self._inner.add(inner)
             if getattr(rows[0], "error_code", 0):
@@ -103,6 +111,7 @@ class _Array:
         """Writes the open element."""
         if self._opened is None:
             return
+        assert self._inner is not None
         self._inner.close()
         row, self._opened = self._opened, None
         self._answer.bytes = self._before
