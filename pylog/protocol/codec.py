@@ -53,7 +53,9 @@ def program(name: str, version: int) -> Program:
     if found is None:
         message = tables.message(name)
         if not contains(message.versions, version):
-            raise UnsupportedVersion(f"{name} has no version {version}")
+            low, high = message.versions
+            raise UnsupportedVersion(
+                f"{name} has no version {version}: there are {low} to {high}")
         cls = message_class(name)
         found = _compile(message, cls, message.fields, version, {})
         _programs[name, version] = found

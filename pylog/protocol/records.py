@@ -36,7 +36,7 @@ def decode_record(value: Bytes) -> tuple[int, Any]:
     data = memoryview(value)
     frame, position = _uvarint(data, 0)
     if frame != FRAME_VERSION:
-        raise ProtocolError(f"metadata record in frame version {frame}")
+        raise ProtocolError(f"metadata record in frame version {frame}: only {FRAME_VERSION} is known")
     number, position = _uvarint(data, position)
     version, position = _uvarint(data, position)
     try:
@@ -108,7 +108,7 @@ def _numbered(stem: str, kind: str, number: int) -> str:
 
 def _int16(data: memoryview) -> int:
     if len(data) < 2:
-        raise ProtocolError(f"coordinator record of {len(data)} bytes")
+        raise ProtocolError(f"coordinator record of {len(data)} bytes: at least 2 are needed")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
