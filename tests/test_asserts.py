@@ -9,7 +9,7 @@ def found(asserted: int) -> list[str]:
     texts = {PurePath(f"{folder}/x.c"): CODE + "    assert(a == b);\n" * 8
              for folder in asserts.PER_THOUSAND}
     texts[PurePath("csrc/log/x.c")] = CODE + "    assert(a == b);\n" * 8
-    texts[PurePath("csrc/log/y.c")] = "    assert(a != b);\n" * asserted
+    texts[PurePath("csrc/log/y.c")] = "    assert(a);\n" * (asserted - 1) + "    assert_slow(a);\n"
     texts[PurePath("csrc/log/x.h")] = "    assert(a != b);\n" * 100
     return [message for folder, _, message in asserts.too_few(texts) if folder == "csrc/log"]
 
