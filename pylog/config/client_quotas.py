@@ -93,8 +93,7 @@ class Tokens:
 class Mutations:
     """One request's account: what it changes is taken from its client's tokens.
 
-    strict: with less than none left nothing more is allowed; otherwise the client is only told to
-    wait.
+    strict: with less than none left nothing more is allowed; otherwise the client only has to wait.
     """
 
     def __init__(self, tokens: Tokens, rate: float, window_s: float, strict: bool, clock_ms):

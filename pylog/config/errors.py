@@ -7,7 +7,7 @@ Invariants: (1) the message names the setting and stands alone.
 
 
 class ConfigError(Exception):
-    """A setting that is unknown, malformed, out of its limits or at odds with another."""
+    """A setting that is unknown, malformed, out of its limits, or in conflict with another."""
 
 
 def nearest(name: str, known) -> str:

@@ -6,7 +6,7 @@ Invariants: (1) what java.util.Properties reads, this reads the same, duplicate 
   (the last one counts).
 Source: the file format in java.util.Properties' documentation. Weighed, by the time of an import:
   javaproperties (23 ms; this 0.6) and jproperties (1.3 ms, but it takes a comment after an empty
-  continuation for a key); neither tells the line of an entry, which messages name.
+  continuation for a key); neither gives the line of an entry, which messages name.
 """
 
 from .errors import ConfigError

@@ -48,9 +48,9 @@ RELATIONS = (
 def check(settings) -> None:
     """Raises ConfigError when settings contradict each other, at the start or later."""
     for name, word, other in RELATIONS:
-        holds, told = _WORDS[word]
+        holds, words = _WORDS[word]
         if not holds(settings[name], settings[other]):
-            raise ConfigError(f"{name} must be {told} {other}")
+            raise ConfigError(f"{name} must be {words} {other}")
     _check_times(settings)
     _check_connections(settings)
     _check_directories(settings)

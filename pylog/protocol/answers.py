@@ -65,9 +65,9 @@ class Answer:
 
     def _take_over(self, part) -> None:
         for name in _OF_THE_WHOLE:
-            told = getattr(part, name, None)
-            if told and not getattr(self._whole, name):
-                setattr(self._whole, name, told)
+            value = getattr(part, name, None)
+            if value and not getattr(self._whole, name):
+                setattr(self._whole, name, value)
 
 
 class _Array:

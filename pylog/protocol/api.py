@@ -96,7 +96,7 @@ ADVERTISED_LOWER: dict[int, int] = {PRODUCE: 0}
 
 
 def advertised() -> dict[int, tuple[int, int]]:
-    """Api key -> (lowest, highest version) as ApiVersions tells it."""
+    """Api key -> (lowest, highest version) as ApiVersions answers."""
     return {
         key: (ADVERTISED_LOWER.get(key, low), high) for key, (low, high) in SERVED.items()
     }
