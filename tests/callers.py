@@ -7,7 +7,8 @@ Invariants: (1) a module that a line names imports the module whose head it is, 
 
 The line is a list, its items parted by commas, semicolons, full stops and "and"; text in
 parentheses is prose. An item that begins with a module's name (`log.manager`, `broker`, `hints` for
-a neighbour, `test_tidy.py` for a file) names a caller, and a package stands for any module in it.
+a neighbour, `dispatch` where only one module is called so, `test_tidy.py` for a file) names a
+caller, and a package stands for any module in it.
 An item of one word names somebody of OTHERS. Whatever else is prose.
 Import means an import or cimport, also of a name that a package's `__init__` hands on. With
 "through X" the caller gets it from X, a module that imports it, or code in backticks; with "by
@@ -72,7 +73,9 @@ class Tree:
         for start in (f"{above}.", *tops):
             if self.is_module(start + word) and start + word != own:
                 return start + word
-        return None
+        alike = [name for name in self.paths
+                 if name.startswith("pylog.") and name.endswith(f".{word}") and name != own]
+        return alike[0] if len(alike) == 1 and "." not in word else None
 
     def imports(self, caller: str, own: str) -> bool:
         """Whether a module, or any of a package, imports `own` (1)."""
@@ -115,7 +118,8 @@ def _of_module(path: PurePath, text: str, tree: Tree):
 
 def items(text: str):
     """The parts of a line, without what is in parentheses unless it says "through"."""
-    for whole in _SPLIT.split(re.sub(r"\([^()]*\)", _kept, text)):
+    text = re.sub(r",\s+(?=through\b)", " ", re.sub(r"\([^()]*\)", _kept, text))
+    for whole in _SPLIT.split(text):
         item = " ".join(whole.split())
         if item:
             yield item

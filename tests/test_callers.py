@@ -20,7 +20,8 @@ def said(line: str, others: dict[str, str], path: str = OWN) -> list[str]:
     ("other, on the event loop.", {"pylog/log/other.py": "from . import third\n"}),
     ("log.other and log.third.", {"pylog/log/other.py": "from . import own\n",
                                   "pylog/log/third.py": ""}),
-    ("dispatch.", {"pylog/server/dispatch.py": "from pylog.log import own\n"}),
+    ("dispatch.", {"pylog/server/dispatch.py": "from pylog.log import own\n",
+                   "pylog/api/dispatch.py": ""}),
     ("server.", {"pylog/server/dispatch.py": "import pylog.log\n"}),
     ("server (through log.other).", {"pylog/server/x.py": "", "pylog/log/other.py": ""}),
     ("server (by name).", {"pylog/server/__init__.py": "import_module('pylog.log.owned')\n"}),
@@ -31,13 +32,14 @@ def test_a_caller_that_does_not_import_the_module_is_found(line, others):
 
 
 @pytest.mark.parametrize(("line", "others"), [
+    ("dispatch.", {"pylog/server/dispatch.py": "from pylog.log import own\n"}),
     ("broker (open, close).", {"pylog/broker.py": "from pylog.log.own import Own\n"}),
     ("api.", {"pylog/api/a.py": "", "pylog/api/topics.py": "from pylog.log import own\n"}),
     ("other,\n  on the event loop; whoever asks.", {"pylog/log/other.py": "from . import own\n"}),
     ("applications, tests; make.", {}),
     ("server (through log.other).", {"pylog/server/x.py": "",
                                      "pylog/log/other.py": "from .own import x\n"}),
-    ("server through `broker.own`; at the start.", {"pylog/server/x.py": ""}),
+    ("server, through `broker.own`; at the start.", {"pylog/server/x.py": ""}),
     ("server.x (as a program).", {"pylog/server/x.py": ""}),
     ("server (by name).", {"pylog/server/__init__.py": "import_module('pylog.log.own')\n"}),
     ("api.a.", {"pylog/log/__init__.py": "from .own import Own\n",

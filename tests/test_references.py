@@ -9,7 +9,8 @@ from tests import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = [ROOT / name for name in tidy.tracked(ROOT) if name.endswith(".md")]
-FILE = re.compile(r"\b((?:csrc|pylog|tests|bench|spark|docs)/[\w./-]*\w\.(?:py|pyx|pyi|c|h|md|msg))\b")
+FILE = re.compile(
+    r"\b((?:csrc|pylog|tests|bench|spark|docs)/[\w./-]*\w\.(?:py|pyx|pyi|c|h|md|msg))\b")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 

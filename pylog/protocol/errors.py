@@ -174,7 +174,7 @@ class ErrorCode:
     FENCED_MEMBER_EPOCH = Error(110, "The member was fenced and has to join again.")
     UNRELEASED_INSTANCE_ID = Error(111, "Another member still uses the instance id.")
     UNSUPPORTED_ASSIGNOR = Error(112, "The group does not support the assignor.")
-    STALE_MEMBER_EPOCH = Error(113, "The member's epoch is behind; the next heartbeat has the new one.")
+    STALE_MEMBER_EPOCH = Error(113, "The member's epoch is behind; a heartbeat has the new one.")
     MISMATCHED_ENDPOINT_TYPE = Error(114, "The request belongs to another kind of endpoint.")
     UNSUPPORTED_ENDPOINT_TYPE = Error(115, "This kind of endpoint is not served.")
     UNKNOWN_CONTROLLER_ID = Error(116, "No such controller.")

@@ -36,7 +36,8 @@ def decode_record(value: Bytes) -> tuple[int, Any]:
     data = memoryview(value)
     frame, position = _uvarint(data, 0)
     if frame != FRAME_VERSION:
-        raise ProtocolError(f"metadata record in frame version {frame}: only {FRAME_VERSION} is known")
+        raise ProtocolError(
+            f"metadata record in frame version {frame}: only {FRAME_VERSION} is known")
     number, position = _uvarint(data, position)
     version, position = _uvarint(data, position)
     try:

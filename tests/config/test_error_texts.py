@@ -7,8 +7,8 @@ import pytest
 from pylog.config import ConfigError, Settings, catalogue, groups, validate_topic_config, values
 
 ALLOWED = re.compile(
-    r"Not a number of type (SHORT|INT|LONG|DOUBLE)|either true or false|must be one of|at least -?\d"
-    r"|no more than -?\d|must be between|must be non-empty|include: \S")
+    r"Not a number of type (SHORT|INT|LONG|DOUBLE)|either true or false|must be one of"
+    r"|at least -?\d|no more than -?\d|must be between|must be non-empty|include: \S")
 NUMBERS = {"short", "int", "long", "double"}
 
 
@@ -64,8 +64,8 @@ def test_a_wrong_topic_setting_is_told_with_its_value_and_what_is_allowed():
 
 def test_a_wrong_group_setting_is_told_with_its_value_and_what_is_allowed():
     for name, value in GROUP:
-        check(refusal(lambda name=name, value=value: groups.validate_group_configs({name: value}, Settings())), name,
-              value)
+        check(refusal(lambda name=name, value=value: groups.validate_group_configs(
+            {name: value}, Settings())), name, value)
 
 
 def test_most_settings_have_wrong_values():
