@@ -82,6 +82,10 @@ class Tree:
         inside = [name for name in self._imports if name == caller or name.startswith(caller + ".")]
         return any(own in self._imports[name] for name in inside if name != own)
 
+    def imports_itself(self, caller: str, own: str) -> bool:
+        """Whether a module, or a package's __init__, imports `own`."""
+        return own in self._imports.get(caller, ())
+
 
 def module_of(path: PurePath) -> str:
     """The dotted name of a file."""
@@ -155,10 +159,12 @@ def _fault(item: str, own: str, tree: Tree) -> str | None:
 
 
 def _leads(way: str, own: str, tree: Tree) -> bool:
-    """Whether `way`, a module or a Name in one, imports `own`."""
-    module, _, name = way.rpartition(".")
-    found = tree.resolve(module if name[:1].isupper() else way, own)
-    return found is not None and tree.imports(found, own)
+    """Whether `way`, a module or a name in one, imports `own`."""
+    found = tree.resolve(way, own)
+    if found is not None:
+        return tree.imports(found, own)
+    module = tree.resolve(way.rpartition(".")[0], own)
+    return module is not None and tree.imports_itself(module, own)
 
 
 def _distance(name: str, own: str) -> int:

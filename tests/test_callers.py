@@ -24,6 +24,8 @@ def said(line: str, others: dict[str, str], path: str = OWN) -> list[str]:
                    "pylog/api/dispatch.py": ""}),
     ("server.", {"pylog/server/dispatch.py": "import pylog.log\n"}),
     ("server (through log.other).", {"pylog/server/x.py": "", "pylog/log/other.py": ""}),
+    ("server (through api.handlers).", {"pylog/server/x.py": "", "pylog/api/__init__.py": "",
+                                        "pylog/api/x.py": "from pylog.log import own\n"}),
     ("server (by name).", {"pylog/server/__init__.py": "import_module('pylog.log.owned')\n"}),
     ("test_own.py.", {"tests/log/test_own.py": "from pylog.log import other\n"}),
 ])
@@ -39,6 +41,8 @@ def test_a_caller_that_does_not_import_the_module_is_found(line, others):
     ("applications, tests; make.", {}),
     ("server (through log.other).", {"pylog/server/x.py": "",
                                      "pylog/log/other.py": "from .own import x\n"}),
+    ("server (through api.handlers).", {"pylog/server/x.py": "",
+                                        "pylog/api/__init__.py": "from pylog.log import own\n"}),
     ("server, through `broker.own`; at the start.", {"pylog/server/x.py": ""}),
     ("server.x (as a program).", {"pylog/server/x.py": ""}),
     ("server (by name).", {"pylog/server/__init__.py": "import_module('pylog.log.own')\n"}),
