@@ -45,8 +45,8 @@ tsan: build $(VENV)/.tested
 	cd build/tsan && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" PYTHONPATH=. \
 		TSAN_OPTIONS=halt_on_error=1 $(CURDIR)/$(PY) -m pytest $(SANITIZED)
 
-# Only the brokers under a sanitizer: for tests whose own process has libraries that bear none
-# (librdkafka, Arrow). What it finds ends a broker, which its test tells.
+# Only the brokers under a sanitizer: for tests whose own process has libraries that run under none
+# (librdkafka, Arrow). What it finds ends a broker, which its test reports.
 tsan-brokerd: build $(VENV)/.tested
 	$(call copied,tsan,thread)
 	BROKERD_TREE=$(CURDIR)/build/tsan BROKERD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" \

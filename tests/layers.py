@@ -1,7 +1,7 @@
 """Which package may import which: the tree as ranks, and a reader of imports.
 
 Owns: nothing.
-Called by: tests.tidy.
+Called by: tests.tidy, tests.callers.
 Invariants: (1) a module imports only what has a lower rank, or its own package; (2) so do the
   folders at the top of the tree.
 Source: docs/ARCHITECTURE.md, The file map.
@@ -49,15 +49,21 @@ def part_of(path: PurePath) -> str:
 
 def imported(path: PurePath, text: str):
     """(line, dotted name) of everything the file imports, relative names made absolute."""
-    package = list(path.parts[path.parts.index("pylog"):-1])
+    for line, whole, names in sources(path, text):
+        # `from pylog import x` names a module in its second half.
+        for name in names if whole == "pylog" else [""]:
+            yield line, f"{whole}.{name}".rstrip(".")
+
+
+def sources(path: PurePath, text: str):
+    """(line, dotted name, [names taken from it, or ""]) of each import, names made absolute."""
+    parts = path.parts
+    package = list(parts[parts.index("pylog") if "pylog" in parts else 0:-1])
     found = _of_python(text) if path.suffix == ".py" else _of_cython(text)
     for line, source, names in found:
         level = len(source) - len(source.lstrip("."))
         base = package[:len(package) - level + 1] if level else []
-        whole = ".".join([*base, *filter(None, [source.lstrip(".")])])
-        # `from pylog import x` names a module in its second half.
-        for name in names if whole == "pylog" else [""]:
-            yield line, f"{whole}.{name}".rstrip(".")
+        yield line, ".".join([*base, *filter(None, [source.lstrip(".")])]), names
 
 
 def upward(path: PurePath, text: str):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePath
 
-from tests import layers
+from tests import asserts, callers, layers
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE_COLUMNS = 100
@@ -40,14 +40,17 @@ _PYX_DEF = re.compile(r"^(\s*)(?:async\s+def|cpdef|cdef|def)\b.*\(")
 
 def check(root: Path = ROOT):
     """(path, line, message) of everything in the tree of `root` that breaks a rule."""
+    texts = {}
     for name in tracked(root):
         path = PurePath(name)
         if path.suffix == ".pxi":
             yield name, 1, ".pxi: declare in a .pxd instead"
         if path.suffix in SOURCES:
-            text = (root / name).read_text()
+            texts[path] = text = (root / name).read_text()
             for line, message in sorted(check_text(path, text)):
                 yield name, line, message
+    yield from callers.untrue(texts)
+    yield from asserts.too_few(texts)
 
 
 def tracked(root: Path) -> list[str]:

@@ -103,7 +103,7 @@ class GroupsApi:
     def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
         """The member's id, generation and protocol, once every member has joined or is late.
 
-        NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, MEMBER_ID_REQUIRED (KIP-394),
+        INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, MEMBER_ID_REQUIRED (KIP-394),
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345), INCONSISTENT_GROUP_PROTOCOL,
         INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
         """
@@ -112,6 +112,8 @@ class GroupsApi:
                 error_code=error, member_id=request.member_id,
                 protocol_name=None if context.api_version >= NULL_PROTOCOL_SINCE else "")
 
+        if not request.group_id:
+            return refusal(ErrorCode.INVALID_GROUP_ID)
         pending = Pending(refusal, None if context.api_version >= NULL_PROTOCOL_SINCE else _named)
         return self._groups.run(
             request.group_id, pending, Groups.join, request, context.api_version,
@@ -129,6 +131,8 @@ class GroupsApi:
         if context.api_version >= PROTOCOL_SINCE and None in (request.protocol_type,
                                                               request.protocol_name):
             return refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if not request.group_id:
+            return refusal(ErrorCode.INVALID_GROUP_ID)
         pending = Pending(refusal)
         return self._groups.run(request.group_id, pending, Groups.sync, request, pending)
 
@@ -138,6 +142,8 @@ class GroupsApi:
         NONE also while the coordinator loads. REBALANCE_IN_PROGRESS: join again;
         ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, NOT_COORDINATOR.
         """
+        if not request.group_id:
+            return messages.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         found, error = self._groups.look(request.group_id, Groups.heartbeat, request)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             error = ErrorCode.NONE   # A member must not take a restart for the end of its session.
@@ -150,6 +156,8 @@ class GroupsApi:
         COORDINATOR_LOAD_IN_PROGRESS for all.
         """
         new = messages.LeaveGroupResponse
+        if not request.group_id:
+            return new(error_code=ErrorCode.INVALID_GROUP_ID)
         old = context.api_version < MEMBERS_SINCE
         members = [(request.member_id, None)] if old else [
             (row.member_id, row.group_instance_id) for row in request.members]

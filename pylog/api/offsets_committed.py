@@ -171,10 +171,12 @@ class CommittedOffsetsApi:
     def offset_delete(self, context: RequestContext, request: Message) -> Message | Pending:
         """Removes committed offsets of unsubscribed topics; answers once written (KIP-496).
 
-        GROUP_SUBSCRIBED_TO_TOPIC and UNKNOWN_TOPIC_OR_PARTITION per partition; GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS for all.
+        GROUP_SUBSCRIBED_TO_TOPIC and UNKNOWN_TOPIC_OR_PARTITION per partition; INVALID_GROUP_ID,
+        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS for all.
         """
         new = messages.OffsetDeleteResponse
+        if not request.group_id:
+            return new(error_code=ErrorCode.INVALID_GROUP_ID)
         image = self._metadata.image
         wanted = [(topic.name, [
             cell.partition_index for cell in topic.partitions

@@ -1,7 +1,7 @@
 """Every setting of a Kafka 4.3 broker and of its topics, and pylog's own few: one row each.
 
 Owns: names, types, defaults, limits, dynamic modes, effects, one-line documentation of settings.
-Called by: config.values and config.settings; docs/settings.md is generated from it (tests/config).
+Called by: config, metadata.configs, api.topics; docs/settings.md is generated from it.
 Invariants: (1) names are unique and sorted within a table; (2) every default satisfies its own
   limits; (3) `live`: pylog acts on the value, `inert`: Kafka knows it, pylog does nothing
   with it yet; (4) a topic setting takes all its facts from its broker setting where those agree.
@@ -26,7 +26,7 @@ BROKER = (
     ("add.partitions.to.txn.retry.backoff.ms", "int", 20, "1..", "high", "", "inert",
      "Pause between server-side retries of adding partitions to a transaction."),
     ("advertised.listeners", "list", None, "+", "high", "", "live",
-     "Addresses told to clients; unset: each client is told the address it dialled."),
+     "Addresses advertised to clients; unset: each client gets the address it dialled."),
     ("alter.config.policy.class.name", "class", None, "", "low", "", "inert",
      "Java class that judges config changes."),
     ("alter.log.dirs.replication.quota.window.num", "int", 11, "1..", "low", "", "inert",
@@ -46,7 +46,7 @@ BROKER = (
     ("broker.id", "int", -1, "", "high", "", "live",
      "Old name of node.id; the two must agree when both are set."),
     ("broker.rack", "string", None, "", "medium", "", "live",
-     "Rack told to clients and used in placement."),
+     "Rack advertised to clients and used in placement."),
     ("broker.session.timeout.ms", "int", 9000, "", "medium", "", "inert",
      "Silence after which the controller fences a broker."),
     ("client.quota.callback.class", "class", None, "", "low", "", "inert",
@@ -66,7 +66,7 @@ BROKER = (
     ("connection.failed.authentication.delay.ms", "int", 100, "0..", "low", "", "inert",
      "Pause before a connection that failed to authenticate is closed."),
     ("connections.max.idle.ms", "long", 600000, "", "medium", "", "live",
-     "A connection silent for longer is closed."),
+     "A connection idle for longer is closed."),
     ("connections.max.reauth.ms", "long", 0, "", "medium", "", "inert",
      "Longest life of a SASL session before it must authenticate again; 0 is no limit."),
     ("controlled.shutdown.enable", "boolean", True, "", "medium", "", "inert",
@@ -135,7 +135,7 @@ BROKER = (
     ("group.consumer.assignors", "list", ("uniform", "range"), "+", "medium", "", "inert",
      "Server-side assignors of consumer groups; the first is the default."),
     ("group.consumer.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
-     "Heartbeat pause told to members of consumer groups."),
+     "Heartbeat interval given to members of consumer groups."),
     ("group.consumer.max.assignment.interval.ms", "int", 15000, "0..", "medium", "", "inert",
      "Upper bound of a group's own assignment pause."),
     ("group.consumer.max.heartbeat.interval.ms", "int", 15000, "1..", "medium", "", "inert",
@@ -187,7 +187,7 @@ BROKER = (
     ("group.share.delivery.count.limit", "int", 5, "2..10", "medium", "", "inert",
      "Deliveries of a record before a share group gives it up."),
     ("group.share.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
-     "Heartbeat pause told to members of share groups."),
+     "Heartbeat interval given to members of share groups."),
     ("group.share.initialize.retry.interval.ms", "int", 30000, "1..", "low", "", "inert",
      "Pause before share state is initialised again."),
     ("group.share.max.assignment.interval.ms", "int", 15000, "0..", "medium", "", "inert",
@@ -235,7 +235,7 @@ BROKER = (
     ("group.streams.assignment.interval.ms", "int", 1000, "0..", "medium", "cluster", "inert",
      "Pause between assignments of a streams group."),
     ("group.streams.heartbeat.interval.ms", "int", 5000, "1..", "medium", "", "inert",
-     "Heartbeat pause told to members of streams groups."),
+     "Heartbeat interval given to members of streams groups."),
     ("group.streams.initial.rebalance.delay.ms", "int", 3000, "0..", "medium", "", "inert",
      "Wait for more members before a streams group's first rebalance."),
     ("group.streams.max.assignment.interval.ms", "int", 15000, "0..", "medium", "", "inert",
@@ -306,7 +306,7 @@ BROKER = (
     ("log.dir", "list", ("./data",), "+", "high", "", "live",
      "Data directory when log.dirs is unset."),
     ("log.dir.failure.timeout.ms", "long", 30000, "1..", "low", "", "inert",
-     "Time to tell the controller of a failed directory before the broker stops."),
+     "Time to report a failed directory to the controller before the broker stops."),
     ("log.dirs", "list", None, "+", "high", "", "live", "Data directories, by commas."),
     ("log.flush.interval.messages", "long", LONG_MAX, "1..", "high", "cluster", "live",
      "Records after which a partition is flushed."),
@@ -866,7 +866,7 @@ PLUGIN = {
 }
 PLUGIN_PREFIXES = ("listener.name.", "rlmm.config.", "rsm.config.", "config.providers.")
 
-# What Kafka 4 removed, with what took its place: told to who brings an old file.
+# What Kafka 4 removed, with what took its place: named to who brings an old file.
 REMOVED = {
     "advertised.host.name": "advertised.listeners",
     "advertised.port": "advertised.listeners",

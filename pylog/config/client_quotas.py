@@ -2,7 +2,7 @@
 
 Owns: the quotas in force, the tokens of clients that change topics; through Quotas, what the
   reactors know of clients.
-Called by: broker (take), dispatch (install, time), api (mutations, matching), metadata (names).
+Called by: broker (which hands it to dispatch and to api), api.quotas (matching), metadata (names).
 Invariants: (1) for each kind the most specific entity that has a quota of this kind decides alone;
   (2) clients that a default limits are counted apart from each other, clients of a named entity
   together; (3) after take() nothing is decided by the quotas before it.
@@ -93,8 +93,7 @@ class Tokens:
 class Mutations:
     """One request's account: what it changes is taken from its client's tokens.
 
-    strict: with less than none left nothing more is allowed; otherwise the client is only told to
-    wait.
+    strict: with less than none left nothing more is allowed; otherwise the client only has to wait.
     """
 
     def __init__(self, tokens: Tokens, rate: float, window_s: float, strict: bool, clock_ms):

@@ -15,24 +15,24 @@ _INTRODUCTION = """\
 Generated from `pylog/config/catalogue.py` by `make docs`; do not edit.
 
 brokerd takes a Kafka `server.properties` with Kafka's names and units, and `--override key=value`
-on top of it. It needs neither. `brokerd config explain KEY` tells about one setting and the value
-in force, `brokerd config list` about all of them. An unknown key stops the start with the nearest
-valid name; a known one without effect in pylog is taken with a warning.
+on top of it. It needs neither. `brokerd config explain KEY` describes one setting and its value,
+`brokerd config list` lists them all. An unknown key stops the start and names the nearest valid
+one; a known one without effect in pylog gives a warning.
 
 - `listeners=PLAINTEXT://:9092`, the default, listens on every interface, as Kafka's does, without
   authentication. `PLAINTEXT://127.0.0.1:9092` keeps a broker to its own machine; port 0 takes a
-  free one, and the ready line tells which.
-- `advertised.listeners` may be left out: each client is then told the address that it dialled.
+  free one, which the ready line names.
+- `advertised.listeners` may be left out: each client then gets the address that it dialled.
 - `process.roles` is `broker,controller` or unset: both run in one process. Listeners named in
   `controller.listener.names` are not opened.
 
 "Changes" says when a value may change: at start only, or while the broker runs, per broker or
-cluster-wide too (`kafka-configs`). A change is kept in the metadata log and in force at once, on
-the topics too that have no setting of their own.
+cluster-wide too (`kafka-configs`). A change is saved in the metadata log and takes effect at once,
+also on topics without a setting of their own.
 """
 _GROUPS = """\
-Kept and shown for `kafka-configs --entity-type groups`; each lies within the broker's `min` and
-`max` settings of that name. The groups that they concern are not served yet.
+Saved and shown for `kafka-configs --entity-type groups`; each lies within the broker's `min` and
+`max` settings of that name. The groups that use them are not served yet.
 """
 _CHANGES = {"": "start", "broker": "per broker", "cluster": "cluster"}
 

@@ -1,9 +1,9 @@
 """Broker settings that change while the broker runs: which may, and how layers of them add up.
 
-Owns: nothing; config.settings keeps the layers in force.
-Called by: config.settings, config.entries; metadata.configs through Settings.check_dynamic.
-Invariants: (1) this broker's own settings win over the cluster's, those over the file's; (2) a
-  layer that sets one name of a family hides the whole family in the layers below it.
+Owns: nothing; config.settings holds the layers in force.
+Called by: config.settings, config.entries, metadata.configs.
+Invariants: (1) this broker's own settings take precedence over the cluster's, those over the
+  file's; (2) a layer that sets one name of a family hides the whole family in the layers below it.
 Source: KIP-226; the families and checks as observed on Kafka 4.3.
 """
 
@@ -28,7 +28,7 @@ THREADS = frozenset(("background.threads", "log.cleaner.threads",
                      "num.replica.fetchers", "remote.log.manager.copier.thread.pool.size",
                      "remote.log.manager.expiration.thread.pool.size",
                      "remote.log.manager.follower.thread.pool.size", "remote.log.reader.threads"))
-# A limit of 0 would shut out whoever could raise it again.
+# A limit of 0 would lock out everybody who could raise it again.
 AT_LEAST_ONE = ("max.connection.creation.rate", "max.connections")
 # Lower than the least that a row allows: Kafka refuses them later. No stored one is in force.
 LEAST = {**dict.fromkeys(AT_LEAST_ONE, 1), "log.cleaner.threads": 1, "log.roll.jitter.ms": 0,
@@ -48,7 +48,7 @@ _OF_MECHANISM = ("sasl.jaas.config", "sasl.login.callback.handler.class", "sasl.
 
 
 def family(name: str) -> tuple[str, ...]:
-    """The settings that mean the same as `name`, the strongest first, itself among them."""
+    """The settings that mean the same as `name`, highest precedence first, itself among them."""
     for members in FAMILIES:
         if name in members:
             return members
@@ -79,7 +79,7 @@ def setting(name: str):
 
 
 def layered(static: dict, *layers: dict) -> dict[str, values.Value]:
-    """Typed values by name: `static` ones under layers of texts, the last of which is strongest."""
+    """Typed values by name: `static` ones under layers of texts, the last takes precedence."""
     merged = dict(static)
     for layer in layers:
         for name, text in layer.items():
@@ -110,16 +110,16 @@ def check(texts: dict[str, str], per_broker: bool, settings) -> None:
 def check_least(name: str, value: int | None) -> None:
     """Raises ConfigError for a setting of LEAST with a lower value than that."""
     if value is not None and value < LEAST[name]:
-        told = f"Invalid {name} {value}: it" if name in AT_LEAST_ONE else name
-        raise ConfigError(f"{told} must be greater than or equal to {LEAST[name]}")
+        what = f"Invalid {name} {value}: it" if name in AT_LEAST_ONE else name
+        raise ConfigError(f"{what} must be greater than or equal to {LEAST[name]}")
 
 
 def _check_threads(name: str, value: int, current: int) -> None:
-    told = f"Dynamic thread count update validation failed for {name}={value}, value should "
+    refused = f"Dynamic thread count update validation failed for {name}={value}, value should "
     if value < current // 2:
-        raise ConfigError(f"{told}be at least half the current value {current}")
+        raise ConfigError(f"{refused}be at least half the current value {current}")
     if value > current * 2:
-        raise ConfigError(f"{told}not be greater than double the current value {current}")
+        raise ConfigError(f"{refused}not be greater than double the current value {current}")
 
 
 def check_layer(texts: dict[str, str], per_broker: bool) -> dict[str, values.Value]:

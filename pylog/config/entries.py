@@ -19,7 +19,8 @@ TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6
 
 Entry = namedtuple("Entry", ("name", "value", "read_only", "source", "sensitive", "synonyms",
                              "type", "doc"))
-Entry.__doc__ = "One setting of a resource; synonyms: (name, text, source) tuples, strongest first."
+Entry.__doc__ = ("One setting of a resource; synonyms: (name, text, source) tuples, highest "
+                 "precedence first.")
 
 
 def of_broker(settings, wanted=None) -> list[Entry]:
@@ -88,7 +89,7 @@ def of_subscription(own: dict, wanted=None) -> list[Entry]:
 
 
 def broker_synonyms(settings, name: str, sensitive: bool = False) -> list[tuple]:
-    """Where a broker setting's value may come from, strongest first: (name, text, source)."""
+    """Where a broker setting's value may come from: (name, text, source), highest first."""
     members = dynamic.family(name)
     found = []
     for texts, source in ((settings.dynamic_own, DYNAMIC_BROKER),

@@ -1,13 +1,13 @@
 """The one exception of configuration: what is wrong, in one line that a user can act on.
 
 Owns: nothing.
-Called by: all of config; cli prints it, api.topics answers INVALID_CONFIG (40) with it.
+Called by: config; cli and tools, which print it; metadata, which answers INVALID_CONFIG (40).
 Invariants: (1) the message names the setting and stands alone.
 """
 
 
 class ConfigError(Exception):
-    """A setting that is unknown, malformed, out of its limits or at odds with another."""
+    """A setting that is unknown, malformed, out of its limits, or in conflict with another."""
 
 
 def nearest(name: str, known) -> str:

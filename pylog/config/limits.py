@@ -1,7 +1,7 @@
-"""What the system lets this process have, and who may take how much of it: descriptors, memory.
+"""What the system allows this process, and who may take how much of it: descriptors, memory.
 
 Owns: nothing.
-Called by: log.directories, network, broker.
+Called by: log.directories, server.network.
 Invariants: (1) connections leave the descriptors that files need; (2) a limit that the system does
   not have is NO_LIMIT.
 Source: getrlimit(2), cgroups(7).
@@ -44,7 +44,7 @@ def connections(directories: int) -> tuple[int, int]:
 
 
 def input_bytes() -> int:
-    """Bytes of requests in hand that the memory there is can bear."""
+    """Bytes of requests in hand that the memory allows."""
     return max(INPUT_BYTES_MIN, min(INPUT_BYTES_MAX, memory_bytes() // INPUT_PART))
 
 

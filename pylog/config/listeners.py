@@ -1,7 +1,7 @@
-"""Listeners: the addresses a broker binds and the ones it tells.
+"""Listeners: the addresses a broker binds and the ones it advertises.
 
 Owns: nothing.
-Called by: config.settings; broker binds what it returns.
+Called by: config.settings; server.network binds what it returns (through `Settings`).
 Invariants: (1) listener names are unique and upper-case; (2) two listeners share a port only when
   it is 0 (a free one each).
 Source: KIP-103 (named listeners), KIP-684; Kafka's checks at start, as observed.
@@ -67,7 +67,7 @@ def parse(key: str, entries: tuple, protocols: dict[str, str]) -> tuple[Listener
     names = [listener.name for listener in found]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{key}: the listener name {name} appears twice")
+            raise ConfigError(f"{key}: the listener name {name} appears twice, and each may once")
     return tuple(found)
 
 
@@ -77,7 +77,8 @@ def check_ports(key: str, listeners: tuple) -> None:
     for listener in listeners:
         other = seen.setdefault((listener.port, ":" in listener.host), listener)
         if other is not listener and listener.port:
-            raise ConfigError(f"{key}: {other!r} and {listener!r} share a port")
+            raise ConfigError(f"{key}: {other!r} and {listener!r} share a port: give each "
+                              "one of its own, or 0 for a free one")
 
 
 def _parse_one(key: str, entry: str, protocols: dict[str, str]) -> Listener:
@@ -94,5 +95,6 @@ def _parse_one(key: str, entry: str, protocols: dict[str, str]) -> Listener:
         raise ConfigError(f"Invalid value {entry} for configuration {key}: "
                           "expected a port from 0 to 65535")
     if name not in protocols:
-        raise ConfigError(f"{key}: listener {name} is missing in listener.security.protocol.map")
+        raise ConfigError(f"{key}: listener {name} is missing in listener.security.protocol.map: "
+                          f"add {name}:PLAINTEXT to it")
     return Listener(name, host, int(port), protocols[name])

@@ -4,7 +4,9 @@ Owns: nothing.
 Called by: config.settings.
 Invariants: (1) what java.util.Properties reads, this reads the same, duplicate keys included
   (the last one counts).
-Source: the file format in java.util.Properties' documentation.
+Source: the file format in java.util.Properties' documentation. Weighed, by the time of an import:
+  javaproperties (23 ms; this 0.6) and jproperties (1.3 ms, but it takes a comment after an empty
+  continuation for a key); neither gives the line of an entry, which messages name.
 """
 
 from .errors import ConfigError
@@ -13,12 +15,16 @@ _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-def parse(text: str) -> dict[str, tuple[str, int]]:
-    """Key -> (value, number of the line where the entry begins, from 1)."""
+def parse(text: str, path: str) -> dict[str, tuple[str, int]]:
+    """Key -> (value, number of the line where the entry begins, from 1).
+
+    path: of the file, for messages. Raises ConfigError.
+    """
     entries = {}
     for number, line in _logical_lines(text):
         key, value = _split(line)
-        entries[_unescape(key, number)] = (_unescape(value, number), number)
+        place = f"{path}:{number}"
+        entries[_unescape(key, place)] = (_unescape(value, place), number)
     return entries
 
 
@@ -54,7 +60,7 @@ def _split(line: str) -> tuple[str, str]:
     return line[:end], rest
 
 
-def _unescape(text: str, number: int) -> str:
+def _unescape(text: str, place: str) -> str:
     if "\\" not in text:
         return text
     parts, at = [], 0
@@ -70,7 +76,8 @@ def _unescape(text: str, number: int) -> str:
         if char == "u":
             digits = text[at:at + 4]
             if len(digits) != 4 or any(d not in "0123456789abcdefABCDEF" for d in digits):
-                raise ConfigError(f"line {number}: \\u needs four hexadecimal digits")
+                raise ConfigError(f"\\u{digits}: \\u needs four hexadecimal digits, a "
+                                  f"backslash by itself is \\\\ ({place})")
             parts.append(chr(int(digits, 16)))
             at += 4
         else:

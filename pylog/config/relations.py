@@ -9,6 +9,7 @@ Source: the checks between settings of Kafka 4.3, as observed.
 import operator
 import re
 
+from . import catalogue
 from .errors import ConfigError
 from .values import format_value
 
@@ -47,9 +48,9 @@ RELATIONS = (
 def check(settings) -> None:
     """Raises ConfigError when settings contradict each other, at the start or later."""
     for name, word, other in RELATIONS:
-        holds, told = _WORDS[word]
+        holds, words = _WORDS[word]
         if not holds(settings[name], settings[other]):
-            raise ConfigError(f"{name} must be {told} {other}")
+            raise ConfigError(f"{name} must be {words} {other}")
     _check_times(settings)
     _check_connections(settings)
     _check_directories(settings)
@@ -107,9 +108,11 @@ def _check_connections(settings) -> None:
 
 def _check_directories(settings) -> None:
     if not settings.log_dirs:
-        raise ConfigError("log.dirs: at least one directory is needed")
-    if len(set(settings.log_dirs)) != len(settings.log_dirs):
-        raise ConfigError("log.dirs: a directory appears twice")
+        raise ConfigError("log.dirs: at least one directory is needed; left out, it is "
+                          + format_value(catalogue.broker("log.dir").default))
+    for path in settings.log_dirs:
+        if settings.log_dirs.count(path) > 1:
+            raise ConfigError(f"log.dirs: {path} appears twice, and each directory may once")
     cordoned = settings["cordoned.log.dirs"]
     if ALL_DIRECTORIES in cordoned:
         if len(cordoned) > 1:

@@ -1,7 +1,7 @@
 """The settings of one broker: read from a file and overrides, checked, typed, and explained.
 
 Owns: the values in force and where each came from.
-Called by: broker and everything it composes; cli for `config explain`.
+Called by: cli, tools.adopt, testing.node, which hand it to the broker and all that it composes.
 Invariants: (1) every value in force satisfies its row and the checks between rows;
   (2) a setting nobody set has its catalogue default; (3) nothing here touches the network, and only
   Settings.load reads a file; (4) what is set while the broker runs changes values
@@ -12,11 +12,13 @@ Source: KIP-631 (node.id, process.roles), KIP-226 (dynamic settings); Kafka's ch
 
 import copy
 import os
+import re
 
 from . import catalogue, dynamic, groups, listeners, properties, relations, topics, values
 from .errors import ConfigError, nearest
 
 OVERRIDE = "--override"
+_NAME = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 
 
 class Settings:
@@ -39,13 +41,16 @@ class Settings:
         self.dynamic_own: dict[str, str] = {}
         for name, text in (texts or {}).items():
             self._take(name, text)
-        self._settle_node_id()
-        self._static = dict(self._values)
+        try:
+            self._unify_node_id()
+            self._static = dict(self._values)
+            self._check_roles()
+            self._check_together()
+        except ConfigError as error:
+            raise ConfigError(f"{error}{self._places(str(error))}") from None
         self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
-        self._check_roles()
-        self._check_together()
         if len(self.listeners) < len(self["listeners"]):
             self.warnings.append("no controller listener is opened: the controller is in brokerd")
 
@@ -57,7 +62,7 @@ class Settings:
         """
         texts, origins = {}, {}
         if path is not None:
-            for name, (text, line) in properties.parse(_read(path)).items():
+            for name, (text, line) in properties.parse(_read(path), path).items():
                 texts[name], origins[name] = text, f"{path}:{line}"
         for override in overrides:
             name, equals, text = override.partition("=")
@@ -135,13 +140,13 @@ class Settings:
         self._values = dynamic.layered(self._static, cluster, own)
         self._topic_defaults = None
         try:
-            self._settle_listening()
+            self._read_listeners()
         except ConfigError as error:
             # The file has changed since: a broker that starts where the file says can be mended.
             self._values = dynamic.layered(self._static, *(
                 {name: text for name, text in layer.items() if name not in dynamic.LISTENING}
                 for layer in (cluster, own)))
-            self._settle_listening()
+            self._read_listeners()
             return f"{', '.join(dynamic.LISTENING)} as set at run time: {error}"
         return None
 
@@ -198,7 +203,13 @@ class Settings:
             raise ConfigError(f"{name} was removed in Kafka 4; instead: {catalogue.REMOVED[name]}")
         raise _unknown(name, catalogue.broker_names())
 
-    def _settle_node_id(self) -> None:
+    def _places(self, text: str) -> str:
+        """Where the settings that a message names were set, "" when nobody set any."""
+        named = _NAME.findall(text)
+        places = dict.fromkeys(self._origins[name] for name in named if name in self._origins)
+        return f" ({', '.join(places)})" if places else ""
+
+    def _unify_node_id(self) -> None:
         # KIP-631: broker.id is the old name, and one of the two is enough.
         old = self._values.get("broker.id", -1)
         if old >= 0 and "node.id" not in self._values:
@@ -216,7 +227,7 @@ class Settings:
                 f"process.roles={values.format_value(self['process.roles'])}: pylog runs broker "
                 "and controller in one process, so it must be broker,controller or left out")
 
-    def _settle_listening(self) -> None:
+    def _read_listeners(self) -> None:
         self.listeners, self.advertised_listeners = self._parse_listeners()
         self.connection_limits = listeners.parse_overrides(
             self["max.connections.per.ip.overrides"])
@@ -230,29 +241,35 @@ class Settings:
         listeners.check_ports("listeners", every)
         bound = tuple(entry for entry in every if entry.name not in controllers)
         if not bound:
-            raise ConfigError("listeners: at least one listener must serve clients")
+            raise ConfigError("listeners: at least one must serve clients, and so not be one of "
+                              "controller.listener.names")
         for entry in bound:
             if entry.protocol not in listeners.PROTOCOLS_SERVED:
                 raise ConfigError(f"listeners: {entry!r} has security protocol {entry.protocol}; "
                                   f"served: {', '.join(listeners.PROTOCOLS_SERVED)}")
-        told = listeners.parse(
+        advertised = listeners.parse(
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
-        told = tuple(entry for entry in told if entry.name not in controllers)
-        self._check_advertised(told, {entry.name for entry in bound})
-        return bound, told
+        advertised = tuple(entry for entry in advertised if entry.name not in controllers)
+        self._check_advertised(advertised, [entry.name for entry in bound])
+        return bound, advertised
 
-    def _check_advertised(self, told: tuple, names: set[str]) -> None:
-        for entry in told:
+    def _check_advertised(self, advertised: tuple, names: list[str]) -> None:
+        there = f"there are: {', '.join(names)}"
+        for entry in advertised:
             if entry.name not in names:
-                raise ConfigError(f"advertised.listeners: {entry!r} has no listener of that name")
+                raise ConfigError(
+                    f"advertised.listeners: {entry!r}: no listener of that name; {there}")
             if entry.host in ("", "0.0.0.0", "::") or not entry.port:
-                raise ConfigError(f"advertised.listeners: {entry!r} is no address to connect to")
+                raise ConfigError(
+                    f"advertised.listeners: {entry!r} is no address to connect to: give a host's "
+                    "name or address, and a port above 0")
         between = self["inter.broker.listener.name"]
         if between is not None and between.upper() not in names:
-            raise ConfigError(f"inter.broker.listener.name={between}: no listener of that name")
+            raise ConfigError(
+                f"inter.broker.listener.name={between}: no listener of that name; {there}")
 
     def _check_together(self) -> None:
-        self._settle_listening()
+        self._read_listeners()
         for name in dynamic.LEAST:
             # With max.connections=0, Kafka starts and then answers nobody.
             dynamic.check_least(name, self[name])

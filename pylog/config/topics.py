@@ -1,7 +1,7 @@
 """Topic settings: their values from the broker's, and the checks on what a client asks for.
 
 Owns: nothing.
-Called by: config.settings; api.topics (CreateTopics) and api.configs through pylog.config.
+Called by: config.settings, log.partitions; metadata through `Settings`.
 Invariants: (1) what validate_topic_configs lets pass, topic_config can apply.
 Source: Kafka's topic settings and their cross checks, as observed on Kafka 4.3.
 """

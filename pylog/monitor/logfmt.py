@@ -3,7 +3,8 @@
 Owns: the handler of the root logger.
 Called by: cli, once, before anything logs; other modules use logging.getLogger(__name__).
 Invariants: (1) an event is exactly one line, whatever its message, fields or traceback hold.
-Source: the key=value form that logfmt readers take.
+Source: the key=value form that logfmt readers take. Weighed: logfmter (0.7 ms to import, this
+  0.4), which lets U+0085 and U+2028 through: readers that split there see two lines.
 
     log.info("segment rolled", extra={"topic": "a"})
     time=2026-11-21T07:00:00.123Z level=info logger=pylog.log msg="segment rolled" topic=a

@@ -1,7 +1,7 @@
 """What brokerd serves: api keys and their versions. What is not listed is not advertised.
 
 Owns: the served set.
-Called by: api.metadata (ApiVersions derives its answer), dispatch, protocol.docs.
+Called by: api (its tables of handlers), server, client, protocol.elements, protocol.document.
 Invariants: (1) every range lies within the message's versions in the tables, or below them where
   ADVERTISED_LOWER says so; (2) unstable versions are not served.
 Source: Apache Kafka 4.3's broker listener; KAFKA-18659 for Produce.
@@ -96,7 +96,7 @@ ADVERTISED_LOWER: dict[int, int] = {PRODUCE: 0}
 
 
 def advertised() -> dict[int, tuple[int, int]]:
-    """Api key -> (lowest, highest version) as ApiVersions tells it."""
+    """Api key -> (lowest, highest version) as ApiVersions answers."""
     return {
         key: (ADVERTISED_LOWER.get(key, low), high) for key, (low, high) in SERVED.items()
     }

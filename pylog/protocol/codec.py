@@ -1,8 +1,8 @@
 """The codec's face: bytes to message objects and back, compiled from the tables on first use.
 
 Owns: the message classes and the compiled programs, both for the life of the process.
-Called by: protocol.messages, protocol.records, dispatch, api, peer, client; one thread at a
-  time (the GIL).
+Called by: protocol.messages, protocol.records, server.dispatch, api.metadata, client; one thread at
+  a time (the GIL).
 Invariants: (1) a class or program is made once; (2) versions outside a message's range are
   refused before any byte is read or written.
 Source: Kafka's message schemas (protocol/schemas); KIP-482; KIP-511 (ApiVersions answers with
@@ -16,6 +16,7 @@ from pylog._native.encode import Encoded
 from pylog._native.message import Layout, Struct
 from pylog._native.pieces import Pieces
 from pylog.protocol import elements, tables
+from pylog.protocol.api import API_VERSIONS
 from pylog.protocol.errors import ProtocolError, UnsupportedVersion
 from pylog.protocol.tables import Field, Message, contains
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 Bytes = bytes | bytearray | memoryview
 
-API_VERSIONS = 18
 FRAME_BYTES_MAX = ELEMENTS_MAX = 2**31 - 1
 ZERO_UUID = bytes(16)  # A uuid that is not set.
 _STRUCT = max(KINDS.values()) + 1
@@ -53,7 +53,9 @@ def program(name: str, version: int) -> Program:
     if found is None:
         message = tables.message(name)
         if not contains(message.versions, version):
-            raise UnsupportedVersion(f"{name} has no version {version}")
+            low, high = message.versions
+            raise UnsupportedVersion(
+                f"{name} has no version {version}: there are {low} to {high}")
         cls = message_class(name)
         found = _compile(message, cls, message.fields, version, {})
         _programs[name, version] = found

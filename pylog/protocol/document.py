@@ -17,8 +17,8 @@ _INTRODUCTION = """\
 Generated from `pylog/protocol` by `make docs`; do not edit.
 
 brokerd speaks Apache Kafka 4.3's wire protocol. The codec knows every message of it; a request
-is served when "served" names its versions, and only then does ApiVersions tell of it. Produce is
-told from version 0 on, as Kafka does for the sake of old clients, and refused below 3.
+is served when "served" names its versions, and only then does ApiVersions advertise it. Produce is
+advertised from version 0 on, as Kafka does for old clients, and refused below 3.
 
 "Flexible" is the first version with compact lengths and tagged fields. "Listeners" are those on
 which Kafka takes the request.

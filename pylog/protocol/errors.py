@@ -2,7 +2,7 @@
 
 Owns: the error table. A code is an int that knows its name, whether a client may retry, and what
   it means.
-Called by: everything that answers a request; protocol.docs.
+Called by: everything that answers or sends a request; protocol.document.
 Invariants: (1) codes are Kafka 4.3's, each once; (2) `ErrorCode.X == n` for the bare number n.
 Source: the error table of Apache Kafka 4.3.0 (codes, names, what is retriable; the words are ours).
 """
@@ -64,7 +64,7 @@ class ErrorCode:
     OFFSET_METADATA_TOO_LARGE = Error(12, "The metadata of the committed offset is too long.")
     NETWORK_EXCEPTION = Error(13, "The connection ended before the answer came.", RETRY)
     COORDINATOR_LOAD_IN_PROGRESS = Error(14, "The coordinator is still loading.", RETRY)
-    COORDINATOR_NOT_AVAILABLE = Error(15, "There is no coordinator at the moment.", RETRY)
+    COORDINATOR_NOT_AVAILABLE = Error(15, "No coordinator is available at the moment.", RETRY)
     NOT_COORDINATOR = Error(16, "Another broker is the coordinator.", RETRY)
     INVALID_TOPIC_EXCEPTION = Error(17, "The topic's name is not allowed.")
     RECORD_LIST_TOO_LARGE = Error(18, "The batch is larger than a segment.")
@@ -136,7 +136,7 @@ class ErrorCode:
     FENCED_LEADER_EPOCH = Error(74, "The client's leader epoch is behind the broker's.", RETRY)
     UNKNOWN_LEADER_EPOCH = Error(75, "The client's leader epoch is ahead of the broker's.", RETRY)
     UNSUPPORTED_COMPRESSION_TYPE = Error(76, "This version does not know the compression.")
-    STALE_BROKER_EPOCH = Error(77, "The broker has registered anew since.")
+    STALE_BROKER_EPOCH = Error(77, "The broker has registered again since.")
     OFFSET_NOT_AVAILABLE = Error(
         78, "The new leader's high watermark has not caught up yet.", RETRY
     )
@@ -171,10 +171,10 @@ class ErrorCode:
     INELIGIBLE_REPLICA = Error(107, "A replica of the new ISR may not be in it.")
     NEW_LEADER_ELECTED = Error(108, "The partition changed, and so did its leader.")
     OFFSET_MOVED_TO_TIERED_STORAGE = Error(109, "The offset is in tiered storage only.")
-    FENCED_MEMBER_EPOCH = Error(110, "The member was fenced and has to join anew.")
+    FENCED_MEMBER_EPOCH = Error(110, "The member was fenced and has to join again.")
     UNRELEASED_INSTANCE_ID = Error(111, "Another member still uses the instance id.")
     UNSUPPORTED_ASSIGNOR = Error(112, "The group does not support the assignor.")
-    STALE_MEMBER_EPOCH = Error(113, "The member's epoch is behind; the next heartbeat tells it.")
+    STALE_MEMBER_EPOCH = Error(113, "The member's epoch is behind; a heartbeat has the new one.")
     MISMATCHED_ENDPOINT_TYPE = Error(114, "The request belongs to another kind of endpoint.")
     UNSUPPORTED_ENDPOINT_TYPE = Error(115, "This kind of endpoint is not served.")
     UNKNOWN_CONTROLLER_ID = Error(116, "No such controller.")

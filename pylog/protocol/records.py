@@ -1,7 +1,7 @@
 """Records of the internal logs: of metadata in KRaft's frame, of coordinators with a version.
 
 Owns: nothing.
-Called by: metadata.log, coordinator.journal, tools that print a log.
+Called by: metadata.local, metadata.snapshots, coordinator.records, tools that print a log.
 Invariants: (1) a metadata record is frame version 1, its number and version as unsigned varints,
   then its body; (2) a coordinator's key is the record's number, a value the value's version, as
   int16 before the body.
@@ -36,7 +36,8 @@ def decode_record(value: Bytes) -> tuple[int, Any]:
     data = memoryview(value)
     frame, position = _uvarint(data, 0)
     if frame != FRAME_VERSION:
-        raise ProtocolError(f"metadata record in frame version {frame}")
+        raise ProtocolError(
+            f"metadata record in frame version {frame}: only {FRAME_VERSION} is known")
     number, position = _uvarint(data, position)
     version, position = _uvarint(data, position)
     try:
@@ -108,7 +109,7 @@ def _numbered(stem: str, kind: str, number: int) -> str:
 
 def _int16(data: memoryview) -> int:
     if len(data) < 2:
-        raise ProtocolError(f"coordinator record of {len(data)} bytes")
+        raise ProtocolError(f"coordinator record of {len(data)} bytes: at least 2 are needed")
     return int.from_bytes(data[:2], "big", signed=True)
 
 

@@ -10,7 +10,8 @@ from pylog.coordinator.service import GroupCoordinator
 from pylog.protocol import api, messages
 from tests.api.support import with_broker
 
-NOT_COORDINATOR, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST = 16, 31, 42
+NOT_COORDINATOR, INVALID_GROUP_ID = 16, 24
+CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST = 31, 42
 
 
 def _ask(key, version, request, prepare=None):
@@ -35,6 +36,23 @@ def _ask(key, version, request, prepare=None):
 ])
 def test_a_group_without_its_topic_has_no_coordinator_here(key, version, request_):
     assert _ask(key, version, request_).error_code == NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("key, version, request_", [
+    (api.HEARTBEAT, 4, messages.HeartbeatRequest(group_id="", member_id="m")),
+    (api.JOIN_GROUP, 9, messages.JoinGroupRequest(group_id="")),
+    (api.SYNC_GROUP, 5, messages.SyncGroupRequest(
+        group_id="", protocol_type="consumer", protocol_name="range")),
+    (api.LEAVE_GROUP, 5, messages.LeaveGroupRequest(group_id="")),
+    (api.OFFSET_DELETE, 0, messages.OffsetDeleteRequest(group_id="")),
+])
+def test_an_empty_group_id_is_refused_where_no_coordinator_serves_too(key, version, request_):
+    assert _ask(key, version, request_).error_code == INVALID_GROUP_ID
+
+
+def test_offsets_of_the_group_without_a_name_need_a_coordinator():
+    answer = _ask(api.OFFSET_FETCH, 5, messages.OffsetFetchRequest(group_id=""))
+    assert answer.error_code == NOT_COORDINATOR
 
 
 def test_rows_of_groups_without_a_coordinator_say_so():

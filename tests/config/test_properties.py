@@ -20,19 +20,19 @@ from pylog.config import ConfigError, properties
     ("a=b # no comment", "a", "b # no comment"),
 ])
 def test_an_entry_is_read_as_java_reads_it(text, key, value):
-    assert {name: entry[0] for name, entry in properties.parse(text).items()} == {key: value}
+    assert {name: entry[0] for name, entry in properties.parse(text, "f").items()} == {key: value}
 
 
 def test_comments_and_blank_lines_are_skipped_and_the_last_duplicate_counts():
-    entries = properties.parse("# x\n! y\n\n  # z\na=1\na=2\n")
+    entries = properties.parse("# x\n! y\n\n  # z\na=1\na=2\n", "f")
     assert entries == {"a": ("2", 6)}
-    assert properties.parse("\\\n# still a comment\n\\\n\nb=3") == {"b": ("3", 5)}
+    assert properties.parse("\\\n# still a comment\n\\\n\nb=3", "f") == {"b": ("3", 5)}
 
 
 def test_a_continued_entry_has_the_number_of_its_first_line():
-    assert properties.parse("\na=1\\\n2\nb=3") == {"a": ("12", 2), "b": ("3", 4)}
+    assert properties.parse("\na=1\\\n2\nb=3", "f") == {"a": ("12", 2), "b": ("3", 4)}
 
 
 def test_a_broken_unicode_escape_is_refused_with_its_line():
-    with pytest.raises(ConfigError, match="line 2"):
-        properties.parse("a=1\nb=\\u00g1")
+    with pytest.raises(ConfigError, match=r"\\u00g1.*\(f:2\)"):
+        properties.parse("a=1\nb=\\u00g1", "f")

@@ -418,7 +418,22 @@ def _unknown(side: Side) -> None:
         talk(f"heartbeat {version}", HEARTBEAT, version, group_id="", generation_id=1,
              member_id="strange")
     talk("leave the group without a name", LEAVE, 5, group_id="", members=[row])
-    talk("delete the group without a name", DELETE, 2, groups_names=[""])
+    _without_a_name(talk, topic)
+
+
+def _without_a_name(talk: Talk, topic: str) -> None:
+    """What is no matter for members may ask for the group ""."""
+    for version in range(1, 11):
+        for topics in ([{"name": topic, "partition_indexes": [0]}], None)[:1 + (version > 1)]:
+            talk(f"fetch {version} of {'all' if topics is None else 'one'} without a name", FETCH,
+                 version, **({"group_id": "", "topics": topics} if version < 8 else {
+                     "groups": [{"group_id": "", "topics": topics}]}))
+    for version in range(7):
+        talk(f"describe {version} without a name", DESCRIBE, version, groups=[""])
+    for version in range(3):
+        talk(f"delete {version} without a name", DELETE, version, groups_names=[""])
+    talk("forget offsets without a name", FORGET, 0, group_id="", topics=[
+        {"name": topic, "partitions": [{"partition_index": 0}]}])
 
 
 def test_groups_and_members_that_are_not_there_are_answered_as_by_kafka(kafka, target):

@@ -1,0 +1,26 @@
+"""How densely the C code asserts what it relies on.
+
+Owns: the bound of each folder.
+Called by: tests.tidy.
+Invariants: (1) a bound only rises.
+"""
+
+import re
+from pathlib import PurePath
+
+# Folder -> least assert() and assert_slow() for each thousand lines of its .c files.
+PER_THOUSAND = {"csrc/log": 15, "csrc/net": 15, "csrc/serve": 15}
+_ASSERT = re.compile(r"\bassert(?:_slow)?\(")
+
+
+def too_few(texts: dict[PurePath, str]):
+    """(folder, line, message) of each folder with fewer. texts: of all sources."""
+    for folder, least in PER_THOUSAND.items():
+        files = [text for path, text in texts.items()
+                 if str(path.parent) == folder and path.suffix == ".c"]
+        lines = sum(text.count("\n") for text in files)
+        found = sum(len(_ASSERT.findall(text)) for text in files)
+        if found * 1000 < least * lines:
+            wanted = -(-least * lines // 1000)
+            yield folder, 1, (f"{found} asserts in {lines} lines, at least {wanted}: assert what "
+                              f"a function relies on ({least} a thousand lines)")

@@ -1,0 +1,44 @@
+"""What docs and comments point to is in the tree."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import tidy
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = [ROOT / name for name in tidy.tracked(ROOT) if name.endswith(".md")]
+FILE = re.compile(
+    r"\b((?:csrc|pylog|tests|bench|spark|docs)/[\w./-]*\w\.(?:py|pyx|pyi|c|h|md|msg))\b")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def missing(text: str) -> list[str]:
+    """Files of the tree that a text names, and that are not there; bench/ has a csrc/ too."""
+    return [name for name in FILE.findall(text)
+            if not (ROOT / name).exists() and not (ROOT / "bench" / name).exists()]
+
+
+def dead_links(text: str, folder: Path) -> list[str]:
+    """Relative links of a page in `folder` that lead nowhere."""
+    return [link for link in LINK.findall(text) if not (folder / link).exists()]
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_files_that_a_page_names_are_there(path):
+    text = path.read_text()
+    assert missing(text) + dead_links(text, path.parent) == []
+
+
+def test_files_that_code_names_are_there():
+    found = {name: gone for name in tidy.tracked(ROOT)
+             if Path(name).suffix in tidy.SOURCES and not Path(name).stem.startswith("test_")
+             and (gone := missing((ROOT / name).read_text()))}
+    assert found == {}
+
+
+def test_a_file_that_is_not_there_is_found():
+    assert missing("see csrc/log/gone.h, csrc/log/log.h, csrc/replay.c") == ["csrc/log/gone.h"]
+    assert dead_links("[this](gone.md#top), [that](README.md#start), [x](https://x.org)", ROOT) == [
+        "gone.md"]
