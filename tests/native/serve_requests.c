@@ -1,6 +1,7 @@
 /* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that park
  * or wait while something else happens to what they hold. Usage: serve_requests DIRECTORY SCENE.
  * Exit 0, or 1 with a line on stderr. */
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -408,6 +409,57 @@ static void committed(void) {
     delete_topic(&a);
 }
 
+/* Whoever waits for the high watermark is woken when the leader becomes the only replica in sync. */
+static void alone_at_last(void) {
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct letter l;
+    open_topic(&a, "a", &config, false);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_high_watermark(a.logs[0]) == 0);
+    make_fetch(&m, "a", 0, WAIT_MS);
+    CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
+    CHECK(!letter_waits());
+    CHECK(log_become_leader(a.logs[0], 0, 1) == 0);
+    CHECK(log_high_watermark(a.logs[0]) == 1 && log_last_stable_offset(a.logs[0]) == 1);
+    await_letter(&l);
+    CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    reply_clear(&r.reply);
+    delete_topic(&a);
+}
+
+/* A client that is gone while what it asked for is read from the disk: the request goes when the
+ * read is over, and nothing wakes it before. */
+static void abandoned_amid_a_read(void) {
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct log_range range;
+    struct letter l;
+    open_topic(&a, "a", &config, true);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_flush(a.logs[0]) == 0);
+    CHECK(log_read(a.logs[0], 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+    posix_fadvise(range.fd, 0, 0, POSIX_FADV_DONTNEED);
+    bool cold = log_range_is_cold(&range);
+    log_range_release(&range);
+    if (cold) {
+        make_fetch(&m, "a", 0, WAIT_MS);
+        CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
+        CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+        CHECK(!serve_abandon(serve, &r));
+        await_letter(&l);
+        CHECK(l.kind == LETTER_IO_DONE && l.token == r.token);
+        CHECK(serve_abandon(serve, &r));
+        reply_clear(&r.reply);
+    }
+    delete_topic(&a);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -417,7 +469,9 @@ int main(int argc, char **argv) {
                   {"timed_out", timed_out},
                   {"timed_out_on_disk", timed_out_on_disk},
                   {"abandoned", abandoned},
-                  {"committed", committed}};
+                  {"committed", committed},
+                  {"alone_at_last", alone_at_last},
+                  {"abandoned_amid_a_read", abandoned_amid_a_read}};
     const struct serve_limits limits = {
         .fetch_bytes_max = 1 << 20, .sessions_max = 4, .inline_inflate_bytes = 4096};
     struct disk disk = *disk_of(DISK_SYSTEM);
