@@ -48,9 +48,8 @@ def test_a_partition_that_could_not_be_opened_is_counted_once_when_it_is(tmp_pat
     made.create("late")
     assert made.logs.get("late", 0) is None
     refused = False
-    for _ in range(2):
-        made.logs.upkeep(made.now_ms() + 61_000)
-    assert made.logs.get("late", 0) is not None
+    assert made.logs.finish_moves() == ["late"] and made.logs.finish_moves() == []
+    assert made.logs.get("late", 0).is_leader
     assert sorted(made.logs.disks.loads) == [0, 1]
     made.stop()
 
@@ -168,6 +167,13 @@ def test_a_batch_that_a_branch_cuts_stays_one_batch_of_its_producer(node, end):
     again = batch.build([(b"k", b"v", TIME, ())] * (end - 10), producer_id=9, producer_epoch=1,
                         base_sequence=10)
     assert node.logs.get("cut", 0).append(again, node.now_ms())[0] == 10, "a repetition"
+
+
+def test_a_branch_shares_the_indexes_of_its_source(node, tmp_path):
+    branch(node, "copy", "source")
+    for extension in ("log", "index", "timeindex"):
+        for file in sorted((tmp_path / "source-0").glob(f"*.{extension}"))[:-1]:
+            assert file.samefile(tmp_path / "copy-0" / file.name)
 
 
 def test_a_branch_of_several_batches_has_all_before_its_end(node):
