@@ -1,6 +1,7 @@
 /* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that park
  * or wait while something else happens to what they hold. Usage: serve_requests DIRECTORY SCENE.
  * Exit 0, or 1 with a line on stderr. */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -461,6 +462,29 @@ static void abandoned_amid_a_read(void) {
     delete_topic(&a);
 }
 
+/* Without its disk a partition has no leader: that comes before any epoch that the client names. */
+static void offline(void) {
+    enum { FENCED = 74, UNKNOWN = 75, STORAGE = 56 };
+    static const int16_t errors[] = {FENCED, 0, UNKNOWN, STORAGE, STORAGE, STORAGE};
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    open_topic(&a, "a", &config, true);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_become_leader(a.logs[0], 1, 1) == 0);
+    for (int i = 0; i < 6; i++) {
+        if (i == 3) CHECK(log_dir_give_up(directory, EIO));
+        make_fetch(&m, "a", 0, WAIT_MS);
+        /* What follows it: offset, start, bytes, forgotten topics, rack. */
+        put_i32(m.bytes + m.len - 30, i % 3);
+        CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_ANSWER);
+        CHECK(get_i16(r.reply.bytes + 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4) == errors[i]);
+        reply_clear(&r.reply);
+    }
+    delete_topic(&a);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -472,7 +496,8 @@ int main(int argc, char **argv) {
                   {"abandoned", abandoned},
                   {"committed", committed},
                   {"alone_at_last", alone_at_last},
-                  {"abandoned_amid_a_read", abandoned_amid_a_read}};
+                  {"abandoned_amid_a_read", abandoned_amid_a_read},
+                  {"offline", offline}};
     const struct serve_limits limits = {
         .fetch_bytes_max = 1 << 20, .sessions_max = 4, .inline_inflate_bytes = 4096};
     struct disk disk = *disk_of(DISK_SYSTEM);
