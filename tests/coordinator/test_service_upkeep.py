@@ -11,6 +11,7 @@ import pytest
 
 from pylog.config.settings import Settings
 from pylog.coordinator import service
+from pylog.coordinator.figures import events as group_events
 from pylog.coordinator.service import Pending, java_hash, partition_of
 from pylog.coordinator.store import Journal
 from tests.coordinator.test_service import (
@@ -323,3 +324,16 @@ def test_the_hash_of_a_group_is_that_of_java(text, value):
     assert java_hash(text) == value
     assert partition_of(text, 50) == (0 if value == -2**31 else abs(value)) % 50
 
+
+
+def test_events_of_all_partitions_are_counted_together(on_node):
+    async def scenario(node):
+        for index in (0, 1, 1):
+            assert await node.commit(index, 5) == 0
+        totals = dict.fromkeys(node.shard(0)[0].groups.events, 0)
+        for part in node.groups.shards()[0]:
+            for name, count in part.groups.events.items():
+                totals[name] += count
+        assert (totals["offset_committed"], totals["record_written"]) == (3, 3)
+        assert await group_events(node.groups) == totals
+    on_node(scenario)
