@@ -1,5 +1,7 @@
 """Fetches of whoever says that it is a replica, in the field of old and in the tag of KIP-903."""
 
+import uuid
+
 import pytest
 
 from tests.wire import raw
@@ -15,7 +17,7 @@ def topic(brokerd):
     name = unique("replicas")
     topic_id = create_topic(brokerd.port, name)
     append(brokerd.port, name, batch([record(value=b"x")]))
-    return topic_id
+    return uuid.UUID(topic_id)
 
 
 @pytest.mark.parametrize("version", [13, 14, 15, 16, 17])
@@ -24,7 +26,7 @@ def test_only_who_is_no_replica_is_given_records(brokerd, topic, version, replic
     said = {"replica_state": {"replica_id": replica_id, "replica_epoch": -1}} \
         if version >= 15 else {"replica_id": replica_id}
     with Connection(brokerd.port) as connection:
-        answer = ask(connection, raw.FETCH, version, max_wait_ms=0, min_bytes=0,
+        answer = ask(connection, raw.FETCH, version, max_wait=0, min_bytes=0,
                      max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
                      topics=[{"topic_id": topic, "partitions": [{
                          "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0,
