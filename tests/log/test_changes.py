@@ -1,4 +1,4 @@
-"""Topics that come, change and go: where their partitions lie, and which settings and roles hold."""
+"""Topics that come, change and go: where their partitions lie, which settings and roles hold."""
 
 import os
 import threading

@@ -87,7 +87,8 @@ def test_what_cannot_be_is_refused_and_the_other_resources_go_on(
     records, results = alter(image, resource(kind, name, *changes), other)
     assert results[0].error == error and results[1].error == E.NONE, results
     assert results[0].message == text if text is not None else results[0].message
-    assert [(record.resource_type, record.value) for record in records] == [(RESOURCE_BROKER, "7777")]
+    record, = records
+    assert (record.resource_type, record.value) == (RESOURCE_BROKER, "7777")
 
 
 def test_a_resource_named_twice_is_refused_both_times(image):
@@ -162,8 +163,9 @@ def test_loggers_are_no_metadata(image):
 
 
 @pytest.mark.parametrize(("name", "node"), [
-    ("1", 1), ("-1", -1), ("+1", 1), ("0001", 1), ("", None), ("-", None), ("+", None), ("1-", None),
-    ("1a", None), ("\u0661", None), ("1" * 10, 1111111111), ("1" * 11, None), ("-" + "1" * 10,
+    ("1", 1), ("-1", -1), ("+1", 1), ("0001", 1), ("", None), ("-", None), ("+", None),
+    ("1-", None), ("1a", None), ("\u0661", None), ("1" * 10, 1111111111), ("1" * 11, None),
+    ("-" + "1" * 10,
                                                                             -1111111111)])
 def test_a_brokers_resource_is_named_by_its_number(name, node):
     assert configs.node_number(name) == node

@@ -410,7 +410,7 @@ static void committed(void) {
     delete_topic(&a);
 }
 
-/* Whoever waits for the high watermark is woken when the leader becomes the only replica in sync. */
+/* Who waits for the high watermark is woken when the leader becomes the only replica in sync. */
 static void alone_at_last(void) {
     const struct log_config config = config_of();
     struct held_topic a;
