@@ -5,9 +5,12 @@ import random
 
 import pytest
 
-from pylog.metadata import controller, service, snapshots
+from pylog._native import batch
+from pylog._native.log import StorageError
+from pylog.metadata import active_controller, controller, service, snapshots
 from pylog.metadata import store as store_module
 from pylog.metadata.image import Image, apply
+from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import FILE, SUM, Store, StoreError
 from pylog.metadata.tail import Tail
 from pylog.protocol import messages
@@ -145,3 +148,32 @@ def test_an_image_that_cannot_be_stored_is_told_of_and_tried_again_later(
 def test_an_image_that_is_read_from_the_store_is_amid_no_transaction():
     tail = Tail(image())
     assert not tail.published_in_transaction and tail.published == tail.newest == image()
+
+
+def test_the_offsets_of_a_snapshots_batches_follow_each_other(tmp_path):
+    records = [messages.NoOpRecord()] * 2500
+    snapshots.write(str(tmp_path), records, 2500, 3, 7)
+    data = open(snapshots.newest(str(tmp_path))[0], "rb").read()
+    heads = [head for _, head in batch.walk(data)]
+    assert [(head.base_offset, head.last_offset_delta + 1, head.attributes & batch.CONTROL)
+            for head in heads] == [
+        (0, 1, batch.CONTROL), (1, 1000, 0), (1001, 1000, 0), (2001, 500, 0),
+        (2501, 1, batch.CONTROL)]
+    assert {head.leader_epoch for head in heads} == {3}
+    assert snapshots.read(snapshots.newest(str(tmp_path))[0]) == records
+
+
+def test_features_that_cannot_be_written_are_refused_as_the_disk_says(tmp_path, monkeypatch):
+    node = Node(tmp_path)
+
+    def refuse(*args):
+        raise StorageError(-1, 56, "planted")
+
+    node.service._log.append = refuse
+    monkeypatch.setattr(active_controller.features, "update",
+                        lambda *args: [messages.NoOpRecord()])
+    with pytest.raises(Refusal) as refused:
+        node.decide(node.service.controller.update_features([], False))
+    assert refused.value.error == 56
+    del node.service._log.append
+    node.stop()
