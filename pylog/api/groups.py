@@ -103,9 +103,9 @@ class GroupsApi:
     def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
         """The member's id, generation and protocol, once every member has joined or is late.
 
-        INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, MEMBER_ID_REQUIRED (KIP-394),
-        UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345), INCONSISTENT_GROUP_PROTOCOL,
-        INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
+        INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        MEMBER_ID_REQUIRED (KIP-394), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID (KIP-345),
+        INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT, GROUP_MAX_SIZE_REACHED.
         """
         def refusal(error):
             return messages.JoinGroupResponse(

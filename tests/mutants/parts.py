@@ -26,7 +26,9 @@ class Part(NamedTuple):
 _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/native/test_recovery.py", "tests/native/test_witness.py",
               "tests/native/test_damage*.py", "tests/native/test_cleaner.py",
-              "tests/native/test_index.py", "tests/log/test_*.py", "tests/durability/test_*.py")
+              "tests/native/test_index.py", "tests/native/test_shortages.py",
+              "tests/native/test_serve_requests.py", "tests/log/test_*.py",
+              "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
 PARTS = {
     "csrc-log": Part(
         ("csrc/log/*.c",),
@@ -34,30 +36,34 @@ PARTS = {
     "csrc-serve": Part(
         ("csrc/serve/*.c", "csrc/format/batch.c", "csrc/format/recode.c"),
         ("tests/native/test_sessions.py", "tests/native/test_intake.py",
-         "tests/native/test_batch.py", "tests/wire/test_*.py"),
+         "tests/native/test_batch.py", "tests/native/test_serve_requests.py",
+         "tests/native/test_metrics.py", "tests/wire/test_*.py"),
         ("tests/native/test_*.py", "tests/durability/test_*.py", "tests/client/test_*.py")),
     "csrc-net": Part(
         ("csrc/net/*.c", "csrc/thread/*.c"),
-        ("tests/native/test_reactor*.py", "tests/wire/test_framing.py",
+        ("tests/native/test_reactor*.py", "tests/native/test_metrics.py",
+         "tests/native/test_shortages.py", "tests/wire/test_framing.py",
          "tests/wire/test_limits.py"),
-        ("tests/wire/test_*.py", "tests/native/test_metrics.py", "tests/test_broker.py")),
+        ("tests/wire/test_*.py", "tests/test_broker.py")),
     "coordinator": Part(
         ("pylog/coordinator/*.py",),
         ("tests/coordinator/test_*.py", "tests/wire/test_groups.py", "tests/api/test_groups.py",
-         "tests/api/test_offsets.py"),
-        ("tests/client/test_groups.py", "tests/clients/test_groups*.py", "tests/api/test_*.py",
+         "tests/api/test_offsets.py", "tests/monitor/test_endpoint.py",
+         "tests/client/test_groups.py"),
+        ("tests/clients/test_groups*.py", "tests/api/test_*.py",
          "tests/monitor/test_*.py", "tests/durability/test_kill*.py")),
     "metadata": Part(
         ("pylog/metadata/*.py",),
-        ("tests/metadata/test_*.py", "tests/api/test_*.py"),
+        ("tests/metadata/test_*.py", "tests/api/test_*.py", "tests/server/test_publisher.py",
+         "tests/log/test_directories.py"),
         ("tests/wire/test_topic_faults.py", "tests/wire/test_settings_at_run_time.py",
          "tests/wire/test_differential_admin.py", "tests/wire/test_differential_topics.py",
          "tests/durability/test_kill*.py", "tests/log/test_*.py")),
     "log": Part(
         ("pylog/log/*.py",),
-        ("tests/log/test_*.py", "tests/durability/test_*.py"),
-        ("tests/api/test_logdirs.py", "tests/api/test_effects.py", "tests/metadata/test_*.py",
-         "tests/wire/test_*.py")),
+        ("tests/log/test_*.py", "tests/durability/test_*.py", "tests/api/test_logdirs.py",
+         "tests/api/test_effects.py", "tests/metadata/test_node.py"),
+        ("tests/metadata/test_*.py", "tests/wire/test_*.py")),
     "client": Part(
         ("pylog/client/*.py", "pylog/client/serialization/*.py"),
         ("tests/client/test_*.py",), ("tests/tools/test_*.py", "tests/testing/test_*.py")),

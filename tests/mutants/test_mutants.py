@@ -213,3 +213,9 @@ def test_the_tests_that_share_a_word_with_a_file_come_first():
     near = parts.near("csrc-log", "csrc/log/log_flush.c")
     assert near[0] == "tests/native/test_flushes.py" or "flush" in near[0]
     assert "witness" in parts.near("csrc-log", "csrc/log/witness.c")[0]
+
+
+def test_no_list_of_tests_names_what_is_not_there():
+    for name, part in parts.PARTS.items():
+        for glob in (*part.files, *part.near, *part.wide):
+            assert list(parts.ROOT.glob(glob)), f"{name}: {glob}"

@@ -53,6 +53,26 @@ static void timers_agree_with_a_search_through_all(void) {
     timers_clear(&heap);
 }
 
+/* The sanitizer sees a heap that is one too small. */
+static void as_many_timers_as_were_reserved_find_room(void) {
+    static const uint32_t counts[] = {1, 2, 7, 64};
+    struct timer timers[TIMERS] = {0};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        struct timers heap;
+        uint32_t set = 0;
+        timers_init(&heap);
+        for (int again = 0; again < 3; again++) {
+            CHECK(timers_reserve(&heap, counts[i]));
+            for (uint32_t n = 0; n < counts[i]; n++, set++)
+                timers_set(&heap, &timers[set], 1000 - set);
+            CHECK(timers_first_ms(&heap) == 1001 - (int64_t)set);
+        }
+        while (set-- > 0) CHECK(timers_take(&heap, 1000) != NULL);
+        CHECK(timers_take(&heap, INT64_MAX) == NULL && timers_first_ms(&heap) == INT64_MAX);
+        timers_clear(&heap);
+    }
+}
+
 struct thing {
     struct slab_item item;
     uint64_t value;
@@ -242,6 +262,7 @@ static void addresses_are_counted_one_by_one(void) {
 int main(int argc, char **argv) {
     state = argc > 1 ? (uint32_t)atol(argv[1]) : 1;
     timers_agree_with_a_search_through_all();
+    as_many_timers_as_were_reserved_find_room();
     a_name_that_outlived_its_item_finds_nothing();
     buffers_are_counted_limited_and_given_back();
     a_flood_of_wakes_leaves_room_for_what_must_arrive();

@@ -1,6 +1,8 @@
 /* Produce and Fetch through the real serve, grants and logs, without a reactor: requests that park
  * or wait while something else happens to what they hold. Usage: serve_requests DIRECTORY SCENE.
  * Exit 0, or 1 with a line on stderr. */
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -368,6 +370,81 @@ static void committed(void) {
     delete_topic(&a);
 }
 
+/* Who waits for the high watermark is woken when the leader becomes the only replica in sync. */
+static void alone_at_last(void) {
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct letter l;
+    open_topic(&a, "a", &config, false);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_high_watermark(a.logs[0]) == 0);
+    make_fetch(&m, "a", 0, WAIT_MS);
+    CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
+    CHECK(!letter_waits());
+    CHECK(log_become_leader(a.logs[0], 0, 1) == 0);
+    CHECK(log_high_watermark(a.logs[0]) == 1 && log_last_stable_offset(a.logs[0]) == 1);
+    await_letter(&l);
+    CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+    CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
+    reply_clear(&r.reply);
+    delete_topic(&a);
+}
+
+/* A client that is gone while what it asked for is read from the disk: the request goes when the
+ * read is over, and nothing wakes it before. */
+static void abandoned_amid_a_read(void) {
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    struct log_range range;
+    struct letter l;
+    open_topic(&a, "a", &config, true);
+    /* More than the kernel reads ahead when the first of it is looked at. */
+    for (int i = 0; i < 10000; i++) append(a.logs[0], -1, -1, 0);
+    CHECK(log_flush(a.logs[0]) == 0);
+    CHECK(log_read(a.logs[0], 0, LOG_BOUND_END, 1 << 20, true, &range) == 0);
+    posix_fadvise(range.fd, 0, 0, POSIX_FADV_DONTNEED);
+    bool cold = log_range_is_cold(&range);
+    log_range_release(&range);
+    if (cold) {
+        make_fetch(&m, "a", 0, WAIT_MS);
+        CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
+        CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
+        CHECK(!serve_abandon(serve, &r));
+        await_letter(&l);
+        CHECK(l.kind == LETTER_IO_DONE && l.token == r.token);
+        CHECK(serve_abandon(serve, &r));
+        reply_clear(&r.reply);
+    }
+    delete_topic(&a);
+}
+
+/* Without its disk a partition has no leader: that comes before any epoch that the client names. */
+static void offline(void) {
+    enum { FENCED = 74, UNKNOWN = 75, STORAGE = 56 };
+    static const int16_t errors[] = {FENCED, 0, UNKNOWN, STORAGE, STORAGE, STORAGE};
+    const struct log_config config = config_of();
+    struct held_topic a;
+    struct serve_request r;
+    struct message m;
+    open_topic(&a, "a", &config, true);
+    append(a.logs[0], -1, -1, 0);
+    CHECK(log_become_leader(a.logs[0], 1, 1) == 0);
+    for (int i = 0; i < 6; i++) {
+        if (i == 3) CHECK(log_dir_give_up(directory, EIO));
+        make_fetch(&m, "a", 0, WAIT_MS);
+        /* What follows it: offset, start, bytes, forgotten topics, rack. */
+        put_i32(m.bytes + m.len - 30, i % 3);
+        CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_ANSWER);
+        CHECK(get_i16(r.reply.bytes + 8 + 4 + 2 + 4 + 4 + 3 + 4 + 4) == errors[i]);
+        reply_clear(&r.reply);
+    }
+    delete_topic(&a);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -377,7 +454,10 @@ int main(int argc, char **argv) {
                   {"timed_out", timed_out},
                   {"timed_out_on_disk", timed_out_on_disk},
                   {"abandoned", abandoned},
-                  {"committed", committed}};
+                  {"committed", committed},
+                  {"alone_at_last", alone_at_last},
+                  {"abandoned_amid_a_read", abandoned_amid_a_read},
+                  {"offline", offline}};
     const struct serve_limits limits = {
         .fetch_bytes_max = 1 << 20, .sessions_max = 4, .inline_inflate_bytes = 4096};
     struct disk disk = *disk_of(DISK_SYSTEM);

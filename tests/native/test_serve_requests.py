@@ -13,6 +13,9 @@ SCENES = {
     "a_produce_that_waits_for_the_disk_is_answered_at_its_deadline": "timed_out_on_disk",
     "a_produce_whose_client_is_gone_leaves_no_waiter_behind": "abandoned",
     "a_reader_of_committed_records_is_woken_by_the_end_of_a_transaction": "committed",
+    "a_reader_is_woken_when_the_leader_is_the_only_replica_in_sync": "alone_at_last",
+    "a_read_from_the_disk_outlives_the_client_that_asked_for_it": "abandoned_amid_a_read",
+    "a_partition_on_a_failed_disk_is_that_whatever_epoch_the_client_names": "offline",
 }
 
 

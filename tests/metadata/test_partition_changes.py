@@ -1,0 +1,60 @@
+"""Records of elections and reassignments in a cluster of several brokers."""
+
+from types import SimpleNamespace
+
+from pylog.metadata import partitions
+from pylog.metadata.image import apply
+from pylog.protocol import messages
+from tests.metadata.test_controller import cluster, create, topic
+
+
+def of_three(**fields):
+    """A cluster of three brokers with topic t on 1 and 2."""
+    image, _ = create(cluster(3), topic("t", -1, -1, assignments=[(0, [1, 2])]))
+    if fields:
+        image = applied(image, messages.PartitionChangeRecord(
+            partition_id=0, topic_id=image.topics["t"].id, **fields))
+    return image
+
+
+def applied(image, *records):
+    return apply(image, records, image.offset + len(records), image.epoch)
+
+
+def reassigned(image, replicas):
+    records, results = partitions.alter_reassignments(image, [SimpleNamespace(
+        name="t", partitions=[SimpleNamespace(partition_index=0, replicas=replicas)])], True)
+    assert results[0][1][0][1].error == 0
+    return applied(image, *records).partition("t", 0)
+
+
+def directory(broker_id):
+    return bytes(15) + bytes([broker_id])
+
+
+def test_a_reassignment_keeps_the_directories_beside_their_replicas():
+    state = reassigned(of_three(), [3, 2])
+    assert state.replicas == (3, 2, 1) and state.adding_replicas == (3,)
+    assert state.directories == (directory(3), directory(2), directory(1))
+
+
+def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
+    image = of_three(replicas=[3, 2, 1], adding_replicas=[3], removing_replicas=[1],
+                     directories=[directory(3), directory(2), directory(1)])
+    state = reassigned(image, None)
+    assert (state.replicas, state.directories) == ((2, 1), (directory(2), directory(1)))
+
+
+def elected(image, lost=frozenset()):
+    records, results = partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])], lost)
+    assert results[0][1][0][1].error == 0
+    return applied(image, *records).partition("t", 0)
+
+
+def test_a_leader_that_was_not_in_sync_recovers():
+    state = elected(of_three(leader=-1, isr=[1]), {(1, "t", 0)})
+    assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 1)
+
+
+def test_a_leader_from_the_isr_does_not_recover():
+    assert elected(of_three(leader=-1, isr=[2])).leader_recovery_state == 0

@@ -1,0 +1,77 @@
+"""Ends of a log that are cut short at every byte, and readers that a wrong length leads astray."""
+
+import os
+import time
+
+import pytest
+
+from pylog._native import batch, damages, log
+from tests.native.test_damage import files, filled
+from tests.native.test_damage_upkeep import DAMAGES, SMALL, again, closed, numbered, spoil
+from tests.native.test_log import NOW, make, opened
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+@pytest.mark.parametrize("left", [9, 12, 16, 17, 24, 60, 61, 62])
+def test_a_last_batch_of_which_so_many_bytes_are_left_is_cut_as_one_that_is_short(
+        directory, tmp_path, left):
+    filled(directory).release()
+    file = files(tmp_path)[0]
+    position = list(batch.walk(file.read_bytes()))[-1][0]
+    os.truncate(file, position + left)
+    one = opened(directory)
+    told, = damages.take(directory)
+    assert (told.offset, told.position, told.bytes, told.reason) == (
+        one.end_offset, position, left, "a batch that is cut short")
+    assert file.stat().st_size == position
+
+
+@pytest.mark.parametrize("left", [1, 7, 8])
+def test_a_last_batch_of_which_only_zeros_are_left_is_cut_as_zeros(directory, tmp_path, left):
+    filled(directory).release()
+    file = files(tmp_path)[0]
+    position = list(batch.walk(file.read_bytes()))[-1][0]
+    os.truncate(file, position)
+    os.truncate(file, position + left)
+    opened(directory)
+    told, = damages.take(directory)
+    assert (told.position, told.bytes, told.reason) == (position, left, "zeros")
+
+
+@pytest.mark.parametrize("step", [1, 1000, 2000, 4000, 1 << 20])
+@pytest.mark.parametrize("number", [1, 5, -4])
+def test_whoever_goes_on_behind_a_wrong_length_is_sent_what_begins_with_a_batch(
+        directory, tmp_path, number, step):
+    saved = closed(numbered(directory))
+    file = files(tmp_path)[1]
+    count = sum(1 for _ in batch.walk(file.read_bytes()))
+    position, broken = spoil(file, number % count, *DAMAGES["long"])
+    assert file.stat().st_size - position < 4000 < 2 * file.stat().st_size
+    one = again(directory, saved, SMALL)
+    data = bytes(one.read(broken.base_offset, 1))
+    # The reader's hint is where the wrong length ends, amid another batch.
+    at = broken.base_offset + broken.last_offset_delta + 1
+    assert len(data) > 12 and at + 2 < one.end_offset
+    _, header = next(iter(batch.walk(bytes(one.read(at, step)))))
+    assert header.base_offset <= at <= header.base_offset + header.last_offset_delta
+
+
+def test_a_segment_that_was_rolled_goes_to_the_disk_though_nobody_asks(directory, tmp_path):
+    one = opened(directory, config={"internal.segment.bytes": 20_000})
+    while len(files(tmp_path)) < 2:
+        one.append(make(1, size=3_000), NOW)
+    base = int(files(tmp_path)[1].stem)
+    end_s = time.monotonic() + 30
+    while one.flushed_offset < base and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert one.flushed_offset >= base
+    while files(tmp_path)[0].stat().st_blocks * 512 > 20_000 + 8192 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    stat = files(tmp_path)[0].stat()
+    assert stat.st_blocks * 512 <= stat.st_size + 8192
+    index = files(tmp_path)[0].with_suffix(".index")
+    assert index.stat().st_size % 8 == 0 and index.stat().st_size < 4096
