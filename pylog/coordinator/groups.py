@@ -62,6 +62,7 @@ class Groups:
         self.timers = Timers()
         self.records: list[tuple[bytes, bytes | None]] = []
         self.replies: list[tuple[Any, Any]] = []
+        self.cleanups = 0
         self.changed: set[tuple[str, str | None]] = set()
         self.gone: set[str] = set()       # Dropped here, perhaps still in the snapshot.
         self.deleting: set[str] = set()   # Hidden already, with records yet to come.

@@ -32,16 +32,19 @@ def listed(groups, states, types):
 
 
 def described(groups, group_id: str, version: int, members_max: int):
-    """Yields a DescribedGroup with at most so many members, then the others in its like."""
-    new = messages.DescribeGroupsResponse
+    """An iterator of a DescribedGroup with at most so many members, then the others in its like."""
     group = groups.find(group_id)
     if group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_IS_ERROR_SINCE \
             else ErrorCode.NONE
         row = refused(group_id, error, version)
         row.group_state = DEAD
-        yield row
-        return
+        return iter((row,))
+    return _described(group, members_max)
+
+
+def _described(group, members_max: int):
+    new = messages.DescribeGroupsResponse
     stable = group.state == STABLE
     protocol = group.protocol
     members = list(group.members.values())

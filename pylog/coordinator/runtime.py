@@ -310,15 +310,17 @@ class CoordinatorRuntime(Generic[M]):
                 self._next_piece, shard, machine, pending, pieces)
 
     def look(self, key: str, step: Callable[..., Any], *arguments: Any) -> tuple[Any, Error]:
-        """(step(machine, *arguments), NONE) at once, of a step that writes nothing, or (None, the
-        error to answer)."""
+        """(step(machine, *arguments), NONE) at once, of a step that writes nothing but cleanups,
+        or (None, the error to answer)."""
         shard, error = self._find(key)
         if shard is None:
             return None, error
         machine = shard.machine
         found = step(machine, *arguments)
         # Keeps (3).
-        assert not machine.records and not machine.replies, step
+        assert len(machine.records) == machine.cleanups and not machine.replies, step
+        if machine.records:
+            self._write(shard)
         return found, ErrorCode.NONE
 
     def _find(self, key: str) -> tuple[Shard[M] | None, Error]:
@@ -349,6 +351,7 @@ class CoordinatorRuntime(Generic[M]):
             self.records_written += len(machine.records)
             shard.journal.write(machine.records)
             machine.records = []
+            machine.cleanups = 0
         if machine.replies:
             replies, machine.replies = machine.replies, []
             for token, message in replies:

@@ -111,11 +111,12 @@ class GroupCoordinator:
 
     def _forget_gone(self, machine: Groups, group: Group) -> None:
         """Takes out the offsets of topics that were deleted since they were committed."""
-        topics = self._broker.image.topics
+        topics, before = self._broker.image.topics, len(machine.records)
         for (topic, partition), entry in list(group.offsets.items()):
             if entry.topic_id != NO_ID and (
                     topic not in topics or topics[topic].id != entry.topic_id):
                 offsets.forget(machine, group, topic, partition)
+        machine.cleanups += len(machine.records) - before
 
     def _forget_deleted(self, machine: Groups) -> None:
         """The same of every group in memory."""

@@ -28,12 +28,14 @@ NO_EPOCH = -1
 class Machine(Protocol):
     """The state of one partition: requests and a clock in, records and replies out, no I/O.
 
-    records, replies: what the steps since the last write left; the runtime empties them. timers:
-    when tick() is to be called. changed: what a snapshot does not have yet.
+    records, replies: what the steps since the last write left; the runtime empties them. cleanups:
+    how many of the records only remove what means nothing any more, so that no answer depends on
+    them. timers: when tick() is to be called. changed: what a snapshot does not have yet.
     """
 
     records: list[Record]
     replies: list[Reply]
+    cleanups: int
     timers: Timers
     changed: set[Any]
 

@@ -8,7 +8,7 @@ class Counter:
     key that nobody counts for lease_ms goes."""
 
     def __init__(self, clock, lease_ms):
-        self.records, self.replies, self.changed = [], [], set()
+        self.records, self.replies, self.changed, self.cleanups = [], [], set(), 0
         self.timers = Timers()
         self.counts, self.waiting = {}, {}
         self.is_loaded = False

@@ -364,6 +364,26 @@ def test_a_commit_for_a_topic_that_was_made_again_outlives_every_reload(on_node)
     on_node(scenario)
 
 
+@pytest.mark.parametrize("look", [
+    lambda machine, group_id: machine.heartbeat(SimpleNamespace(
+        group_id=group_id, member_id="m", group_instance_id=None, generation_id=1)),
+    lambda machine, group_id: next(inventory.described(machine, group_id, 6, 10)).error_code,
+], ids=["heartbeat", "describe"])
+def test_a_look_at_a_group_with_offsets_of_a_deleted_topic_removes_them(on_node, look):
+    async def scenario(node):
+        assert await node.commit(0, 1) == 0
+        # Without members the group is in state.lmdb alone then.
+        await node.again()
+        del node.image.topics["t"]
+        end_offset = node.parts[0].end_offset
+        found, error = node.groups.look(node.group(0), look, node.group(0))
+        assert (found, error) in ((25, 0), (0, 0))
+        assert node.groups.look(node.group(0), look, node.group(0)) == (found, 0)
+        await node.until(lambda: node.parts[0].end_offset == end_offset + 1)
+        assert node.committed(0) is None
+    on_node(scenario)
+
+
 def test_an_answer_that_a_failed_step_leaves_behind_is_a_refusal(on_node):
     async def scenario(node):
         found, waiting = node.shard(0)[0], Pending(lambda code: code)
