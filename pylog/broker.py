@@ -147,6 +147,7 @@ class Broker:
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
         self._publishing.add_done_callback(self._publisher_ended)
+        assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()

@@ -1,0 +1,30 @@
+"""Grants and the collector: what the table refers to outlives it."""
+
+import subprocess
+import sys
+
+COLLECTED = """
+import gc, sys
+from pylog._native.grants import Grants
+from pylog._native.log import Log, LogDir
+
+class Holder:
+    pass
+
+gc.disable()
+directory = LogDir(sys.argv[1], 1)
+partition_log = Log.open(directory, "t", 0, bytes(16), None, now_ms=0)
+grants = Grants()    # Older than what refers to it, so that the collector clears it first.
+holder = Holder()
+holder.itself, holder.grants = holder, grants
+grants.install("t", bytes(16), [partition_log])
+del directory, partition_log, grants, holder
+gc.collect()
+print("collected")
+"""
+
+
+def test_a_table_that_the_collector_takes_lets_go_of_logs_before_their_directories(tmp_path):
+    done = subprocess.run([sys.executable, "-c", COLLECTED, str(tmp_path)], capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "collected\n"), done.stderr
