@@ -3,4 +3,4 @@ from pylog._native cimport csrc as c
 
 cdef class Grants:
     cdef c.grants *ptr
-    cdef set directories
+    cdef tuple directories

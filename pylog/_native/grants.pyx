@@ -20,9 +20,10 @@ READ = c.GRANT_READ
 WRITE = c.GRANT_WRITE
 
 
-# no_gc_clear: the collector must not take the directories while the table refers to their logs.
+# no_gc: the collector must not clear the directories while the table refers to their logs. It can
+# be in no cycle: its members are directories, in a tuple, which the collector cannot clear either.
 @cython.final
-@cython.no_gc_clear
+@cython.no_gc
 cdef class Grants:
     """Topics by name and by id, with rights per principal.
 
@@ -34,7 +35,7 @@ cdef class Grants:
         if self.ptr == NULL:
             raise MemoryError("grants")
         # Topics hold native references on logs, which must be gone before their directories.
-        self.directories = set()
+        self.directories = ()
 
     def __dealloc__(self):
         if self.ptr != NULL:
@@ -61,7 +62,8 @@ cdef class Grants:
             if logs[i] is not None:
                 log = logs[i]
                 partitions[i] = log.ptr
-                self.directories.add(log.log_dir)
+                if log.log_dir not in self.directories:
+                    self.directories = (*self.directories, log.log_dir)
         topic = c.topic_new(encoded, <const uint8_t *>topic_id, internal, partitions, <int>count)
         free(partitions)
         if topic == NULL:

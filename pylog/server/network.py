@@ -100,6 +100,7 @@ class Network:
     def _listen(self, listener) -> None:
         number = len(self._names)
         port = self.reactors.listen(number, listener.host, listener.port, self._backlog)
+        assert number == len(self._names) and number not in self._open, number   # Keeps (1).
         self._names.append(listener.name)
         self._open[number] = listener, port
 

@@ -41,6 +41,7 @@ class Turns:
             # Keeps (4).
             raise Busy(f"more than {self._bytes_max} bytes of long requests in hand")
         self._bytes += size
+        assert 0 <= self._bytes <= self._bytes_max, (self._bytes, size)
         try:
             if self._count >= self._count_max:
                 # Keeps (2): whoever leaves hands its place over.
@@ -53,6 +54,7 @@ class Turns:
 
     def leave(self, size: int) -> None:
         self._bytes -= size
+        assert self._bytes >= 0 and 0 < self._count <= self._count_max, (self._bytes, self._count)
         while self._entering:
             waiting = self._entering.popleft()
             if not waiting.done():
