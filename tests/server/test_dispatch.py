@@ -242,7 +242,7 @@ def test_a_groups_requests_do_not_wait_for_large_questions():
         await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
-    assert len(reactors.replies) == 10 and not reactors.unrung
+    assert len(reactors.replies) == 10 and not reactors.unflushed
     assert order.count(3) == 8 and order.index(12, 1) < 8
 
 
