@@ -121,7 +121,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     connection_delist(c);
     timers_cancel(&r->timers, &c->timer);
     c->in_start = c->in_end = 0;
-    receive_settle(r, c, false);
+    receive_trim(r, c, false);
     close(c->transport.fd);
     left(r, c->peer.ip);
     if (c->quota != NULL) quota_client_release(c->quota);
@@ -188,7 +188,7 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     } else if (frame_deadline(c) <= r->now_ms) {
         STAT_ADD(r, frames_late, 1);
     } else {
-        receive_settle(r, c, true);
+        receive_trim(r, c, true);
         c->active_ms = r->now_ms; /* if it could not shrink, not at once again */
         arm(r, c);
         return;
@@ -259,7 +259,7 @@ void connection_run(struct reactor *r, struct connection *c) {
         }
         break;
     }
-    receive_settle(r, c, false);
+    receive_trim(r, c, false);
     arm(r, c);
 }
 

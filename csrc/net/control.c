@@ -250,7 +250,7 @@ bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, s
 }
 
 bool reactors_queue_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    int32_t correlation_id, int32_t throttle_ms) {
+                          int32_t correlation_id, int32_t throttle_ms) {
     assert(len >= FRAMES_SIZE_BYTES + sizeof correlation_id);
     struct message l = reply_message(token, frame, len);
     if (l.data == NULL) return false;

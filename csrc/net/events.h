@@ -28,7 +28,7 @@ struct event_missing { /* of a miss */
 struct event_slow { /* of a slow request, in data, before the client id */
     int64_t total_ns, local_ns, remote_ns, send_ns;
     uint64_t request_bytes, response_bytes;
-    uint32_t left_out; /* slow ones before it that were not told of */
+    uint32_t left_out; /* slow ones before it that were not reported */
 };
 struct event {
     struct event *next;

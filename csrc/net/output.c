@@ -2,15 +2,16 @@
  * turn's worth at once. */
 #include "net/reactor_state.h"
 
-#include <assert.h>
 #include <errno.h>
+
+#include "format/assertion.h"
 
 enum { OUTPUT_PIECES_MAX = 2 * REQUESTS_PER_CONNECTION_MAX };
 
 /* The bytes of the reply that go before its next range, or to its end. */
 static uint32_t bytes_due(const struct slot *s) {
     const struct reply *a = &s->r.reply;
-    assert(s->part <= a->part_count && s->bytes_sent <= a->len);
+    assert_slow(s->part <= a->part_count && s->bytes_sent <= a->len);
     return (s->part < a->part_count ? a->parts[s->part].bytes_end : a->len) - s->bytes_sent;
 }
 

@@ -153,7 +153,7 @@ static void take_messages(struct reactor *r) REQUIRES(r->role) {
 static void on_tick(struct reactor *r) REQUIRES(r->role) {
     input_pool_trim(&r->input);
     connection_run_list(r, &r->input_waiting);
-    r->slow_told = 0;
+    r->slow_posted = 0;
     serve_tick(r->serve, r->now_ms);
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
 }

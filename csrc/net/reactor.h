@@ -85,7 +85,7 @@ bool reactors_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, s
  * wake-up for the answers of a turn. Both on the thread that takes the events. correlation_id: put
  * in place of the frame's own, so that one frame answers many. */
 bool reactors_queue_reply(struct reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                    int32_t correlation_id, int32_t throttle_ms) ON_CONTROL_PLANE;
+                          int32_t correlation_id, int32_t throttle_ms) ON_CONTROL_PLANE;
 void reactors_flush_replies(struct reactors *rs) ON_CONTROL_PLANE;
 /* What an EVENT_QUOTA asked for is installed: the connection goes on. */
 void reactors_retry(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;

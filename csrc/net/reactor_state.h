@@ -52,8 +52,8 @@ enum {
     CROWDED_LOOKS_MAX = 1024
 };
 enum {
-    SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are told of in a tick */
-    CLIENT_ID_BYTES_MAX = 47 /* of the client id that is told with them */
+    SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are reported in a tick */
+    CLIENT_ID_BYTES_MAX = 47 /* of the client id that is reported with them */
 };
 
 /* The reactor's messages, after those of mailbox.h. */
@@ -183,8 +183,8 @@ struct reactor {
     struct reactor_stats stats;
     struct meter_api *meters; /* FRAMES_API_KEYS_MAX */
     struct meter_histogram rounds;
-    uint32_t slow_told GUARDED_BY(role);     /* in this tick */
-    uint32_t slow_left_out GUARDED_BY(role); /* since the last that was told */
+    uint32_t slow_posted GUARDED_BY(role);     /* in this tick */
+    uint32_t slow_left_out GUARDED_BY(role); /* since the last that was reported */
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
@@ -266,7 +266,7 @@ enum receive_result {
 enum receive_result receive_some(struct reactor *r, struct connection *c, size_t *bytes)
     REQUIRES(r->role);
 /* After a turn: gives back or shrinks the buffer. */
-void receive_settle(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
+void receive_trim(struct reactor *r, struct connection *c, bool shrink) REQUIRES(r->role);
 void receive_release(struct reactor *r, struct input_buffer *b) REQUIRES(r->role);
 bool receive_wants_shrink(const struct connection *c);
 /* Room is wanted and there is none. */

@@ -148,7 +148,7 @@ bool receive_wants_shrink(const struct connection *c) {
     return c->in != NULL && c->in->room > input_room_for(4 * (c->in_end - c->in_start));
 }
 
-void receive_settle(struct reactor *r, struct connection *c, bool shrink) {
+void receive_trim(struct reactor *r, struct connection *c, bool shrink) {
     if (c->in == NULL) {
         if (r->privileged == c) r->privileged = NULL;
         return;

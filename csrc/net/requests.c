@@ -122,7 +122,7 @@ static struct event *event_for(struct reactor *r, const struct slot *s, uint32_t
     return e;
 }
 
-static bool tell_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     size_t client_id_len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
     struct event *e = event_for(r, s, EVENT_REQUEST, client_id_len + s->r.body_len);
     if (e == NULL) return false;
@@ -136,7 +136,7 @@ static bool tell_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     return true;
 }
 
-static bool tell_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
+static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     uint32_t count = s->r.missing_count;
     assert(count <= SERVE_MISSING_MAX);
     size_t at = count * sizeof(struct event_missing), data_len = at;
@@ -202,7 +202,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
     case SERVE_MISS:
         keep_body(r, s, first);
         s->state = SLOT_MISSING;
-        if (tell_miss(r, s)) return;
+        if (post_miss(r, s)) return;
         if (!serve_abandon(r->serve, &s->r)) assert(!"a miss runs no job");
         c->closing = true;
         break;
@@ -245,7 +245,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         enum serve_status status = serve_start(r->serve, &s->r);
         end_work(s);
         enter(r, s, status, true);
-    } else if (!tell_request(r, s)) {
+    } else if (!post_request(r, s)) {
         c->closing = true;
         unlink_slot(c, s);
         free_slot(r, s);

@@ -18,7 +18,7 @@ void timing_begin(struct connection *c, struct slot *s) {
 
 void timing_resume(struct slot *s) {
     int64_t now_ns = reactors_now_ns(), waited_ns = now_ns - s->mark_ns;
-    assert(s->began_ns != 0 && waited_ns >= 0); /* timing_begin was first */
+    assert(waited_ns >= 0); /* timing_begin was first */
     s->remote_ns += waited_ns;
     if (s->asked) s->asked_ns += waited_ns;
     s->asked = false;
@@ -31,17 +31,17 @@ void timing_pause(struct slot *s) {
     s->mark_ns = now_ns;
 }
 
-static void tell_slow(struct reactor *r, const struct connection *c, const struct slot *s,
+static void post_slow(struct reactor *r, const struct connection *c, const struct slot *s,
                       int64_t now_ns, uint64_t response_bytes) REQUIRES(r->role) {
     STAT_ADD(r, requests_slow, 1);
     struct event *e = NULL;
-    if (r->slow_told < SLOW_PER_TICK_MAX)
+    if (r->slow_posted < SLOW_PER_TICK_MAX)
         e = events_make(EVENT_SLOW, sizeof(struct event_slow) + c->client_id_len);
     if (e == NULL) {
         r->slow_left_out++;
         return;
     }
-    r->slow_told++;
+    r->slow_posted++;
     e->connection = reactor_name(r, &c->item);
     e->correlation_id = s->r.correlation_id;
     e->api_key = s->r.api_key;
@@ -83,5 +83,5 @@ void timing_end(struct reactor *r, struct connection *c, struct slot *s) {
     bool slow = total_ns - s->asked_ns > atomic_load_explicit(&r->all->slow_ns,
                                                               memory_order_relaxed);
     if (slow && api_key != API_JOIN_GROUP && api_key != API_SYNC_GROUP)
-        tell_slow(r, c, s, now_ns, response_bytes);
+        post_slow(r, c, s, now_ns, response_bytes);
 }

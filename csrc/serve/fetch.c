@@ -245,7 +245,7 @@ static int find_topic(struct serve *s, const struct serve_request *r, const stru
     return serve_topic(s, r->principal, key_of(f, p), GRANT_READ, out);
 }
 
-/* Looks up what is new or was looked up before a change of grants. False: r->missing tells what to
+/* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
  * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true;
@@ -311,7 +311,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     enum log_bound bound = f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
     int64_t offset = p->offset;
     if (read->diverging_epoch >= 0) {
-        /* The offset is of another history: only the ends are told. */
+        /* The offset is of another history: only the ends are answered. */
         offset = log_end_offset(read->log);
         bytes = 0;
         at_least_one = false;
@@ -333,7 +333,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
 }
 
 /* Takes every partition's range. True: answer now (enough bytes, an error, nothing to wait for).
- * With `nowait`, f->blocked tells that finding a range would have waited for a disk. */
+ * With `nowait`, f->blocked says that finding a range would have waited for a disk. */
 static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
@@ -345,7 +345,7 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
         read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait);
         if (f->blocked) return true;
         taken += p->read->range.length;
-        /* What is unknown is told with the answer, but does not hasten it. */
+        /* What is unknown is part of the answer, but does not hasten it. */
         if (fetch_is_unknown(p)) continue;
         any = true;
         if (p->read->error != 0 || p->read->diverging_epoch >= 0) ready = true;

@@ -12,14 +12,14 @@ enum { ABORTED_MAX = 65536 };
 /* What an answer takes around its records (flexible versions; the others differ by few bytes). */
 enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
 
-/* A session's answer names a partition only when it has something to tell. An error is told every
+/* A session's answer names a partition only when it has news. An error is answered every
  * time. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
     if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0)
         return true;
-    return p->told_high_watermark != read->range.high_watermark ||
-           p->told_log_start != read->range.log_start_offset;
+    return p->answered_high_watermark != read->range.high_watermark ||
+           p->answered_log_start != read->range.log_start_offset;
 }
 
 static struct fetch_part *next_answered(struct fetch_part *p) {
@@ -102,8 +102,8 @@ static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_pa
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
     for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
-        p->told_high_watermark = p->read->error != 0 ? -1 : p->read->range.high_watermark;
-        p->told_log_start = p->read->error != 0 ? -1 : p->read->range.log_start_offset;
+        p->answered_high_watermark = p->read->error != 0 ? -1 : p->read->range.high_watermark;
+        p->answered_log_start = p->read->error != 0 ? -1 : p->read->range.log_start_offset;
         answer_part(a, f, p);
     }
     reply_no_tags(a, f->flexible);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/hash.h"
 #include "serve/error_codes.h"
 #include "thread/shared_lock.h"
 
@@ -34,12 +35,6 @@ struct grants {
     uint32_t generation GUARDED_BY(lock); /* of rights: older ones are void */
     atomic_uint changes;                  /* written under the lock */
 };
-
-static uint32_t hash_bytes(const uint8_t *p, size_t n) {
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
-    return h ^ (h >> 15);
-}
 
 struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
                         struct log *const *partitions, int32_t count) {
@@ -196,8 +191,8 @@ int grants_install(struct grants *g, struct topic *t) {
     assert(t->name_len > 0 && t->partition_count >= 0);
     topic_retain(t);
     e->topic = t;
-    e->name_hash = hash_bytes((const uint8_t *)t->name, t->name_len);
-    e->id_hash = hash_bytes(t->id, 16);
+    e->name_hash = hash_bytes(HASH_SEED, (const uint8_t *)t->name, t->name_len);
+    e->id_hash = hash_bytes(HASH_SEED, t->id, 16);
     shared_lock_write(&g->lock);
     old = find_name(g, (const uint8_t *)t->name, t->name_len, e->name_hash);
     if (old != NULL) unlink_entry(g, old);
@@ -216,7 +211,7 @@ int grants_install(struct grants *g, struct topic *t) {
 }
 
 void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
-    uint32_t hash = hash_bytes((const uint8_t *)name, name_len);
+    uint32_t hash = hash_bytes(HASH_SEED, (const uint8_t *)name, name_len);
     shared_lock_write(&g->lock);
     struct entry *e = find_name(g, (const uint8_t *)name, name_len, hash);
     if (e != NULL) unlink_entry(g, e);
@@ -242,7 +237,7 @@ static struct right *right_slot(struct entry *e, uint32_t principal) {
 int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights) {
     int result = -1;
     shared_lock_write(&g->lock);
-    struct entry *e = find_id(g, id, hash_bytes(id, 16));
+    struct entry *e = find_id(g, id, hash_bytes(HASH_SEED, id, 16));
     struct right *slot = e == NULL ? NULL : right_slot(e, principal);
     if (slot != NULL) {
         *slot = (struct right){principal, g->generation, (uint8_t)(rights | GRANT_KNOWN)};
@@ -281,7 +276,7 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
 
 struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t *name,
                              uint32_t len, uint8_t *rights) {
-    uint32_t hash = hash_bytes(name, len);
+    uint32_t hash = hash_bytes(HASH_SEED, name, len);
     shared_lock_read(&g->lock);
     struct topic *t = take(g, find_name(g, name, len, hash), principal, rights);
     shared_lock_release(&g->lock);
@@ -290,7 +285,7 @@ struct topic *grants_by_name(struct grants *g, uint32_t principal, const uint8_t
 
 struct topic *grants_by_id(struct grants *g, uint32_t principal, const uint8_t id[16],
                            uint8_t *rights) {
-    uint32_t hash = hash_bytes(id, 16);
+    uint32_t hash = hash_bytes(HASH_SEED, id, 16);
     shared_lock_read(&g->lock);
     struct topic *t = take(g, find_id(g, id, hash), principal, rights);
     shared_lock_release(&g->lock);

@@ -21,13 +21,13 @@ struct produce_part {
     uint8_t *recoded;    /* owned: after compression.type */
     size_t len;
     int64_t base_offset, last_offset, append_time_ms, log_start_offset;
-    struct batch_summary *summary; /* owned while there is something to check or to tell */
+    struct batch_summary *summary; /* owned while there is something to check or to answer */
     struct log_waiter waiter;
     int32_t partition;
     int32_t check; /* batch_error of the check */
     int16_t error;
     bool first_of_topic, waiting;
-    bool refused; /* by the producer state: told with the log start, as Kafka does */
+    bool refused; /* by the producer state: answered with the log start, as in Kafka */
 };
 
 struct produce {
@@ -123,8 +123,8 @@ static bool parse(struct produce *q, const struct serve_request *r) {
     return c.p != NULL && count >= 0;
 }
 
-/* Finds every part's log. False when something is missing (then r->missing tells) or memory ran out
- * (r->missing_count 0). */
+/* Finds every part's log. False when something is missing (then r->missing names it) or memory ran
+ * out (r->missing_count 0). */
 static bool look_up(struct serve *s, struct serve_request *r, struct produce *q, bool granted) {
     bool complete = true;
     struct topic *topic = NULL;
@@ -298,9 +298,9 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
     }
     if (version >= 8) { /* v8: which records are bad, and a message (KIP-467) */
         /* As in Kafka, these have nothing to add to their error codes. */
-        bool told = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
-                    p->check != BATCH_E_TOO_LARGE;
-        const char *text = told ? batch_error_text(p->check) : NULL;
+        bool explained = p->check != 0 && p->check != BATCH_E_CRC && p->check != BATCH_E_SEQUENCE &&
+                         p->check != BATCH_E_TOO_LARGE;
+        const char *text = explained ? batch_error_text(p->check) : NULL;
         uint32_t bad = named ? (uint32_t)p->summary->bad_record_count : 0;
         reply_count(a, flexible, bad);
         for (uint32_t i = 0; i < bad; i++) {
@@ -325,7 +325,7 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
-        /* Nobody would read an error code: the closed connection tells the client to look again. */
+        /* Nobody would read an error code: a closed connection makes the client look again. */
         enum serve_status status = SERVE_SILENT;
         for (uint32_t i = 0; i < q->part_count; i++)
             if (q->parts[i].error != 0) status = SERVE_CLOSE;

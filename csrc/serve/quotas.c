@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "format/hash.h"
 #include "thread/shared_lock.h"
 
 enum { BUCKETS_FIRST = 64, SAMPLES_FIRST = 4, SWEEP_COUNT_MIN = 1024, NS_PER_S = 1000000000 };
@@ -63,13 +64,8 @@ struct quotas {
     atomic_bool addresses_limited;
 };
 
-static uint32_t hash_bytes(uint32_t h, const uint8_t *p, size_t n) {
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 16777619u;
-    return h ^ (h >> 15);
-}
-
 static uint32_t client_hash(uint32_t principal, const uint8_t *client_id, uint32_t len) {
-    return hash_bytes(2166136261u ^ principal * 0x9e3779b9u, client_id, len);
+    return hash_bytes(HASH_SEED ^ principal * 0x9e3779b9u, client_id, len);
 }
 
 /* ---- rates */
@@ -305,7 +301,7 @@ static struct quota_client **client_at(struct quotas *q, uint32_t hash, uint32_t
 /* The entity's rate with one reference for the caller, made when it is new. */
 static struct quota_rate *rate_for(struct quotas *q, const struct quota_limit *limit)
     REQUIRES(q->lock) {
-    uint32_t hash = hash_bytes(2166136261u, limit->key, limit->key_len);
+    uint32_t hash = hash_bytes(HASH_SEED, limit->key, limit->key_len);
     struct quota_rate *rate = q->rates[hash & (q->rate_buckets - 1)];
     while (rate != NULL && (rate->hash != hash || rate->key_len != limit->key_len ||
                             memcmp(rate->key, limit->key, limit->key_len) != 0))

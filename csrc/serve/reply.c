@@ -31,7 +31,7 @@ static bool grow(struct reply *r, size_t n) {
 }
 
 uint8_t *reply_reserve(struct reply *r, size_t n) {
-    assert(r->len <= r->cap);
+    assert_slow(r->len <= r->cap); /* for each integer of an answer */
     if (r->failed) return NULL;
     if (n > r->cap - r->len && !grow(r, n)) {
         r->failed = true;

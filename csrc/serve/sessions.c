@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "format/assertion.h"
+#include "format/hash.h"
 #include "serve/error_codes.h"
 #include "thread/lock.h"
 
@@ -47,9 +48,7 @@ void fetch_set_clear(struct fetch_set *set) {
 }
 
 static uint32_t part_hash(const uint8_t *key, uint32_t len, int32_t partition) {
-    uint32_t h = 2166136261u ^ (uint32_t)partition * 2654435761u;
-    for (uint32_t i = 0; i < len; i++) h = (h ^ key[i]) * 16777619u;
-    return h ^ (h >> 15);
+    return hash_bytes(HASH_SEED ^ (uint32_t)partition * 2654435761u, key, len);
 }
 
 static uint32_t hash_of(const struct fetch_part *p) {
@@ -122,7 +121,7 @@ static struct fetch_part *part_new(struct fetch_set *set, const uint8_t *key, ui
         return NULL;
     }
     p->partition = partition;
-    p->told_high_watermark = p->told_log_start = -1;
+    p->answered_high_watermark = p->answered_log_start = -1;
     set->bytes += sizeof *p;
     return p;
 }

@@ -33,8 +33,8 @@ struct fetch_part {
     /* what the client asked */
     int64_t offset;
     int32_t partition, bytes_max, leader_epoch, last_fetched_epoch;
-    /* what it was last told (a session's) */
-    int64_t told_high_watermark, told_log_start;
+    /* what the last answer said of it (a session's) */
+    int64_t answered_high_watermark, answered_log_start;
     struct fetch_part *next, *prev; /* order of service */
     struct fetch_part *chain;       /* hash bucket */
 };

@@ -78,7 +78,7 @@ static void *iopool_work(void *argument) {
     bool patient = false;
     uint32_t slice_ns = SLICES_USUAL_NS;
     while ((job = iopool_next(worker, patient)) != NULL) {
-        /* The job may be freed by run when nobody is told: its fields are read first. */
+        /* The job may be freed by run when nobody is informed: its fields are read first. */
         patient = job->patient;
         slices_ask(&slice_ns, patient ? SLICES_LONG_NS : SLICES_USUAL_NS);
         struct mailbox *mailbox = job->mailbox;

@@ -69,16 +69,16 @@ bool mailbox_post(struct mailbox *m, const struct message *l) {
     lock_acquire(&m->lock);
     bool wakes = l->kind == MESSAGE_WAKE;
     bool has_room = m->count < (wakes ? m->messages_max / 2 : m->messages_max);
-    bool told = has_room || wakes;
-    bool asleep = told && m->armed;
+    bool accepted = has_room || wakes;
+    bool asleep = accepted && m->armed;
     if (has_room)
         put(m, l);
     else if (wakes)
         m->overflowed = true;
-    if (told) m->armed = false;
+    if (accepted) m->armed = false;
     lock_release(&m->lock);
     if (asleep) wake(m);
-    return told;
+    return accepted;
 }
 
 void mailbox_post_link(struct mailbox *m, struct message_link *link) {

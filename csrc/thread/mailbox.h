@@ -14,7 +14,7 @@ struct message {
     uint64_t size;
 };
 
-/* A message with room of its own, part of what it tells of: it can always be posted. */
+/* A message with room of its own, part of what it reports: it can always be posted. */
 struct message_link {
     struct message_link *next;
     struct message message;

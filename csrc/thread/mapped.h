@@ -1,6 +1,6 @@
-/* Maps of files that somebody may cut, or that the disk may fail to read. The kernel tells of such
+/* Maps of files that somebody may cut, or that the disk may fail to read. The kernel reports such
  * a page by SIGBUS, which ends the process unless it is handled. Here a page of zeros takes the
- * place of what cannot be read, and the reader is told; the file itself is left alone.
+ * place of what cannot be read, and the reader is informed; the file itself is left alone.
  *
  * A thread that reads says which maps, from mapped_read_begin to mapped_read_end. A map that is
  * written, at any time and by any thread, is kept whole from mapped_keep to mapped_let_go: what is

@@ -1,8 +1,9 @@
 /* A binary heap, root at 1; every timer knows its place, so that a cancel needs no search. */
 #include "thread/timers.h"
 
-#include <assert.h>
 #include <stdlib.h>
+
+#include "format/assertion.h"
 
 void timers_init(struct timers *t) { *t = (struct timers){0}; }
 
@@ -25,7 +26,7 @@ bool timers_reserve(struct timers *t, uint32_t count) {
 }
 
 static void put(struct timers *t, uint32_t place, struct timer *timer) {
-    assert(place > 0 && place <= t->count);
+    assert_slow(place > 0 && place <= t->count);
     t->heap[place] = timer;
     timer->place = place;
 }
