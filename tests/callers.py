@@ -73,9 +73,13 @@ class Tree:
         for start in (f"{above}.", *tops):
             if self.is_module(start + word) and start + word != own:
                 return start + word
+        return None
+
+    def only(self, word: str, own: str) -> str | None:
+        """The one module of pylog, other than `own`, that ends in `word`, or None."""
         alike = [name for name in self.paths
                  if name.startswith("pylog.") and name.endswith(f".{word}") and name != own]
-        return alike[0] if len(alike) == 1 and "." not in word else None
+        return alike[0] if len(alike) == 1 else None
 
     def imports(self, caller: str, own: str) -> bool:
         """Whether a module, or any of a package, imports `own` (1)."""
@@ -139,6 +143,8 @@ def _fault(item: str, own: str, tree: Tree) -> str | None:
     if not _NAME.match(word) or word in OTHERS or item.endswith("as a program"):
         return None
     caller = tree.resolve(word, own)
+    if caller is None and (not rest or _WAYS.search(item)):
+        caller = tree.only(word, own)
     if caller is None:
         if rest and "." not in word:
             return None
@@ -160,7 +166,7 @@ def _fault(item: str, own: str, tree: Tree) -> str | None:
 
 def _leads(way: str, own: str, tree: Tree) -> bool:
     """Whether `way`, a module or a name in one, imports `own`."""
-    found = tree.resolve(way, own)
+    found = tree.resolve(way, own) or tree.only(way, own)
     if found is not None:
         return tree.imports(found, own)
     module = tree.resolve(way.rpartition(".")[0], own)

@@ -38,7 +38,7 @@ def test_a_caller_that_does_not_import_the_module_is_found(line, others):
     ("broker (open, close).", {"pylog/broker.py": "from pylog.log.own import Own\n"}),
     ("api.", {"pylog/api/a.py": "", "pylog/api/topics.py": "from pylog.log import own\n"}),
     ("other,\n  on the event loop; whoever asks.", {"pylog/log/other.py": "from . import own\n"}),
-    ("applications, tests; make.", {}),
+    ("applications, tests; dispatch frees it.", {"pylog/server/dispatch.py": ""}),
     ("server (through log.other).", {"pylog/server/x.py": "",
                                      "pylog/log/other.py": "from .own import x\n"}),
     ("server (through api.handlers).", {"pylog/server/x.py": "",
