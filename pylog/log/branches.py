@@ -14,7 +14,6 @@ Source: none; Kafka has no such thing. The name is one that Kafka leaves alone.
 import logging
 import os
 import re
-import shutil
 import struct
 from collections import namedtuple
 
@@ -22,6 +21,7 @@ from pylog._native import batch, moves
 from pylog._native.log import CorruptLog, Log, LogError
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
+from pylog.log.directories import remove_tree
 
 MARK = "branch"
 STRAY = re.compile(r"(.+)-(\d+)\.([0-9a-f]{32})-stray")
@@ -61,7 +61,7 @@ def prepare(sources: list, name: str, topic_id: bytes, cut: Cut, config: dict,
             try:
                 checkpoint = _prepare_one(source, path, name, index, topic_id, cut, config, now_ms)
             except (LogError, OSError):
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
                 raise
             parts.append(Part(place, path, checkpoint))
         for root in {os.path.dirname(part.path) for part in parts}:
@@ -81,7 +81,7 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
     start, whole = source.start_offset, source.flushed_offset
     end = max(start, whole if cut == Cut() else min(whole, _offset_of(source, cut)))
     for _ in range(ATTEMPTS):
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
         os.mkdir(path)
         with open(os.path.join(path, MARK), "xb"):
             pass
@@ -119,7 +119,7 @@ def publish(name: str, parts: list) -> None:
 
 def discard(parts: list) -> None:
     for part in parts:
-        shutil.rmtree(part.path, ignore_errors=True)
+        remove_tree(part.path)
 
 
 def take_left_over(disks, names: dict, places: dict) -> list:
@@ -172,6 +172,9 @@ def _sealed(source: Log, end: int) -> list:
 
 def _link(source: Log, folder: str, path: str, end: int) -> bool:
     """Links or copies a partition's files. False: its segments changed meanwhile."""
+    # Imported here: it costs a start 3 ms.
+    import shutil
+
     wanted = _sealed(source, end)
     try:
         for base, size in wanted:

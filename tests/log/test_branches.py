@@ -1,6 +1,7 @@
 """A branch shares its source's segments, and neither ever harms the other."""
 
 import os
+import shutil
 
 import pytest
 
@@ -298,7 +299,7 @@ STEPS = ["link", "mkdir", "rename", "unlink", "copyfile"]
 @pytest.mark.parametrize("after", range(3))
 def test_whoever_dies_in_between_leaves_no_branch_or_a_whole_one(
         node, tmp_path, monkeypatch, call, after):
-    owner = branches.shutil if call == "copyfile" else branches.os
+    owner = shutil if call == "copyfile" else os
     real, calls = getattr(owner, call), []
 
     def dying(*arguments, **options):

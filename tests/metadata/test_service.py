@@ -245,7 +245,9 @@ def test_what_depends_on_the_brokers_own_state_is_decided_once_that_follows():
 
         controller.logs.create = create_anew
         # Committed by somebody who does not wait; the publisher has not had a turn yet.
-        await deciding._commit([messages.RemoveTopicRecord(topic_id=tail.newest.topics["a"].id)])
+        async with deciding._deciding:
+            await deciding._commit(
+                [messages.RemoveTopicRecord(topic_id=tail.newest.topics["a"].id)])
         again = [messages.TopicRecord(name="a", topic_id=b"n" * 16), messages.PartitionRecord(
             partition_id=0, topic_id=b"n" * 16, replicas=[1], isr=[1], leader=1, leader_epoch=0,
             partition_epoch=0, removing_replicas=[], adding_replicas=[], directories=[bytes(16)])]
@@ -339,6 +341,7 @@ def test_no_snapshot_is_taken_amid_a_transaction(monkeypatch):
         for records, count in (([messages.BeginTransactionRecord(name="many")], 0),
                                ([messages.NoOpRecord()], 0),
                                ([messages.EndTransactionRecord()], 1)):
-            await controller.controller._commit(records)
+            async with controller.controller._deciding:
+                await controller.controller._commit(records)
             assert len(taken) == count, tail.newest.offset
     asyncio.run(run())
