@@ -9,7 +9,7 @@ from pylog._native import batch
 from pylog._native.log import StorageError
 from pylog.metadata import active_controller, controller, service, snapshots
 from pylog.metadata import store as store_module
-from pylog.metadata.image import Image, apply
+from pylog.metadata.image import Image, MetadataError, apply
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.store import FILE, SUM, Store, StoreError
 from pylog.metadata.tail import Tail
@@ -177,3 +177,43 @@ def test_features_that_cannot_be_written_are_refused_as_the_disk_says(tmp_path, 
     assert refused.value.error == 56
     del node.service._log.append
     node.stop()
+
+
+def test_brokers_are_fenced_and_unfenced_under_the_epoch_that_they_have():
+    made = cluster()
+    epoch = made.brokers[1].epoch
+    fenced = apply(made, [messages.FenceBrokerRecord(id=1, epoch=epoch)], made.offset + 1, 1)
+    assert fenced.brokers[1].fenced and not fenced.broker_is_active(1)
+    again = apply(fenced, [messages.UnfenceBrokerRecord(id=1, epoch=epoch)], made.offset + 2, 1)
+    assert not again.brokers[1].fenced and again.broker_is_active(1)
+    for kind in (messages.FenceBrokerRecord, messages.UnfenceBrokerRecord):
+        for id_, other in ((1, epoch + 1), (2, epoch)):
+            with pytest.raises(MetadataError):
+                apply(again, [kind(id=id_, epoch=other)], made.offset + 3, 1)
+
+
+def test_a_broker_that_leaves_is_gone_and_leaves_once():
+    made = cluster(2)
+    left = apply(made, [messages.UnregisterBrokerRecord(broker_id=1)], made.offset + 1, 1)
+    assert list(left.brokers) == [2] and not left.broker_is_active(1)
+    with pytest.raises(MetadataError):
+        apply(left, [messages.UnregisterBrokerRecord(broker_id=1)], made.offset + 2, 1)
+
+
+@pytest.mark.parametrize("level", [0, 29])
+def test_a_feature_of_level_zero_is_none(level):
+    record = messages.FeatureLevelRecord(name="metadata.version", feature_level=level)
+    assert apply(cluster(), [record], 9, 1).features == (
+        {"metadata.version": level} if level else {})
+
+
+@pytest.mark.parametrize("name", ["t", "", None])
+def test_eligible_replicas_are_cleared_in_one_topic_or_in_all(name):
+    made, _ = create(cluster(2), topic("t"), topic("u"))
+    made = apply(made, [messages.PartitionChangeRecord(
+        partition_id=0, topic_id=made.topics[each].id, eligible_leader_replicas=[2],
+        last_known_elr=[2]) for each in "tu"], made.offset + 2, 1)
+    after = apply(made, [messages.ClearElrRecord(topic_name=name)], made.offset + 1, 1)
+    left = {each for each in "tu" if after.partition(each, 0).eligible_leader_replicas}
+    assert left == ({"u"} if name else set())
+    assert {each for each in "tu" if after.partition(each, 0).last_known_elr} == left
