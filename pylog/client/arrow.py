@@ -140,8 +140,8 @@ def numpy_batch(
 
     offset, timestamp (ms), partition and, as indices into "topics", topic are views. Keys and
     values: with a dtype of 1, 2, 4 or 8 bytes ("<i8", ">f4") a plain array, nulls as zero and
-    "key_null"/"value_null" telling them; without one "key_offsets" and "key_data" (uint8) as in
-    Arrow. Headers are left out. Raises ValueError when a value has not the dtype's length.
+    "key_null"/"value_null" marking them; without one "key_offsets" and "key_data" (uint8) as in
+    Arrow. Headers are left out. Raises ValueError when a value has another length than the dtype.
     """
     import numpy as np
 

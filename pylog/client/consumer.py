@@ -265,7 +265,7 @@ class Consumer:
 
     def committed(self, partitions: Iterable[TopicPartition], timeout: float | None = None
                   ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where it has not."""
+        """What the group has committed; None where it has committed nothing."""
         found: dict[TopicPartition, OffsetAndMetadata | None] = self._desk.run(
             self._core.committed(partitions, timeout))
         return found

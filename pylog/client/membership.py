@@ -409,9 +409,9 @@ def _assignors(names: Iterable[Any]) -> dict[str, assignors.Assignor]:
         plain = {"Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky",
                  "CooperativeSticky": "cooperative-sticky"}.get(short, name)
         if plain not in assignors.ASSIGNORS:
-            raise ConfigError(f"partition.assignment.strategy: no assignor is called {name!r}; "
-                              f"there are {', '.join(assignors.ASSIGNORS)}")
+            raise ConfigError(f"partition.assignment.strategy: no such assignor: {name!r}; "
+                              f"allowed are {', '.join(assignors.ASSIGNORS)}")
         made[plain] = assignors.ASSIGNORS[plain]
     if not made:
-        raise ConfigError("partition.assignment.strategy names no assignor")
+        raise ConfigError("partition.assignment.strategy is empty: name an assignor")
     return made

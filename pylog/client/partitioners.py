@@ -135,7 +135,7 @@ def partitioner(given: Any, batch_bytes: int, ignore_keys: bool = False) -> Any:
         name = given.rpartition(".")[2].lower().removesuffix("partitioner") or "default"
         made = NAMES.get(name)
         if made is None:
-            raise ConfigError(f"partitioner.class={given!r}: there are {', '.join(NAMES)}")
+            raise ConfigError(f"partitioner.class={given!r}: allowed are {', '.join(NAMES)}")
         return made(batch_bytes, ignore_keys)
     if hasattr(given, "choose"):
         return given

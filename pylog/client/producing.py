@@ -340,7 +340,7 @@ def acks_of(settings: Settings) -> tuple[int, bool]:
                           "max.in.flight.requests.per.connection of at most 5")
     if settings["delivery.timeout.ms"] < settings["linger.ms"] + settings["request.timeout.ms"]:
         if "delivery.timeout.ms" in settings.given:
-            raise ConfigError("delivery.timeout.ms is less than linger.ms + request.timeout.ms")
+            raise ConfigError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
     return acks, idempotent and fits
 
 

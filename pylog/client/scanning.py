@@ -76,16 +76,16 @@ def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
     wanted = known if partitions is None else list(partitions)
     if set(wanted) - set(known):
         raise UnknownTopicOrPartitionError(f"{topic} has no partitions {set(wanted) - set(known)}")
-    places = [TopicPartition(topic, number) for number in wanted]
-    starts, ends = consumer.beginning_offsets(places), consumer.end_offsets(places)
+    parts = [TopicPartition(topic, number) for number in wanted]
+    starts, ends = consumer.beginning_offsets(parts), consumer.end_offsets(parts)
     if since_ms is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(places, since_ms))
-        starts = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in places}
+        found = consumer.offsets_for_times(dict.fromkeys(parts, since_ms))
+        starts = {tp: ends[tp] if found[tp] is None else found[tp].offset for tp in parts}
     if until_ms is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(places, until_ms))
+        found = consumer.offsets_for_times(dict.fromkeys(parts, until_ms))
         ends = {tp: ends[tp] if found[tp] is None else min(ends[tp], found[tp].offset)
-                for tp in places}
-    return {tp: (starts[tp], ends[tp]) for tp in places if starts[tp] < ends[tp]}
+                for tp in parts}
+    return {tp: (starts[tp], ends[tp]) for tp in parts if starts[tp] < ends[tp]}
 
 
 def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int, int]],
@@ -97,8 +97,8 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
     consumer = Consumer(settings)
     try:
         consumer.assign(list(left))
-        for place, (start, _) in found.items():
-            consumer.seek(place, start)
+        for tp, (start, _) in found.items():
+            consumer.seek(tp, start)
         while left:
             batch = consumer.poll_arrow(POLL_S, records_max, {*names, *_NEEDED})
             if batch.num_rows:
@@ -106,8 +106,8 @@ def _batches(settings: Mapping[str, Any], found: dict[TopicPartition, tuple[int,
             else:
                 # Only markers or gaps may be left: positions pass those, rows do not show it.
                 pieces, ended = [], [tp for tp, end in left.items() if consumer.position(tp) >= end]
-            for place in ended:
-                del left[place]
+            for tp in ended:
+                del left[tp]
             if ended and left:
                 consumer.pause(*ended)
             for piece in pieces:
@@ -130,13 +130,13 @@ def _inside(batch: Any, topic: str,
     cuts = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
     pieces, ended, first = [], [], 0
     for start, stop in zip(cuts, cuts[1:]):
-        place = TopicPartition(topic, int(partitions[start]))
-        end = left.get(place, 0)
+        tp = TopicPartition(topic, int(partitions[start]))
+        end = left.get(tp, 0)
         if offsets[stop - 1] < end - 1:
             continue
         inside = start + int(np.searchsorted(offsets[start:stop], end))
-        if place in left and place not in ended:
-            ended.append(place)
+        if tp in left and tp not in ended:
+            ended.append(tp)
         if inside < stop:
             pieces.append(batch.slice(first, inside - first))
             first = stop

@@ -26,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pylog", "a pylog broker for tests")
     group.addoption("--pylog-broker", choices=[THREAD, PROCESS], default=None,
                     help="brokers on threads of this process (default), or as child processes")
-    parser.addini("pylog_broker", "thread or process; --pylog-broker is stronger", default=THREAD)
+    parser.addini("pylog_broker", "thread or process; --pylog-broker takes precedence",
+                  default=THREAD)
     parser.addini("pylog_broker_directory", "where brokers keep their data: memory, tmp_path "
                   "(which pytest keeps for a while), or a directory", default=MEMORY)
     parser.addini("pylog_broker_settings", "settings of every broker, key=value a line",

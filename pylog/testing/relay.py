@@ -120,7 +120,7 @@ class Relay:
 
 
 def _listening(port: int) -> socket.socket:
-    """A socket that has the port alone: it is to be had once the broker's threads let go of it."""
+    """A socket that has the port alone: it is free once the broker's threads have closed it."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for left in reversed(range(BIND_ATTEMPTS)):

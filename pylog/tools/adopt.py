@@ -77,7 +77,7 @@ def _directories(settings: Settings) -> Iterator[Finding]:
                           "log.dirs must name Kafka's directories, all of them")
             continue
         try:
-            # Without the file nobody has it, and none is to be made (1).
+            # Without the file nobody has it, and none may be made (1).
             if os.path.exists(os.path.join(path, LOCK)):
                 os.close(locked(os.path.join(path, LOCK)))
             entry = identity.properties_of(path)

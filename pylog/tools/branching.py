@@ -51,7 +51,7 @@ def branch(session: Session, source: str, name: str, at: str | None, settings: t
             failure = getattr(error, "results", {name: error})[name]
             if failure.code == ErrorCode.INVALID_CONFIG and "nknown" in str(failure):
                 # Keeps (2).
-                raise ToolError("only brokerd makes branches, and this broker is another: "
+                raise ToolError("this broker cannot make branches, only brokerd can: "
                                 f"{failure}") from None
             raise ToolError(f"topic {failure} ({inquiry.error_name(failure.code)})") from None
         found = made.get(name) if made else None

@@ -74,7 +74,7 @@ async def _parts(cluster: Any, topics: tuple[str, ...], numbers: str | None
     found = [part for part in parts if part.partition in wanted]
     missing = wanted - {part.partition for part in found}
     if missing:
-        raise ToolError(f"there is no partition {min(missing)} in {', '.join(topics)}")
+        raise ToolError(f"no such partition: {min(missing)} of {', '.join(topics)}")
     return found
 
 

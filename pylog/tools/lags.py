@@ -30,10 +30,10 @@ async def described(admin: Admin, group: str) -> Any:
     except GroupIdNotFoundError:
         known = [row.group_id for row in await admin.list_groups()]
         if group in known:
-            raise ToolError(f"group {group} is of a kind that cannot be described") from None
+            raise ToolError(f"group {group} has a type that cannot be described") from None
         near = nearest(group, known)
         hint = f"; nearest valid name: {near}" if near else ""
-        raise ToolError(f"there is no group {group!r}{hint}") from None
+        raise ToolError(f"no such group: {group!r}{hint}") from None
 
 
 async def view(admin: Admin, group: str, now_ms: Any, with_seconds: bool = True) -> dict[str, Any]:

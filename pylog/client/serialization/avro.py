@@ -44,7 +44,7 @@ class Avro(Format):
 
     schema: a dict or JSON text, what values are written with, and read as when reader_schema is
     None; without it a value is read as it was written, and cannot be written. registered: False
-    only looks ids up, and fails when the subject has not the schema.
+    only looks ids up, and fails when the subject does not have the schema.
     """
 
     def __init__(self, registry: SchemaRegistry, schema: Any = None, *, reader_schema: Any = None,
@@ -167,7 +167,7 @@ _PRIMITIVES = {"null": "null", "boolean": "bool_", "int": "int32", "long": "int6
 
 
 def arrow_type(schema: Any, named: dict[str, Any] | None = None) -> Any:
-    """The pyarrow type of an Avro schema. Raises SerializationError for what Arrow has not."""
+    """The pyarrow type of an Avro schema. Raises SerializationError where Arrow has none."""
     import pyarrow as pa
 
     named = {} if named is None else named

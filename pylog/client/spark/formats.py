@@ -250,7 +250,7 @@ def checked(made: Formats, schema: Any, own: Any) -> Any:
             if field.name != "headers" and field.dataType != kind:
                 raise ConfigError(f"{field.name} is {kind.simpleString()}")
         elif not made.expand:
-            raise ConfigError(f"there is no column {field.name!r}; there are {', '.join(types)}")
+            raise ConfigError(f"no such column: {field.name!r}; there are {', '.join(types)}")
         elif avro is not None and not _within(field.dataType, avro, field.name):
             raise ConfigError(f"values have no field {field.name!r} of that type: they are "
                               f"{avro.simpleString()}")

@@ -164,11 +164,11 @@ class RangeReader:
         from pylog.client import positions
         from pylog.client.offsets import EARLIEST, LATEST, TopicPartition
 
-        place = TopicPartition(self.stretch.topic, self.stretch.partition)
-        begins = (await positions.list_offsets(self._cluster, {place: EARLIEST}, 0))[place]
-        ends = (await positions.list_offsets(self._cluster, {place: LATEST}, 0))[place]
+        tp = TopicPartition(self.stretch.topic, self.stretch.partition)
+        begins = (await positions.list_offsets(self._cluster, {tp: EARLIEST}, 0))[tp]
+        ends = (await positions.list_offsets(self._cluster, {tp: LATEST}, 0))[tp]
         if begins is None or ends is None:
-            raise UnsupportedByBrokerError(f"{place}: the broker lists no offsets for it")
+            raise UnsupportedByBrokerError(f"{tp}: the broker lists no offsets for it")
         what = f"the log holds [{begins.offset}, {ends.offset})"
         if self.fail_on_data_loss:
             raise lost(self.stretch, position, what)

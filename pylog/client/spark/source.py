@@ -84,7 +84,7 @@ class PylogSource(DataSource):
 
 
 def _settled(options: ReadOptions) -> ReadOptions:
-    topics = list(options.topics) or sorted({place.topic for place in options.assigned})
+    topics = list(options.topics) or sorted({tp.topic for tp in options.assigned})
     return replace(options, formats=with_schemas(options.formats, topics))
 
 
@@ -167,17 +167,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, ends = from_json(start), self._ends()
         gone = begun.keys() - ends.keys()
         if gone and self.options.fail_on_data_loss and self._target is None:
-            place = min(gone)
-            raise lost(Stretch(*place, 0, 0), begun[place], "the partition is gone")
-        for place in gone:
-            ends[place] = begun[place]
+            tp = min(gone)
+            raise lost(Stretch(*tp, 0, 0), begun[tp], "the partition is gone")
+        for tp in gone:
+            ends[tp] = begun[tp]
         starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
-        for place, end in ends.items():
-            # A topic that was made anew ends before the query's place.
-            if end < starts[place] and self.options.fail_on_data_loss:
-                raise lost(Stretch(*place, 0, 0), starts[place], f"the log ends at {end}")
-            ends[place] = max(end, starts[place])
-        if self._waits(sum(ends[place] - starts[place] for place in ends), limit):
+        for tp, end in ends.items():
+            # A topic that was made anew ends before the query's position.
+            if end < starts[tp] and self.options.fail_on_data_loss:
+                raise lost(Stretch(*tp, 0, 0), starts[tp], f"the log ends at {end}")
+            ends[tp] = max(end, starts[tp])
+        if self._waits(sum(ends[tp] - starts[tp] for tp in ends), limit):
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limited(starts, ends, limit.max_rows)
@@ -204,8 +204,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun, ends = from_json(start), from_json(end)
         starts = {**self.planner.earliest(ends.keys() - begun.keys()), **begun}
-        stretches = [Stretch(*place, starts[place], ends[place]) for place in sorted(ends)
-                     if starts[place] < ends[place]]
+        stretches = [Stretch(*tp, starts[tp], ends[tp]) for tp in sorted(ends)
+                     if starts[tp] < ends[tp]]
         return [Split(stretch) for stretch in self.planner.split(stretches)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -222,23 +222,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
     """Ends with at most rows_max rows in all, shared by what each partition has waiting."""
-    waiting = {place: ends[place] - starts[place] for place in ends}
+    waiting = {tp: ends[tp] - starts[tp] for tp in ends}
     total = sum(waiting.values())
     if total <= rows_max:
         return ends
-    shares = {place: rows_max * rows // total for place, rows in waiting.items()}
+    shares = {tp: rows_max * rows // total for tp, rows in waiting.items()}
     left = rows_max - sum(shares.values())
-    for place in sorted(waiting, key=lambda place: (-(rows_max * waiting[place] % total), place)):
-        if left and shares[place] < waiting[place]:
-            shares[place] += 1
+    for tp in sorted(waiting, key=lambda tp: (-(rows_max * waiting[tp] % total), tp)):
+        if left and shares[tp] < waiting[tp]:
+            shares[tp] += 1
             left -= 1
-    return {place: starts[place] + share for place, share in shares.items()}
+    return {tp: starts[tp] + share for tp, share in shares.items()}
 
 
 def to_json(offsets: Offsets) -> dict[str, Any]:
     made: dict[str, dict[str, int]] = {}
-    for place, offset in sorted(offsets.items()):
-        made.setdefault(place.topic, {})[str(place.partition)] = offset
+    for tp, offset in sorted(offsets.items()):
+        made.setdefault(tp.topic, {})[str(tp.partition)] = offset
     return made
 
 
