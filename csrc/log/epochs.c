@@ -2,6 +2,7 @@
 #include "log/epochs.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,17 +111,21 @@ int epochs_decode(struct epochs *e, const char *text, size_t bytes) {
     const char *p = text, *end = text + bytes;
     int64_t version, count, epoch, start;
     e->count = 0;
-    if ((p = epochs_number(p, end, '\n', &version)) == NULL || version != 0) return -1;
-    if ((p = epochs_number(p, end, '\n', &count)) == NULL) return -1;
+    if ((p = epochs_number(p, end, '\n', &version)) == NULL || version != 0) return -EINVAL;
+    if ((p = epochs_number(p, end, '\n', &count)) == NULL) return -EINVAL;
     while (p < end) {
         if ((p = epochs_number(p, end, ' ', &epoch)) == NULL || epoch > INT32_MAX) break;
         if ((p = epochs_number(p, end, '\n', &start)) == NULL) break;
         if (e->count > 0 &&
             (epoch <= epochs_last(e) || start < e->entries[e->count - 1].start_offset))
             p = NULL;
-        if (p == NULL || !epochs_push(e, (int32_t)epoch, start)) break;
+        if (p == NULL) break;
+        if (!epochs_push(e, (int32_t)epoch, start)) {
+            e->count = 0;
+            return -ENOMEM;
+        }
     }
     if (p == end && e->count == count) return 0;
     e->count = 0;
-    return -1;
+    return -EINVAL;
 }

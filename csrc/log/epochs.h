@@ -33,7 +33,7 @@ int32_t epochs_last(const struct epochs *e);
 
 /* malloc'd text, or NULL. */
 char *epochs_encode(const struct epochs *e, size_t *bytes);
-/* 0, or -1 when the text is not of its form (then `e` is empty) or memory is short. */
+/* 0; -EINVAL: the text is not of its form; -ENOMEM: memory is short. `e` is empty then. */
 int epochs_decode(struct epochs *e, const char *text, size_t bytes);
 
 #endif

@@ -39,3 +39,25 @@ bool index_times_sane(const uint8_t *entries, uint32_t count) {
     }
     return true;
 }
+
+bool index_offsets_plausible(const uint8_t *entries, uint32_t count, int64_t bytes) {
+    if (count == 0) return true;
+    if (index_position_at(entries, count - 1) >= bytes) return false;
+    if (index_offset_at(entries, count - 1) < (int32_t)(count - 1)) return false;
+    return count == 1 || index_position_at(entries, count - 1) > index_position_at(entries, 0);
+}
+
+bool index_times_plausible(const uint8_t *entries, uint32_t count) {
+    return count < 2 || index_time_at(entries, count - 1) > index_time_at(entries, 0);
+}
+
+bool index_rises(const uint8_t *entries, uint32_t i, int64_t bytes) {
+    int32_t before = i > 0 ? index_position_at(entries, i - 1) : -1;
+    return index_position_at(entries, i) > before && index_position_at(entries, i) <= bytes;
+}
+
+bool index_time_rises(const uint8_t *entries, uint32_t i) {
+    int32_t offset = index_time_offset_at(entries, i);
+    return offset >= 0 && (i == 0 || (index_time_at(entries, i) > index_time_at(entries, i - 1) &&
+                                      offset >= index_time_offset_at(entries, i - 1)));
+}

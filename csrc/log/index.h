@@ -46,5 +46,12 @@ uint32_t index_count_time_offsets(const uint8_t *entries, uint32_t count, int64_
  * (time index). */
 bool index_offsets_sane(const uint8_t *entries, uint32_t count, int64_t bytes);
 bool index_times_sane(const uint8_t *entries, uint32_t count);
+/* Cheap signs of a wrong file: the last entry must lie inside the segment and above the first. */
+bool index_offsets_plausible(const uint8_t *entries, uint32_t count, int64_t bytes);
+bool index_times_plausible(const uint8_t *entries, uint32_t count);
+/* An entry that was found is above the one before it and inside the segment: one that was cut off
+ * reads as zeros. The batch of the last one may not be published yet. */
+bool index_rises(const uint8_t *entries, uint32_t i, int64_t bytes);
+bool index_time_rises(const uint8_t *entries, uint32_t i);
 
 #endif

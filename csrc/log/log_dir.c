@@ -130,12 +130,14 @@ bool log_take_room(struct log *log, int64_t bytes) {
     struct log_dir *dir = log->home->dir;
     assert(bytes >= 0);
     int64_t free_bytes, total_bytes;
-    if (log_dir_short_of_space(dir)) return false;
+    /* What would take no more than was refused is not looked at again. */
+    if (log_dir_short_of_space(dir) && bytes >= atomic_load(&dir->refused_bytes)) return false;
     if (atomic_load_explicit(&dir->reserve_bytes, memory_order_relaxed) > 0 &&
         atomic_fetch_sub(&dir->room_bytes, bytes) - bytes < atomic_load(&dir->room_look_bytes)) {
         log_dir_look_at_space(dir, &free_bytes, &total_bytes);
         if (atomic_load(&dir->room_bytes) < bytes) {
-            atomic_store(&dir->refused_bytes, bytes);
+            int64_t least = atomic_load(&dir->refused_bytes);
+            if (least == 0 || bytes < least) atomic_store(&dir->refused_bytes, bytes);
             atomic_store(&dir->short_of_space, true);
             flusher_wake(dir);
             return false;

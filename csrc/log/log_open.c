@@ -117,8 +117,10 @@ int log_load_epochs(struct log *log) {
     if (log_is_short(result) && result != -EFBIG) return log_storage_error(log, result, "open");
     if (result == 0) {
         /* A file that does not parse is as good as none: batches carry their epochs. */
-        if (epochs_decode(&epochs, (const char *)text, len) != 0) epochs_free(&epochs);
+        result = epochs_decode(&epochs, (const char *)text, len);
         free(text);
+        if (result != 0) epochs_free(&epochs);
+        if (log_is_short(result)) return log_storage_error(log, result, "open");
     }
     epochs_truncate_end(&epochs, atomic_load(&log->ends.end_offset) + (log->append.clean ? 1 : 0));
     if (log->append.clean && log->append.last_epoch > epochs_last(&epochs)) {
@@ -197,7 +199,9 @@ static int log_adopt_last(struct log *log, struct segment *s) LOG_APPENDING(log)
     if (st.st_size < bytes) return LOG_E_CORRUPT;
     if (st.st_size > bytes && log_dir_disk(log->home->dir)->ftruncate(s->fd, bytes) != 0)
         return log_storage_error(log, -errno, "ftruncate");
-    if (segment_index_damaged(s)) {
+    int damaged = segment_index_damaged(s);
+    if (damaged < 0) return log_storage_error(log, damaged, "open");
+    if (damaged == 1) {
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         int result = log_walk_segment(log, s, &walk, 0);
         if (result != 0) return result;

@@ -107,8 +107,9 @@ static int log_write_index(struct segment *s) {
  * index's. */
 static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(log) {
     int64_t timestamp, offset;
-    int result = 0;
-    if (segment_index_damaged(s)) {
+    int result = 0, damaged = segment_index_damaged(s);
+    if (damaged < 0) return damaged;
+    if (damaged == 1) {
         struct log_walk walk = {.check_from = INT64_MAX, .replay_from = INT64_MAX, .index = true};
         result = log_walk_segment(log, s, &walk, 0);
         if (result == LOG_E_CORRUPT)

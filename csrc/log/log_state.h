@@ -56,7 +56,7 @@ struct log_dir {
     _Atomic(const struct disk *) disk;
     _Atomic int64_t reserve_bytes;
     /* Free above the reserve, less what was taken since it was measured, and where it is measured
-     * again; what appends under way will take; the largest that was refused. */
+     * again; what appends under way will take; the least that was refused since. */
     _Atomic int64_t room_bytes, room_look_bytes, under_way_bytes, refused_bytes;
     _Atomic bool short_of_space;
     _Atomic bool offline;

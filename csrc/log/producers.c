@@ -3,6 +3,7 @@
 #include "log/producers.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -240,16 +241,17 @@ int producers_decode(struct producers *p, const uint8_t *bytes, size_t len) {
     producers_free(p);
     if (len < PRODUCERS_HEAD_BYTES || get_i16(bytes) != 1 ||
         get_u32(bytes + 2) != crc32c_extend(0, bytes + 6, len - 6))
-        return -1;
+        return -EINVAL;
     int32_t count = get_i32(bytes + 6);
     if (count < 0 || (size_t)count != (len - PRODUCERS_HEAD_BYTES) / PRODUCERS_ENTRY_BYTES)
-        return -1;
+        return -EINVAL;
     const uint8_t *at = bytes + PRODUCERS_HEAD_BYTES;
     for (int32_t i = 0; i < count; i++, at += PRODUCERS_ENTRY_BYTES) {
-        struct producers_entry *e = get_i64(at) < 0 ? NULL : producers_take(p, get_i64(at));
+        int64_t id = get_i64(at);
+        struct producers_entry *e = id < 0 ? NULL : producers_take(p, id);
         if (e == NULL) {
             producers_free(p);
-            return -1;
+            return id < 0 ? -EINVAL : -ENOMEM;
         }
         e->epoch = get_i16(at + 8);
         e->seen_ms = get_i64(at + 26);

@@ -58,8 +58,8 @@ const struct producers_entry *producers_find(const struct producers *p, int64_t 
 
 /* The snapshot's bytes, malloc'd; or NULL. */
 uint8_t *producers_encode(const struct producers *p, size_t *bytes);
-/* Replaces the state. 0, -1 when the bytes are damaged (the state is empty then) or memory is
- * short. */
+/* Replaces the state. 0; -EINVAL: the bytes are damaged; -ENOMEM: memory is short. The state is
+ * empty then. */
 int producers_decode(struct producers *p, const uint8_t *bytes, size_t len);
 
 #endif

@@ -92,6 +92,22 @@ struct segment {
     _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
 };
 
+/* The largest timestamp so far, and the last offset of the batch that has it. */
+struct segment_largest {
+    int64_t timestamp, offset;
+};
+
+static inline struct segment_largest segment_largest_of(const struct segment *s) {
+    return (struct segment_largest){
+        atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed),
+        atomic_load_explicit(&s->largest_timestamp_offset, memory_order_relaxed)};
+}
+
+static inline void segment_largest_publish(struct segment *s, struct segment_largest largest) {
+    atomic_store_explicit(&s->largest_timestamp, largest.timestamp, memory_order_relaxed);
+    atomic_store_explicit(&s->largest_timestamp_offset, largest.offset, memory_order_relaxed);
+}
+
 struct segment *segment_new(struct segment_home *home, int64_t base_offset, int64_t bytes,
                             int64_t largest_timestamp);
 void segment_retain(struct segment *s);
@@ -132,8 +148,8 @@ void segment_index_unmap(struct segment *s) REQUIRES(s->index_lock);
 uint32_t segment_index_entries(struct segment *s, bool times);
 /* Forgets everything and empties the files, before a rebuild. */
 void segment_index_reset(struct segment *s);
-/* 1: a file is missing where one is due, or its entries cannot be right. 0: sane. Reads the files
- * whole. */
+/* 1: a file is missing where one is due, or its entries cannot be right. 0: sane. -errno: something
+ * is short. Reads the files whole. */
 int segment_index_damaged(struct segment *s);
 /* They led where no batch begins, or not the one that they told of: made anew, but not for ever. */
 void segment_index_distrust(struct segment *s);

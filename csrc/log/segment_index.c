@@ -146,45 +146,17 @@ static int segment_index_read_end(struct segment *s) REQUIRES(s->index_lock) {
     return mapped_read_end(&s->maps) ? segment_index_lose(s) : 0;
 }
 
-/* An entry that was found is above the one before it and inside the segment: one that was cut off
- * reads as zeros. The batch of the last one may not be published yet. */
-static bool segment_index_rises(const struct segment *s, uint32_t i) REQUIRES(s->index_lock) {
-    const uint8_t *entries = segment_index_offsets(s);
-    int32_t before = i > 0 ? index_position_at(entries, i - 1) : -1,
-            position = index_position_at(entries, i);
-    return position > before && position <= atomic_load_explicit(&s->bytes, memory_order_relaxed);
-}
-
-static bool segment_index_time_rises(const struct segment *s, uint32_t i) REQUIRES(s->index_lock) {
-    const uint8_t *entries = segment_index_times(s);
-    int32_t offset = index_time_offset_at(entries, i);
-    return offset >= 0 && (i == 0 || (index_time_at(entries, i) > index_time_at(entries, i - 1) &&
-                                      offset >= index_time_offset_at(entries, i - 1)));
-}
-
 /* ---- loading ---- */
-
-/* Cheap signs of a wrong file: the last entry must lie inside the segment and above the first. */
-static bool segment_index_plausible(struct segment *s) REQUIRES(s->index_lock) {
-    const uint8_t *offsets = segment_index_offsets(s), *times = segment_index_times(s);
-    uint32_t n = s->offset_count;
-    if (n > 0) {
-        if (index_position_at(offsets, n - 1) >= atomic_load(&s->bytes)) return false;
-        if (index_offset_at(offsets, n - 1) < (int32_t)(n - 1)) return false;
-        if (n > 1 && index_position_at(offsets, n - 1) <= index_position_at(offsets, 0))
-            return false;
-    }
-    return s->time_count < 2 || index_time_at(times, s->time_count - 1) > index_time_at(times, 0);
-}
 
 /* Counts and maps the files. 1: they are missing or implausible. LOG_E_IO, or another -errno. */
 static int segment_index_load(struct segment *s) REQUIRES(s->index_lock) {
     int result = 0;
     if (s->index_lost) return 1;
     if (!s->counted) {
-        if (segment_index_count_file(s, false, &s->offset_count) < 0 ||
-            segment_index_count_file(s, true, &s->time_count) < 0)
-            return 1;
+        result = segment_index_count_file(s, false, &s->offset_count);
+        if (result == 0) result = segment_index_count_file(s, true, &s->time_count);
+        /* One that cannot be opened just now is there. */
+        if (result != 0) return disk_is_short(-result) ? result : 1;
     }
     if (s->offset_count * (size_t)INDEX_OFFSET_BYTES > s->maps.bytes[0])
         result = segment_index_map(s, false, s->offset_count);
@@ -193,7 +165,9 @@ static int segment_index_load(struct segment *s) REQUIRES(s->index_lock) {
     if (result != 0) return result == -ENODATA || result == -ENOENT ? 1 : result;
     if (!s->counted) {
         mapped_read_begin(&s->maps);
-        bool plausible = segment_index_plausible(s);
+        bool plausible = index_offsets_plausible(segment_index_offsets(s), s->offset_count,
+                                                 atomic_load(&s->bytes)) &&
+                         index_times_plausible(segment_index_times(s), s->time_count);
         if ((result = segment_index_read_end(s)) != 0 || !plausible)
             return result != 0 ? result : 1;
     }
@@ -268,20 +242,21 @@ static int segment_index_write_file(struct segment *s, bool times, bool create)
     return 0;
 }
 
-static void segment_index_add_time(struct segment *s) REQUIRES(s->index_lock) {
-    int64_t timestamp = atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed);
-    int64_t offset = atomic_load_explicit(&s->largest_timestamp_offset, memory_order_relaxed);
+static void segment_index_add_time(struct segment *s, struct segment_largest largest)
+    REQUIRES(s->index_lock) {
     struct segment_tail *t = s->tail;
-    if (timestamp < 0 || offset < 0 || timestamp <= s->last_indexed_time) return;
+    if (largest.timestamp < 0 || largest.offset < 0 || largest.timestamp <= s->last_indexed_time)
+        return;
     if (!segment_index_room(&t->times, &t->time_room, t->time_count, INDEX_TIME_BYTES)) return;
-    assert(offset >= s->base_offset);
-    index_put_time(t->times + t->time_count * 12u, timestamp, (int32_t)(offset - s->base_offset));
+    assert(largest.offset >= s->base_offset);
+    index_put_time(t->times + t->time_count * 12u, largest.timestamp,
+                   (int32_t)(largest.offset - s->base_offset));
     t->time_count++;
-    s->last_indexed_time = timestamp;
+    s->last_indexed_time = largest.timestamp;
 }
 
-static bool segment_index_add(struct segment *s, const struct batch_header *h, int64_t position)
-    REQUIRES(s->index_lock) {
+static bool segment_index_add(struct segment *s, const struct batch_header *h, int64_t position,
+                              struct segment_largest largest) REQUIRES(s->index_lock) {
     if (s->tail == NULL && (s->tail = calloc(1, sizeof *s->tail)) == NULL) return false;
     struct segment_tail *t = s->tail;
     if (!segment_index_room(&t->offsets, &t->offset_room, t->offset_count, INDEX_OFFSET_BYTES))
@@ -291,7 +266,7 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
     assert(relative <= INT32_MAX); /* segment_batch_fits, or the roll before it. */
     index_put_offset(t->offsets + t->offset_count * 8u, (int32_t)relative, (int32_t)position);
     t->offset_count++;
-    segment_index_add_time(s);
+    segment_index_add_time(s, largest);
     /* A file that cannot grow now is tried again at the next power of two: until then the entries
      * stay here. */
     if (t->offset_count >= SEGMENT_TAIL_MAX && (t->offset_count & (t->offset_count - 1)) == 0) {
@@ -301,19 +276,19 @@ static bool segment_index_add(struct segment *s, const struct batch_header *h, i
     return true;
 }
 
-bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_t position) {
+/* A batch that compaction emptied has no record of that time. */
+static bool segment_is_later(const struct batch_header *h, struct segment_largest largest) {
+    return h->record_count > 0 && h->max_timestamp > largest.timestamp;
+}
+
+/* An entry when one is due. */
+static bool segment_index_count(struct segment *s, const struct batch_header *h, int64_t position,
+                                struct segment_largest largest) {
     bool added = false;
-    /* A batch that compaction emptied has no record of that time. */
-    if (h->record_count > 0 &&
-        h->max_timestamp > atomic_load_explicit(&s->largest_timestamp, memory_order_relaxed)) {
-        atomic_store_explicit(&s->largest_timestamp, h->max_timestamp, memory_order_relaxed);
-        atomic_store_explicit(&s->largest_timestamp_offset, batch_last_offset(h),
-                              memory_order_relaxed);
-    }
     if (s->first_timestamp < 0) s->first_timestamp = h->max_timestamp;
     if (s->since_entry_bytes > s->index_interval_bytes) {
         lock_acquire(&s->index_lock);
-        added = segment_index_add(s, h, position);
+        added = segment_index_add(s, h, position, largest);
         lock_release(&s->index_lock);
         s->since_entry_bytes = 0;
     }
@@ -322,10 +297,19 @@ bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_
     return added;
 }
 
+bool segment_index_batch(struct segment *s, const struct batch_header *h, int64_t position) {
+    struct segment_largest largest = segment_largest_of(s);
+    if (segment_is_later(h, largest)) {
+        largest = (struct segment_largest){h->max_timestamp, batch_last_offset(h)};
+        segment_largest_publish(s, largest);
+    }
+    return segment_index_count(s, h, position, largest);
+}
+
 int segment_index_write(struct segment *s, bool final) {
     lock_acquire(&s->index_lock);
     if (final && s->tail == NULL) s->tail = calloc(1, sizeof *s->tail);
-    if (final && s->tail != NULL) segment_index_add_time(s);
+    if (final && s->tail != NULL) segment_index_add_time(s, segment_largest_of(s));
     int result = segment_index_write_file(s, false, final),
         times = segment_index_write_file(s, true, final);
     if (result == 0) result = times;
@@ -404,13 +388,20 @@ void segment_index_truncate(struct segment *s, int64_t offset, int64_t position)
 static int segment_index_rebuild(struct segment *s) {
     struct batch_header h;
     struct segment_scan scan;
+    /* Retention reads the segment's meanwhile, and would take the first of these for it. */
+    struct segment_largest largest = {-1, -1};
     int result;
-    segment_index_reset(s);
+    lock_acquire(&s->index_lock);
+    segment_index_reset_locked(s);
+    lock_release(&s->index_lock);
     segment_scan_begin(&scan, s, 0, atomic_load(&s->bytes), false);
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
-        segment_index_batch(s, &h, scan.position);
+        if (segment_is_later(&h, largest))
+            largest = (struct segment_largest){h.max_timestamp, batch_last_offset(&h)};
+        segment_index_count(s, &h, scan.position, largest);
         segment_scan_skip(&scan, &h);
     }
+    if (result == 0) segment_largest_publish(s, largest);
     int written = segment_index_write(s, true);
     return result != 0 ? result : written;
 }
@@ -451,7 +442,8 @@ int segment_index_damaged(struct segment *s) {
     }
     int64_t latest = m > 0 ? s->last_indexed_time : -1;
     lock_release(&s->index_lock);
-    return result != 0 || !sane ? 1 : segment_index_short(s, position, latest);
+    if (result != 0) return log_is_short(result) ? result : 1;
+    return !sane ? 1 : segment_index_short(s, position, latest);
 }
 
 void segment_index_distrust(struct segment *s) {
@@ -471,7 +463,7 @@ static int segment_index_remake(struct segment *s) REQUIRES(s->index_lock) {
     lock_acquire(&s->index_lock);
     int result = segment_index_load(s);
     /* Who damages it again is another one. */
-    s->rebuilt = result != 0;
+    s->rebuilt = result == 1;
     return result == 1 ? -ENODATA : result;
 }
 
@@ -521,7 +513,8 @@ static int segment_index_find(struct segment *s, int64_t wanted, bool nowait,
         } else if (result == 0 && s->offset_count > 0 &&
                    (n = search(segment_index_offsets(s), s->offset_count, wanted)) > 0) {
             *position = index_position_at(segment_index_offsets(s), n - 1);
-            if (!segment_index_rises(s, n - 1)) s->maps.failed = 1;
+            if (!index_rises(segment_index_offsets(s), n - 1, atomic_load(&s->bytes)))
+                s->maps.failed = 1;
         }
         result = segment_index_end(s, result);
     }
@@ -552,7 +545,7 @@ int segment_index_floor_time(struct segment *s, int64_t timestamp_ms, int64_t *o
         } else if (result == 0 && s->time_count > 0 &&
                    (n = index_count_times(times, s->time_count, timestamp_ms - 1)) > 0) {
             *offset += index_time_offset_at(times, n - 1);
-            if (!segment_index_time_rises(s, n - 1)) s->maps.failed = 1;
+            if (!index_time_rises(segment_index_times(s), n - 1)) s->maps.failed = 1;
         }
         result = segment_index_end(s, result);
     }
@@ -574,7 +567,8 @@ bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *
             *timestamp_ms = index_time_at(entries, n - 1);
             *offset = s->base_offset + index_time_offset_at(entries, n - 1);
         }
-        if (found && !of_tail && !segment_index_time_rises(s, n - 1)) s->maps.failed = 1;
+        if (found && !of_tail && !index_time_rises(segment_index_times(s), n - 1))
+            s->maps.failed = 1;
         result = segment_index_end(s, result);
     }
     return found && (result == 0 || result == -ENODATA);

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import os
 import time
 
 import pytest
@@ -285,3 +286,69 @@ def _until(done, wait_s=30):
     while not done():
         assert time.monotonic() < end_s
         time.sleep(0.01)
+
+
+def sealed(directory, batches=40, **config):
+    """The checkpoint of a log whose first segment is sealed, at a clean stop."""
+    one = opened(directory, config={"index.interval.bytes": 0, "internal.segment.bytes": 1 << 20,
+                                    "segment.ms": 1_000, **config})
+    for number in range(batches):
+        one.append(make(1, now=NOW + number, size=200), NOW)
+    one.upkeep(NOW + 10_000)
+    one.settle(NOW)
+    state = checkpoint_of(one)
+    one.close(NOW)
+    return state
+
+
+def test_an_index_that_cannot_be_opened_now_is_not_taken_for_a_missing_one(short, tmp_path):
+    directory, disk = short
+    state = sealed(directory)
+    index = tmp_path / "t-0" / f"{0:020}.index"
+    before, inode = index.read_bytes(), index.stat().st_ino
+    again = opened(directory, leader=False, **state)
+    disk.error, disk.wanted = errno.EMFILE, lambda path: path.endswith("index")
+    with pytest.raises(log.LogError):
+        again.read(20)
+    assert disk.refused
+    disk.error = 0
+    assert offsets(again.read(20))[0] == 20
+    assert (index.read_bytes(), index.stat().st_ino) == (before, inode)
+
+
+def test_an_index_is_made_anew_also_when_a_shortage_ended_the_first_try(short, tmp_path):
+    directory, disk = short
+    state = sealed(directory)
+    index = tmp_path / "t-0" / f"{0:020}.index"
+    index.unlink()
+    again = opened(directory, leader=False, **state)
+    # It is written, and cannot be opened to be read.
+    disk.error = errno.EMFILE
+    disk.wanted = lambda path: path.endswith(".index") and index.exists() and index.stat().st_size
+    with pytest.raises(log.LogError):
+        again.read(20)
+    disk.error = 0
+    assert offsets(again.read(20))[0] == 20
+    os.truncate(index, 0)
+    for offset in (20, 30):
+        assert offsets(again.read(offset))[0] == offset
+    assert index.stat().st_size > 0
+
+
+def test_retention_never_sees_the_early_timestamps_of_an_index_that_is_being_made_anew(
+        short, tmp_path):
+    directory, disk = short
+    state = sealed(directory, batches=700)
+    (tmp_path / "t-0" / f"{0:020}.index").unlink()
+    again = opened(directory, config={"index.interval.bytes": 0}, leader=False, **state)
+    seen = []
+
+    def look(path):
+        if path.endswith("index"):
+            seen.append(int.from_bytes(again.segments()[16:24], "little", signed=True))
+        return False
+
+    disk.error, disk.wanted = errno.EMFILE, look
+    assert offsets(again.read(600))[0] == 600
+    # Opened to be read first, then to be written, twice while the entries are made.
+    assert len(seen) > 4 and set(seen) == {NOW + 699}

@@ -1,0 +1,33 @@
+"""Shortages of memory and room that only C meets: the callers see no damage in them."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.native.plain import ENVIRONMENT
+from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
+
+SCENES = {
+    "epochs_that_there_is_no_memory_for_are_not_damaged": "epochs",
+    "a_snapshot_that_there_is_no_memory_for_is_not_damaged": "producers",
+    "one_large_batch_that_does_not_fit_keeps_no_small_one_away": "room",
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    made = tmp_path_factory.mktemp("shortages") / "log_shortages"
+    sources = [str(path) for name in SOURCES for path in ROOT.glob(f"csrc/*/{name}.c")]
+    subprocess.run([*os.environ.get("CC", "gcc").split(), *FLAGS, "-I", str(ROOT / "csrc"),
+                    "-Wl,--wrap=malloc,--wrap=realloc", "-o", str(made),
+                    str(ROOT / "tests/native/log_shortages.c"), *sources, *LIBRARIES],
+                   check=True, env=ENVIRONMENT)
+    return made
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())
+def test_shortages(program, tmp_path, scene):
+    ran = subprocess.run([str(program), str(tmp_path), scene], capture_output=True, text=True,
+                         timeout=60, env=ENVIRONMENT)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")
