@@ -13,6 +13,7 @@ from pylog._native import batch
 from pylog.broker import Broker
 from pylog.config import Settings
 from pylog.coordinator import inventory
+from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
 from pylog.log.errors import StartError
 from pylog.metadata.image import RESOURCE_TOPIC, is_internal
@@ -206,38 +207,38 @@ class Node:
 
     async def members(self, group_id: str) -> dict:
         """Member id -> client id."""
-        _, group = self._group(group_id)
+        group = self._group(group_id)
         return {} if group is None else {
             member.id: member.client_id for member in group.members.values()}
 
     async def offsets(self, group_id: str) -> dict:
         """(topic, partition) -> committed offset."""
-        _, group = self._group(group_id)
+        group = self._group(group_id)
         return {} if group is None else {
             place: entry.offset for place, entry in group.offsets.items()}
 
     async def rebalance(self, group_id: str) -> None:
         """Everybody is to join again. Raises BrokerFailed without members."""
-        shard, group = self._group(group_id)
+        group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
-        shard.machine.rebalance(group)
-        self._broker.groups.settle(shard)
+        self._step(group_id, Groups.rebalance, group)
 
     async def expire_session(self, group_id: str, member_id: str | None) -> None:
         """One member's session, or each one's, is over. Raises BrokerFailed."""
-        shard, group = self._group(group_id)
+        group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
         if member_id is not None and member_id not in group.members:
             raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
         for one in [member_id] if member_id is not None else list(group.members):
-            shard.machine.expire_session(group, one)
-        self._broker.groups.settle(shard)
+            self._step(group_id, Groups.expire_session, group, one)
 
     def _group(self, group_id: str):
-        shard, _ = self._broker.groups.shard_of(group_id)
-        return (None, None) if shard is None else (shard, shard.machine.find(group_id))
+        return self._broker.groups.look(group_id, Groups.find, group_id)[0]
+
+    def _step(self, group_id: str, step, *arguments) -> None:
+        self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)
 
 
 # Fields of the image that change with topics and restarts, or are compared in part.
