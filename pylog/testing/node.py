@@ -13,6 +13,8 @@ from pylog._native import batch
 from pylog.broker import Broker
 from pylog.config import Settings
 from pylog.coordinator import inventory
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.pending import Pending
 from pylog.log.errors import StartError
 from pylog.metadata.image import RESOURCE_TOPIC, is_internal
 from pylog.protocol import messages
@@ -96,10 +98,12 @@ class Node:
         if names:
             await self.delete_topics(names)
         for shard in broker.groups.shards()[0]:
-            for row in inventory.listed(shard.groups, (), ()):
-                inventory.delete(shard.groups, row.group_id)
-            broker.groups.settle(shard)
-            if any(group.members for group in shard.groups.groups.values()):
+            deleted = [broker.groups.run_in_pieces(
+                row.group_id, Pending(lambda code: code), inventory.delete, row.group_id)
+                for row in list(inventory.listed(shard.machine, (), ()))]
+            for pending in deleted:
+                await pending
+            if any(group.members for group in shard.machine.groups.values()):
                 return "a consumer was left behind"
         return None
 
@@ -205,42 +209,42 @@ class Node:
     async def groups(self) -> dict:
         """Group id -> state."""
         return {row.group_id: row.group_state for shard in self._broker.groups.shards()[0]
-                for row in inventory.listed(shard.groups, (), ())}
+                for row in inventory.listed(shard.machine, (), ())}
 
     async def members(self, group_id: str) -> dict:
         """Member id -> client id."""
-        _, group = self._group(group_id)
+        group = self._group(group_id)
         return {} if group is None else {
             member.id: member.client_id for member in group.members.values()}
 
     async def offsets(self, group_id: str) -> dict:
         """(topic, partition) -> committed offset."""
-        _, group = self._group(group_id)
+        group = self._group(group_id)
         return {} if group is None else {
             partition: entry.offset for partition, entry in group.offsets.items()}
 
     async def rebalance(self, group_id: str) -> None:
         """Everybody is to join again. Raises BrokerFailed without members."""
-        shard, group = self._group(group_id)
+        group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
-        shard.groups.rebalance(group)
-        self._broker.groups.settle(shard)
+        self._step(group_id, Groups.rebalance, group)
 
     async def expire_session(self, group_id: str, member_id: str | None) -> None:
         """One member's session, or each one's, is over. Raises BrokerFailed."""
-        shard, group = self._group(group_id)
+        group = self._group(group_id)
         if group is None or not group.members:
             raise BrokerFailed(f"group {group_id!r} has no members")
         if member_id is not None and member_id not in group.members:
             raise BrokerFailed(f"group {group_id!r} has no member {member_id!r}")
         for id_ in [member_id] if member_id is not None else list(group.members):
-            shard.groups.expire_session(group, id_)
-        self._broker.groups.settle(shard)
+            self._step(group_id, Groups.expire_session, group, id_)
 
     def _group(self, group_id: str):
-        shard, _ = self._broker.groups.shard_of(group_id)
-        return (None, None) if shard is None else (shard, shard.groups.find(group_id))
+        return self._broker.groups.look(group_id, Groups.find, group_id)[0]
+
+    def _step(self, group_id: str, step, *arguments) -> None:
+        self._broker.groups.run(group_id, Pending(lambda code: None), step, *arguments)
 
 
 # Fields of the image that change with topics and restarts, or are compared in part.
