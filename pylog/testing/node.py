@@ -120,7 +120,7 @@ class Node:
             await asyncio.sleep(0)
         await asyncio.get_running_loop().run_in_executor(
             None, _keep_up, self._broker.logs, self.clock.wall_ms())
-        await self._broker.groups.expire()
+        await self._broker.groups.runtime.expire()
 
     async def now_ms(self) -> int:
         return self.clock.wall_ms()

@@ -62,11 +62,12 @@ class Session:
             from pylog.config.errors import ConfigError
             from pylog.config.properties import parse
 
-            with open(self.given["client_config"], encoding="latin-1") as file:
+            path = self.given["client_config"]
+            with open(path, encoding="latin-1") as file:
                 try:
-                    values = {key: value for key, (value, _) in parse(file.read()).items()}
+                    values = {key: value for key, (value, _) in parse(file.read(), path).items()}
                 except ConfigError as error:
-                    raise ToolError(f"{self.given['client_config']}: {error}") from None
+                    raise ToolError(str(error)) from None
         for text in self.given.get("client_settings", ()):
             key, sign, value = text.partition("=")
             if not sign:
