@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from pylog.coordinator.service import partition_of
+from pylog.coordinator.internal_topic import partition_of
 from tests.brokers import BrokerDied, Brokerd
 from tests.durability.disk import SYNC_BEGIN, environment, read_record
 from tests.wire import raw
