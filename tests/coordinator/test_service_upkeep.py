@@ -1,5 +1,5 @@
-"""What the coordinator does of itself: when the snapshot is written, what a stop waits for, when offsets
-expire, and replies that wait for no disk.
+"""What the coordinator does of itself: when the snapshot is written, what a stop waits for, when
+offsets expire, and replies that wait for no disk.
 """
 
 import asyncio
