@@ -8,7 +8,8 @@ import pytest
 
 from pylog.coordinator import inventory, offsets
 from pylog.coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE
-from pylog.coordinator.groups import Groups, Limits
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.limits import Limits
 from pylog.protocol import messages
 from tests.coordinator.world import GROUP, Clock, World, loaded
 

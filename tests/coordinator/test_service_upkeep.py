@@ -1,5 +1,5 @@
-"""What the coordinator does of itself: when the map is written, what a stop waits for, when offsets
-expire, and replies that wait for no disk.
+"""What the coordinator does of itself: when the snapshot is written, what a stop waits for, when
+offsets expire, and replies that wait for no disk.
 """
 
 import asyncio
@@ -10,17 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.config.settings import Settings
-from pylog.coordinator import service
-from pylog.coordinator.figures import events as group_events
-from pylog.coordinator.service import Pending, java_hash, partition_of
-from pylog.coordinator.store import Journal
-from tests.coordinator.test_service import (
-    PARTITIONS,
-    TOPIC,
-    Node,
-    on_node,
-)
-from tests.coordinator.test_store import Log, Token
+from pylog.coordinator import runtime
+from pylog.coordinator.group_metrics import events as group_events
+from pylog.coordinator.internal_topic import java_hash, partition_of
+from pylog.coordinator.journal import Journal
+from pylog.coordinator.pending import Pending
+from pylog.coordinator.service import GroupCoordinator
+from tests.coordinator.test_journal import Log, Token
+from tests.coordinator.test_service import PARTITIONS, TOPIC, Node, on_node
 
 __all__ = ["on_node"]
 WRITTEN_EVERY_S = 30
@@ -34,7 +31,7 @@ class Seconds:
         self.real_sleep = asyncio.sleep
         self.looks = 0
         self._allowed = asyncio.Semaphore(0)
-        monkeypatch.setattr(service.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(runtime.asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds, *arguments):
         if seconds != 1:
@@ -185,11 +182,11 @@ def test_offsets_of_every_partition_expire_and_stay_away_after_a_start(on_node):
         retention_ms = node.settings["offsets.retention.minutes"] * 60_000
         node.now_ms = lambda: 5_000 + retention_ms - 1
         await node.again()
-        await node.groups.expire()
+        await node.groups.runtime.expire()
         assert [node.committed(index) for index in range(PARTITIONS)] == [0, 1, 2, 3]
         node.now_ms = lambda: 5_000 + retention_ms
         await node.again()
-        await node.groups.expire()
+        await node.groups.runtime.expire()
         for _ in range(2):
             assert [node.committed(index) for index in range(PARTITIONS)] == [None] * PARTITIONS
             await node.again()
@@ -201,11 +198,11 @@ def test_groups_that_expiry_only_looked_at_do_not_stay_in_memory(on_node):
         for index in range(PARTITIONS):
             assert await node.commit(index, index) == 0
         await node.again()
-        await node.groups.expire()
-        assert all(not node.shard(index)[0].groups.groups for index in range(PARTITIONS))
+        await node.groups.runtime.expire()
+        assert all(not node.shard(index)[0].machine.groups for index in range(PARTITIONS))
         assert node.committed(2) == 2
-        await node.groups.expire()
-        assert list(node.shard(2)[0].groups.groups) == [node.group(2)]
+        await node.groups.runtime.expire()
+        assert list(node.shard(2)[0].machine.groups) == [node.group(2)]
     on_node(scenario)
 
 
@@ -218,11 +215,11 @@ def test_an_error_of_one_partitions_expiry_costs_the_others_nothing(on_node, cap
             raise RuntimeError("planted")
 
         bad = node.shard(0)[0]
-        bad.groups.elsewhere = raising
+        bad.machine.elsewhere = raising
         node.groups._limits = node.groups._limits._replace(retention_ms=0)
         for index in range(PARTITIONS):
-            node.shard(index)[0].groups.limits = node.groups._limits
-        await node.groups.expire()
+            node.shard(index)[0].machine.limits = node.groups._limits
+        await node.groups.runtime.expire()
         assert [node.committed(index) for index in range(1, PARTITIONS)] == [None] * 3
         assert node.committed(0) == 0
     on_node(scenario)
@@ -283,8 +280,9 @@ def test_the_offsets_topic_itself_may_be_deleted_and_made_again(on_node):
         old = node.image.topics.pop(TOPIC)
         node.groups.topic_deleted(TOPIC)
         assert node.groups.shards() == ([], False) and node.shard(0)[1] == 16
-        node.image.topics[TOPIC] = SimpleNamespace(id=bytes(15) + b"\x02",
-                                                   partitions=old.partitions)
+        topic = node.image.topics[TOPIC] = SimpleNamespace(
+            name=TOPIC, id=bytes(15) + b"\x02", partitions=old.partitions)
+        node.groups.topic_changed(topic)
         await node.until(lambda: node.shard(0)[1] == 0)
         assert await node.commit(0, 5) == 0 and node.committed(0) == 5
     on_node(scenario)
@@ -293,7 +291,7 @@ def test_the_offsets_topic_itself_may_be_deleted_and_made_again(on_node):
 def test_a_coordinator_that_is_loading_says_so_and_is_not_among_the_loaded(on_node):
     async def scenario(node):
         await node.groups.stop()
-        node.groups = service.GroupCoordinator(node)
+        node.groups = GroupCoordinator(node)
         node.groups.start(node.store)
         assert node.shard(0) == (None, 14)
         assert node.groups.shards() == ([], True)
@@ -325,15 +323,11 @@ def test_the_hash_of_a_group_is_that_of_java(text, value):
     assert partition_of(text, 50) == (0 if value == -2**31 else abs(value)) % 50
 
 
-
 def test_events_of_all_partitions_are_counted_together(on_node):
     async def scenario(node):
         for index in (0, 1, 1):
             assert await node.commit(index, 5) == 0
-        totals = dict.fromkeys(node.shard(0)[0].groups.events, 0)
-        for part in node.groups.shards()[0]:
-            for name, count in part.groups.events.items():
-                totals[name] += count
-        assert (totals["offset_committed"], totals["record_written"]) == (3, 3)
-        assert await group_events(node.groups) == totals
+        found = await group_events(node.groups)
+        assert (found["offset_committed"], found["record_written"]) == (3, 3)
+        assert sum(found.values()) == 6
     on_node(scenario)

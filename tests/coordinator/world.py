@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 from pylog.coordinator import offsets
 from pylog.coordinator.group import STABLE
-from pylog.coordinator.groups import Groups, Limits
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.limits import Limits
 from pylog.protocol import messages
 
 GROUP, TOPIC = "g", "t"
