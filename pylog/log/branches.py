@@ -89,9 +89,9 @@ def _prepare_one(source: Log, path: str, name: str, index: int, topic_id: bytes,
             break
     else:
         raise OSError(f"the segments of {source.topic}-{source.partition} change all the time")
-    partition_log = Log.open(source.log_dir, name, index, topic_id, config, now_ms=now_ms,
-                   recovery_point=whole, log_start_offset=start, high_watermark=end,
-                   directory=os.path.basename(path))
+    partition_log = Log.open(
+        source.log_dir, name, index, topic_id, config, now_ms=now_ms, recovery_point=whole,
+        log_start_offset=start, high_watermark=end, directory=os.path.basename(path))
     try:
         _end_before(partition_log, source, end, now_ms)
         _abort_open(partition_log, source.leader_epoch, now_ms)
@@ -126,7 +126,7 @@ def take_left_over(disks, names: dict, places: dict) -> list:
     """After a crash: publishes what belongs to a topic (1). Returns paths that are to be removed.
 
     disks: Directories, with their listings. names: topic id -> name. places: partition directory ->
-    number of its log directory; grows.
+    number of its log directory; grows. Raises StartError.
     """
     unwanted = []
     for number, listing in enumerate(disks.listings):
@@ -141,7 +141,7 @@ def take_left_over(disks, names: dict, places: dict) -> list:
                 if is_ours:
                     os.unlink(os.path.join(path, MARK))
                 # The name is on disk before the partition serves.
-                if disks.rename(number, found[0], directory):
+                if disks.rename_only_copy(number, found[0], directory):
                     places[directory] = number
                     log.info("a branch was finished", extra={"directory": directory})
             elif is_ours:

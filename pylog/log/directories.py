@@ -105,15 +105,27 @@ class Directories:
         return native is not None and native.fail(error.errno or errno.EIO)
 
     def rename(self, number: int, name: str, goal: str) -> bool:
-        """Renames a partition's directory, on disk. False: the disk failed."""
+        """Renames a partition's directory, on disk. False: the disk failed or is short."""
+        return self._rename(number, name, goal) is None
+
+    def rename_only_copy(self, number: int, name: str, goal: str) -> bool:
+        """rename() at a start. False: the disk failed. Raises StartError on a shortage: without its
+        directory the partition would be opened empty."""
+        error = self._rename(number, name, goal)
+        if error is not None and self.online(number):
+            raise StartError(f"{os.path.join(self.paths[number], name)} cannot be renamed to "
+                             f"{goal}: {error.strerror}; make room and start again") from error
+        return error is None
+
+    def _rename(self, number: int, name: str, goal: str) -> OSError | None:
         path = self.paths[number]
         try:
             os.rename(os.path.join(path, name), os.path.join(path, goal))
             checkpoints.sync_directory(path)
-            return True
         except OSError as error:
             self.fail(number, error)
-            return False
+            return error
+        return None
 
     def set_aside(self, number: int, name: str) -> None:
         """Renames a directory that belongs to no topic; nothing is deleted."""

@@ -86,7 +86,7 @@ def _complete_moves(disks, found_in: dict, ids: dict) -> list:
     for name, numbers in copies.items():
         paths = {os.path.join(disks.paths[number], copy): copy for copy, number in numbers.items()}
         best = paths[furthest(list(paths))]
-        disks.rename(numbers[best], best, name)
+        disks.rename_only_copy(numbers[best], best, name)
         found_in[name] = numbers[best]
         left_over += [_give_up(disks, number, copy) for copy, number in numbers.items()
                       if copy != best]

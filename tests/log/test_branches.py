@@ -1,5 +1,6 @@
 """A branch shares its source's segments, and neither ever harms the other."""
 
+import errno
 import os
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 
 from pylog._native import batch
 from pylog.log import branches
+from pylog.log.errors import StartError
 from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -194,6 +196,28 @@ def test_the_name_of_a_branch_that_a_start_finishes_is_on_disk_before_it_serves(
     monkeypatch.setattr(os, "fsync", noted)
     again = Node(tmp_path)
     assert (tmp_path.stat().st_ino, True) in synced
+    assert offsets(again, "copy") == offsets(again, "source")
+    again.stop()
+
+
+def test_a_branch_that_a_start_cannot_name_stops_it_and_is_whole_in_the_next(
+        node, tmp_path, monkeypatch):
+    topic_id = branch(node, "copy", "source").topic_id
+    node.crash()
+    os.rename(tmp_path / "copy-0", tmp_path / f"copy-0.{topic_id.hex()}-stray")
+    rename = os.rename
+
+    def short(name, goal):
+        if str(goal).endswith("copy-0"):
+            raise OSError(errno.ENOSPC, "planted")
+        rename(name, goal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", short)
+        with pytest.raises(StartError, match="copy-0.*planted"):
+            Node(tmp_path)
+    assert not (tmp_path / "copy-0").exists()
+    again = Node(tmp_path)
     assert offsets(again, "copy") == offsets(again, "source")
     again.stop()
 

@@ -1,5 +1,6 @@
 """Partitions that move between the log directories of a node, with writes going on."""
 
+import errno
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from pylog._native import batch
 from pylog._native.log import BatchRefused, StorageError
 from pylog.log import manager, moves
+from pylog.log.errors import StartError
 from tests.metadata.node import Node
 from tests.native.test_cleaner import transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
@@ -180,6 +182,29 @@ def test_a_crash_in_a_move_leaves_one_copy_that_is_whole(paths):
     node.crash()
     # After it: the old one has been renamed away, the copy is all there is.
     os.rename(paths[0] / "t-0", future)
+    node = Node(",".join(map(str, paths)))
+    assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
+    node.stop()
+
+
+def test_the_only_copy_of_a_partition_that_a_start_cannot_name_stops_it(paths, monkeypatch):
+    node = Node(",".join(map(str, paths)))
+    node.create("t")
+    append(node, "t", 1)
+    node.logs.get("t", 0).flush()
+    node.crash()
+    os.rename(paths[0] / "t-0", paths[1] / f"t-0.{'0' * 32}-future")
+    rename = os.rename
+
+    def short(name, goal):
+        if str(goal).endswith("t-0"):
+            raise OSError(errno.ENOSPC, "planted")
+        rename(name, goal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", short)
+        with pytest.raises(StartError, match="t-0.*planted"):
+            Node(",".join(map(str, paths)))
     node = Node(",".join(map(str, paths)))
     assert node.logs.place("t", 0) == 1 and len(content(node.logs.get("t", 0))) == 1
     node.stop()

@@ -9,7 +9,7 @@ from pylog.metadata import configs
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, apply
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from tests.metadata.test_controller import cluster, create, topic
+from tests.metadata.test_controller import cluster, create, decided, topic
 
 INCREMENTAL, LEGACY = messages.IncrementalAlterConfigsRequest, messages.AlterConfigsRequest
 LONGEST = 32_767
@@ -35,7 +35,8 @@ def replacement(kind, name, **values):
 
 
 def alter(image, *resources, incremental=True, settings=None, node_id=1):
-    return configs.alter(image, resources, settings or Settings(), node_id, incremental)
+    return decided(configs.alter(
+        image, resources, settings or Settings(), node_id, incremental))
 
 
 def after(image, *resources, **options):
@@ -165,8 +166,7 @@ def test_loggers_are_no_metadata(image):
 @pytest.mark.parametrize(("name", "node"), [
     ("1", 1), ("-1", -1), ("+1", 1), ("0001", 1), ("", None), ("-", None), ("+", None),
     ("1-", None), ("1a", None), ("\u0661", None), ("1" * 10, 1111111111), ("1" * 11, None),
-    ("-" + "1" * 10,
-                                                                            -1111111111)])
+    ("-" + "1" * 10, -1111111111)])
 def test_a_brokers_resource_is_named_by_its_number(name, node):
     assert configs.node_number(name) == node
 

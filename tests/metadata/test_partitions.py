@@ -10,7 +10,7 @@ from pylog.metadata.image import apply
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
-from tests.metadata.test_controller import cluster, create, error_of, topic
+from tests.metadata.test_controller import cluster, create, decided, error_of, topic
 
 MORE = messages.CreatePartitionsRequest
 MOVE = messages.AlterPartitionReassignmentsRequest
@@ -61,7 +61,7 @@ def more(image, *wanted, mutations=None):
             MORE.CreatePartitionsAssignment(broker_ids=ids)
             for ids in given])
         for name, count, given in wanted]
-    return partitions.create_partitions(image, asked, random.Random(4), mutations)
+    return decided(partitions.create_partitions(image, asked, random.Random(4), mutations))
 
 
 def test_new_partitions_follow_the_old_ones_with_as_many_replicas():
@@ -266,8 +266,8 @@ def test_a_creation_is_charged_to_the_client_topic_by_topic():
     account = Account(3)
     request = messages.CreateTopicsRequest(topics=[
         topic("a", partitions=3), topic("b", partitions=1)])
-    records, results = controller.create_topics(
-        cluster(), request, Settings(), random.Random(4), account)
+    records, results = decided(controller.create_topics(
+        cluster(), request, Settings(), random.Random(4), account))
     assert [result.error for result in results] == [E.NONE, E.THROTTLING_QUOTA_EXCEEDED]
     assert {record.name for record in records if hasattr(record, "name")} == {"a"}
     with pytest.raises(Refusal):

@@ -82,7 +82,7 @@ def test_a_stop_that_is_no_clean_one_leaves_no_checksum(tmp_path, monkeypatch, c
             patch.setattr(type(node.logs.disks), "write_clean_marks", refuse)
         node.stop()
     assert not (tmp_path / SUM).exists()
-    assert any("not a clean one" in row.getMessage() for row in caplog.records)
+    assert any("the stop is not clean" in row.getMessage() for row in caplog.records)
     node = Node(tmp_path)
     assert node.image.partition("a", 0).leader_epoch == 1
     node.stop()
@@ -115,7 +115,7 @@ def test_the_image_is_stored_after_so_many_records_and_not_before(tmp_path, monk
     node = Node(tmp_path)
     stored = node.service.store.load_image().offset
     start = node.image.offset
-    node.service.keep_image()
+    node.service.save_image()
     assert stored < start == node.service.store.load_image().offset
     assert not node.service.is_image_due
     for number in range(3):
@@ -138,9 +138,9 @@ def test_an_image_that_cannot_be_stored_is_told_of_and_tried_again_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "save", refuse)
-        node.service.keep_image()
+        node.service.save_image()
     assert any(getattr(row, "reason", "") == "planted" for row in caplog.records)
-    node.service.keep_image()
+    node.service.save_image()
     assert node.service.store.load_image() == node.image
     node.stop()
 
