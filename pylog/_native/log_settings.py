@@ -48,7 +48,7 @@ CODECS = {"producer": -1, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "
 def native_settings(settings: "dict[str, Any]") -> "dict[str, Any]":
     """All of DEFAULTS' names with the given values, and what follows from them: `codec` (-1 for the
     producer's) and `level` (None for the codec's own default)."""
-    values: "dict[str, Any]" = dict(DEFAULTS)
+    values: dict[str, Any] = dict(DEFAULTS)
     values.update((name, value) for name, value in settings.items() if name in DEFAULTS)
     if isinstance(values["cleanup.policy"], str):
         values["cleanup.policy"] = values["cleanup.policy"].split(",")

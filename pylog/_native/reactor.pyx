@@ -1,7 +1,8 @@
 """The network threads: what arrives that native code does not serve, and the answers to it.
 
 Owns: the reactors' threads, sockets and requests; the data plane's shared state (fetch sessions).
-Called by: dispatch (poll, reply, resume, from one thread), broker (listen, start, stop).
+Called by: server.dispatch (poll, reply, resume, from one thread), server.network (listen, start,
+  stop), metrics (counters).
 Invariants: (1) reactor threads never touch Python; (2) a token answers once, later answers are
   ignored; (3) Grants and IoPool outlive the threads.
 Source: csrc/net/reactor.h.

@@ -1,7 +1,8 @@
 """The client's view of a cluster: who leads what, connections to brokers, tries and pauses.
 
 Owns: the newest metadata, the connections, the known coordinators.
-Called by: client.producer, consumer, fetcher, membership, admin; on one event loop.
+Called by: client.producing, consuming, administration and their parts; tools; on one event
+  loop.
 Invariants: (1) at most one metadata request is under way; (2) a broker that could not be reached is
   not asked again before its pause is over, which doubles with each failure; (3) per broker and
   channel there is one connection: what may wait long (fetch, join) has a channel of its own,

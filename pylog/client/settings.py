@@ -1,7 +1,7 @@
 """The client's settings: one table by Kafka's names, and the values of one client object.
 
 Owns: the table.
-Called by: every client class's constructor; client.document for docs.
+Called by: the constructors of all client classes; tools.
 Invariants: (1) a name is Kafka's (or librdkafka's where Kafka has none, or begins with `pylog.`);
   (2) an unknown name is refused with the nearest one that is known; (3) values are checked once,
   at construction, and do not change afterwards.

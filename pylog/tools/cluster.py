@@ -1,7 +1,7 @@
 """`pylog cluster`: brokers, controller, what they serve, and their log directories.
 
 Owns: nothing.
-Called by: tools.app.
+Called by: tools.app (by name).
 Invariants: (1) a broker that does not answer is a row that says so.
 Source: Kafka's Metadata, ApiVersions, DescribeLogDirs.
 """
