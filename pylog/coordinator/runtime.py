@@ -222,7 +222,7 @@ class CoordinatorRuntime(Generic[M]):
         try:
             async with shard.saving:
                 offset = _restore(shard, machine)
-                if offset < shard.journal.log.end_offset:
+                if shard.journal.log.start_offset < shard.journal.log.end_offset:
                     await asyncio.get_running_loop().run_in_executor(
                         None, self._replay, shard, machine, offset, epoch)
             if not shard.serves(epoch):
@@ -248,7 +248,7 @@ class CoordinatorRuntime(Generic[M]):
             # What is answered from now on must outlive a loss of power.
             partition_log.flush()
         for key, value in replay(partition_log, offset):
-            if not shard.serves(epoch):
+            if self._stopped or not shard.serves(epoch):
                 return
             machine.replay(key, value)
         self._coordination.prepare(machine)
@@ -287,6 +287,7 @@ class CoordinatorRuntime(Generic[M]):
         if shard is None:
             pending.refuse(error)
         else:
+            shard.halfway += 1
             self._next_piece(shard, shard.machine, pending, steps(shard.machine, *arguments))
         return pending
 
@@ -300,6 +301,7 @@ class CoordinatorRuntime(Generic[M]):
         try:
             next(pieces)
         except StopIteration as end:
+            shard.halfway -= 1
             self._write(shard)
             shard.journal.after(pending, end.value)
         except Exception as bug:
