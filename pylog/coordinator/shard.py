@@ -148,11 +148,15 @@ class Shard(Generic[M]):
     def unload(self) -> None:
         """Answers who waits for others, and forgets what the log does not hold. Keeps (2)."""
         self.ready = False
+        self.refuse_open()
+        self.machine = self._make()
+        self.halfway = 0
+
+    def refuse_open(self) -> None:
+        """Answers who waits for others."""
         # A step that failed leaves answers that nobody sends.
         refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
                ErrorCode.NOT_COORDINATOR)
-        self.machine = self._make()
-        self.halfway = 0
 
     def next_pause_s(self) -> float:
         """How long to wait before the next load. Keeps (4)."""
