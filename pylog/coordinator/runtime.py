@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple
 
 from pylog._native.flushes import FlushWaits
 from pylog.coordinator.internal_topic import InternalTopic, Node, TopicSpec, partition_of
-from pylog.coordinator.journal import Journal, Token, refuse, replay
+from pylog.coordinator.journal import Journal, Token, replay
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.saver import Saver
 from pylog.coordinator.shard import M, Shard, Snapshot
@@ -98,7 +98,7 @@ class CoordinatorRuntime(Generic[M]):
         self._shards = []
         if self._saver is not None:
             for shard in shards:
-                refuse(shard.machine.open_tokens(), ErrorCode.NOT_COORDINATOR)
+                shard.refuse_open()
             for shard in shards:
                 await self._saver.save(shard)
             await self._saver.close()
@@ -113,6 +113,7 @@ class CoordinatorRuntime(Generic[M]):
         loop = asyncio.get_running_loop()
         if self._waits is not None:
             loop.remove_reader(self._waits.fileno())
+            self._waits = None
         if self._node.settings["log.flush.acks.all.enable"]:
             self._waits = FlushWaits(count)
             loop.add_reader(self._waits.fileno(), self._woken)
@@ -169,6 +170,8 @@ class CoordinatorRuntime(Generic[M]):
         partition_log = self._node.logs.get(self.topic.spec.name, index)
         if partition_log is None or not partition_log.is_leader \
                 or partition_log.leader_epoch < epoch:
+            if shard is not None and shard.leads:
+                shard.resign(shard.epoch)
             return None
         if shard is None or shard.journal.log is not partition_log:
             shard = self._made(index, partition_log)
@@ -201,6 +204,11 @@ class CoordinatorRuntime(Generic[M]):
         state = topic.partitions[index]
         return self._lead(index, state.leader_epoch) if state.leader == self._node.node_id else None
 
+    def _is_moved(self, shard: Shard[M]) -> bool:
+        """Whether another log has become the partition's, in another log directory."""
+        partition_log = self._node.logs.get(self.topic.spec.name, shard.index)
+        return partition_log is not None and partition_log is not shard.journal.log
+
     async def _serve(self, shard: Shard[M], epoch: int) -> None:
         """Loads a shard, and again each time that its memory is ahead of its log, for one term."""
         while shard.serves(epoch):
@@ -212,6 +220,11 @@ class CoordinatorRuntime(Generic[M]):
             if not shard.serves(epoch):
                 return
             shard.unload()
+            if self._is_moved(shard):
+                shard.resign(epoch)
+                self._shards[shard.index] = None
+                self._opened(shard.index)
+                return
             if shard.journal.log.failed:
                 return   # Only a start finds the disk well again.
             await asyncio.sleep(shard.next_pause_s())
@@ -222,7 +235,7 @@ class CoordinatorRuntime(Generic[M]):
         try:
             async with shard.saving:
                 offset = _restore(shard, machine)
-                if offset < shard.journal.log.end_offset:
+                if shard.journal.log.start_offset < shard.journal.log.end_offset:
                     await asyncio.get_running_loop().run_in_executor(
                         None, self._replay, shard, machine, offset, epoch)
             if not shard.serves(epoch):
@@ -248,7 +261,7 @@ class CoordinatorRuntime(Generic[M]):
             # What is answered from now on must outlive a loss of power.
             partition_log.flush()
         for key, value in replay(partition_log, offset):
-            if not shard.serves(epoch):
+            if self._stopped or not shard.serves(epoch):
                 return
             machine.replay(key, value)
         self._coordination.prepare(machine)
@@ -287,6 +300,7 @@ class CoordinatorRuntime(Generic[M]):
         if shard is None:
             pending.refuse(error)
         else:
+            shard.halfway += 1
             self._next_piece(shard, shard.machine, pending, steps(shard.machine, *arguments))
         return pending
 
@@ -300,6 +314,7 @@ class CoordinatorRuntime(Generic[M]):
         try:
             next(pieces)
         except StopIteration as end:
+            shard.halfway -= 1
             self._write(shard)
             shard.journal.after(pending, end.value)
         except Exception as bug:
@@ -328,7 +343,9 @@ class CoordinatorRuntime(Generic[M]):
         if not self._shards:
             return None, ErrorCode.NOT_COORDINATOR
         index = partition_of(key, len(self._shards))
-        shard = self._shards[index] or self._opened(index)
+        shard = self._shards[index]
+        if shard is None or not shard.leads:
+            shard = self._opened(index) or shard
         error = ErrorCode.NOT_COORDINATOR if shard is None else shard.error
         return (shard, error) if error == ErrorCode.NONE else (None, error)
 
@@ -429,7 +446,9 @@ class CoordinatorRuntime(Generic[M]):
             for shard in list(self._shards):
                 if shard is None or not shard.ready:
                     continue
-                if shard.journal.log.failed:
+                if self._is_moved(shard):
+                    shard.journal.close()
+                elif shard.journal.log.failed:
                     # Whoever waits for another member would wait for ever.
                     shard.journal.fail("the partition is lost")
                 elif not seconds or shard.journal.written >= SAVE_RECORDS:

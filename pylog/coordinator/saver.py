@@ -3,8 +3,8 @@
 Owns: the threads that write.
 Called by: coordinator.runtime, on the event loop.
 Invariants: (1) an applied offset is written after all rows below it, and after the log is on disk
-  up to there; (2) a snapshot holds nothing that the log did not take; (3) what goes wrong costs
-  the next load time, and nothing else.
+  up to there; (2) a snapshot holds nothing that the log did not take, and no step in pieces by
+  half; (3) what goes wrong costs the next load time, and nothing else.
 Source: none; the log is the truth, LMDB is the map.
 """
 
@@ -49,8 +49,8 @@ class Saver:
     async def _save(self, shard: Shard[Any], snapshot: Snapshot[Any]) -> None:
         machine, journal = shard.machine, shard.journal
         journal.append_now()
-        if journal.failed or not shard.ready or not machine.changed:
-            return
+        if journal.failed or not shard.ready or not machine.changed or shard.halfway:
+            return   # Keeps (2).
         assert not machine.records, (shard.index, len(machine.records))
         changed, machine.changed = machine.changed, set()
         try:

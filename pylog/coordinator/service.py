@@ -144,7 +144,11 @@ def _expire_all(machine: Groups, group_ids: list[str]) -> Iterator[None]:
 
 def _expire_group(machine: Groups, group_id: str) -> None:
     """Expires what is due; a group that was only looked at does not stay in memory."""
-    was_here = group_id in machine.groups
+    was_here, before = group_id in machine.groups, len(machine.records)
     group = machine.find(group_id)
-    if group is not None and not offsets.expire(machine, group) and not was_here:
+    if group is None:
+        return
+    offsets.expire(machine, group)
+    # With a change it stays: of a group that is not in memory a save takes all from the snapshot.
+    if not was_here and len(machine.records) == before:
         machine.groups.pop(group_id, None)

@@ -80,7 +80,8 @@ class Snapshot(Protocol[M_contra]):
 
 class Shard(Generic[M]):
     """make: a function, gives an empty machine. `machine` serves once it is `ready`. saving: held
-    while what changed goes to the snapshot, and while that is read.
+    while what changed goes to the snapshot, and while that is read. halfway: how many steps in pieces
+    the machine is amid: the log has a part of their records, and it is not to be saved.
     """
 
     def __init__(self, index: int, make: Callable[[], M], journal: Journal,
@@ -92,6 +93,7 @@ class Shard(Generic[M]):
         self.epoch = NO_EPOCH        # Of the newest term.
         self.leads = False           # Whether it is a term of ours.
         self.ready = False
+        self.halfway = 0
         self.saving = asyncio.Lock()
         self._make = make
         self._is_readable = True
@@ -146,10 +148,15 @@ class Shard(Generic[M]):
     def unload(self) -> None:
         """Answers who waits for others, and forgets what the log does not hold. Keeps (2)."""
         self.ready = False
+        self.refuse_open()
+        self.machine = self._make()
+        self.halfway = 0
+
+    def refuse_open(self) -> None:
+        """Answers who waits for others."""
         # A step that failed leaves answers that nobody sends.
         refuse([*self.machine.open_tokens(), *(token for token, _ in self.machine.replies)],
                ErrorCode.NOT_COORDINATOR)
-        self.machine = self._make()
 
     def next_pause_s(self) -> float:
         """How long to wait before the next load. Keeps (4)."""

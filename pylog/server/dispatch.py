@@ -176,29 +176,28 @@ class Dispatcher:
 
     def _serve(self, context: RequestContext) -> None:
         assert not context.taken_ns, context.token
-        context.taken_ns = self._reactors.now_ns()
-        body = context.take_body()
-        key = self._cache_key(context, body) if context.api_key in CACHED else None
-        if key is not None and self._serve_from_cache(context, key):
-            return
-        timed = self._quotas.timed
-        began_ns = self._quotas.clock_ns() if timed else 0
         try:
+            context.taken_ns = self._reactors.now_ns()
+            body = context.take_body()
+            key = self._cache_key(context, body) if context.api_key in CACHED else None
+            if key is not None and self._serve_from_cache(context, key):
+                return
+            timed = self._quotas.timed
+            began_ns = self._quotas.clock_ns() if timed else 0
             result = self._handle(context, body)
+            if timed:
+                context.busy_ns = self._quotas.clock_ns() - began_ns
+                if type(result) is types.CoroutineType:
+                    result = _timed(result, context, self._quotas.clock_ns)
+            if key is not None and context.cacheable:
+                self._reply_and_cache(context, result, key)
+            else:
+                self._conclude(context, result)
         except ProtocolError as error:
             self._refuse(context, error)
-            return
         except Exception:
+            # Keeps (1), whatever it was: the events that came with it are served all the same.
             self._fail(context)
-            return
-        if timed:
-            context.busy_ns = self._quotas.clock_ns() - began_ns
-            if type(result) is types.CoroutineType:
-                result = _timed(result, context, self._quotas.clock_ns)
-        if key is not None and context.cacheable:
-            self._reply_and_cache(context, result, key)
-        else:
-            self._conclude(context, result)
 
     def _handle(self, context: RequestContext, body: bytes) -> Any:
         """The answer, or what is to be awaited for it."""
@@ -396,21 +395,22 @@ class Dispatcher:
         version = context.api_version
         if context.api_key == api.API_VERSIONS and not api.is_served(18, version):
             version = ANSWER_UNSUPPORTED_VERSION
-        throttle_ms = self._throttle_ms(context)
-        if throttle_ms and hasattr(answer, "throttle_time_ms"):
-            answer.throttle_time_ms = throttle_ms
         try:
+            throttle_ms = self._throttle_ms(context)
+            if throttle_ms and hasattr(answer, "throttle_time_ms"):
+                answer.throttle_time_ms = throttle_ms
             frame = codec.response_frame(
                 context.api_key, version, context.correlation_id, answer,
                 bytes_max=self._answer_bytes_max)
+            # Kafka answers at once and leaves the client alone after that, however old its version
+            # is.
+            self._send(context, frame, throttle_ms)
         except AnswerTooLong as error:
             self._refuse(context, error)
             return None
         except Exception:
             self._fail(context)
             return None
-        # Kafka answers at once and leaves the client alone after that, however old its version is.
-        self._send(context, frame, throttle_ms)
         self._count(context, begun_ns, getattr(answer, "error_code", 0))
         return frame
 

@@ -512,3 +512,33 @@ def test_a_deletion_whose_coordinator_moves_away_is_refused_and_can_be_asked_for
         await node.again()
         assert node.shard(0)[0].machine.find(node.group(0)) is None
     on_node(scenario)
+
+
+def test_a_deletion_amid_which_the_map_is_written_is_whole_after_a_crash(on_node):
+    async def scenario(node):
+        _fill(node, MANY)
+        found, _ = node.shard(0)
+        await node.groups.runtime.save(found)
+        other = next(name for name in map(str, range(1000, 2000))
+                     if partition_of(name, PARTITIONS) == 0)
+        deleted = _delete(node)
+        node.groups.run(other, Pending(lambda code: code), offsets.commit,
+                        commit_request(other), [(*PLACE, 3, 0, "")])
+        await node.groups.runtime.save(found)
+        assert await deleted == 0
+        # What is saved from now on is lost.
+        found.snapshot.write = lambda rows, applied: None
+        await node.again()
+        assert node.shard(0)[0].machine.find(node.group(0)) is None
+    on_node(scenario)
+
+
+def test_offsets_of_a_topic_that_went_while_nobody_looked_go_with_nothing_to_replay(on_node):
+    async def scenario(node):
+        assert await node.commit(0, 1) == 0
+        assert (await node.join(0)).error_code == 0
+        await node.groups.stop()
+        del node.image.topics["t"]
+        await node.begin()
+        assert node.committed(0) is None
+    on_node(scenario)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pylog.config.settings import Settings
-from pylog.coordinator import runtime
+from pylog.coordinator import offsets, runtime
 from pylog.coordinator.group_metrics import events as group_events
 from pylog.coordinator.internal_topic import java_hash, partition_of
 from pylog.coordinator.journal import Journal
@@ -203,6 +203,22 @@ def test_groups_that_expiry_only_looked_at_do_not_stay_in_memory(on_node):
         assert node.committed(2) == 2
         await node.groups.runtime.expire()
         assert list(node.shard(2)[0].machine.groups) == [node.group(2)]
+    on_node(scenario)
+
+
+def test_an_expiry_that_meets_offsets_of_a_deleted_topic_leaves_the_others(on_node):
+    async def scenario(node):
+        node.image.topics["u"] = SimpleNamespace(id=bytes(15) + b"\x09")
+        assert await node.commit(0, 1) == 0
+        assert await node.commit_entry(0, ("u", bytes(15) + b"\x09", 0, 7, 0, "")) == 0
+        # Without members the group is in state.lmdb alone then.
+        await node.again()
+        del node.image.topics["t"]
+        await node.groups.runtime.expire()
+        for _ in range(2):
+            await node.again()
+            found = offsets.fetch(node.shard(0)[0].machine, node.group(0), None)
+            assert [(topic, rows[0][1].offset) for topic, rows in found] == [("u", 7)]
     on_node(scenario)
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pylog.config import Settings
+from pylog.coordinator.pending import Pending
 from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
 from pylog.server.answer_cache import BYTES_MAX, AnswerCache
 from pylog.server.dispatch import SLICE_NS, Dispatcher
@@ -14,6 +15,7 @@ from pylog.protocol.errors import ErrorCode, ProtocolError
 from pylog.config.client_quotas import CLIENT_ID, REQUEST_PERCENTAGE, ClientQuotas
 
 TOPIC_ID = bytes(range(16))
+HEARTBEAT = b"\0\1g" + bytes(4) + b"\0\1m"   # Of generation 0.
 
 
 class Reactors:
@@ -124,6 +126,37 @@ def test_a_handler_that_fails_closes_its_connection_and_no_other(fault):
     reactors = Reactors(_request(1, 18, 0), _request(2, 60, 1, b"\0\1\0"), _request(3, 18, 0))
     asyncio.run(_drained(_dispatcher(reactors, _18=fail, _60=fail_later)))
     assert reactors.replies == {token: (None, True) for token in (1, 2, 3)}
+
+
+def test_an_answer_that_memory_lacks_for_closes_its_connection_and_no_other():
+    class Short(Reactors):
+        def queue_reply(self, token, frame, correlation_id, throttle_ms=0):
+            if token in (1, 2):
+                raise MemoryError("reply")
+            super().queue_reply(token, frame, correlation_id, throttle_ms)
+
+    async def scenario():
+        pending = Pending(lambda error: error)
+        reactors = Short(_request(1, 18, 0), _request(2, 12, 0, HEARTBEAT), _request(3, 18, 0))
+        await _drained(_dispatcher(
+            reactors, _18=lambda context, request: messages.ApiVersionsResponse(),
+            _12=lambda context, request: pending))
+        assert 2 not in reactors.replies
+        pending.answer(messages.HeartbeatResponse())
+        assert reactors.replies[1] == reactors.replies[2] == (None, True)
+        assert reactors.replies[3][0] is not None
+    asyncio.run(scenario())
+
+
+def test_a_result_that_no_way_is_made_for_closes_its_connection_and_no_other():
+    def handle(context, request):
+        context.cacheable = True
+        return Pending(lambda error: error)
+
+    reactors = Reactors(_request(1, 3, 0, bytes(4)), _request(2, 18, 0))
+    asyncio.run(_drained(_dispatcher(
+        reactors, _3=handle, _18=lambda context, request: messages.ApiVersionsResponse())))
+    assert reactors.replies[1] == (None, True) and reactors.replies[2][0] is not None
 
 
 def test_a_body_that_cannot_be_read_closes_the_connection():

@@ -221,8 +221,9 @@ class Walk:
         version = self.version(LEAVE)
         leaving = [member] if version < 3 or self.chance(0.7) else \
             self.random.choices(self.members, k=self.random.randrange(4))
-        if any(map(self.leads, leaving)) and sum(
-                1 for one in self.members if (one.id or one.pending) and one not in leaving) > 1:
+        # Who joins under a new id is there still when its old one leaves.
+        staying = [one for one in self.members if one.pending or one.id and one not in leaving]
+        if any(map(self.leads, leaving)) and len(staying) > 1:
             return   # Kafka leaves the next leader to chance.
         if any(one.pending and one.pending[0] == SYNC for one in leaving):
             return   # Kafka never answers that one.
