@@ -57,7 +57,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     }
     log_mark(&log->flush.files_marks);
     if (segment_pin(next, false) == 0) {
-        log_witness_say(log, next, NULL);
+        log_crash_state_record(log, next, NULL);
         segment_unpin(next);
     }
     meter_add_shared(&log->home->dir->rolls, 1);
@@ -101,7 +101,7 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
             int error = n < 0 ? errno : ENOSPC;
             if (at > position && disk->ftruncate(s->fd, position) == 0) {
                 atomic_store(&s->allocated, 0);
-                log_witness_grown(log, position);
+                log_crash_state_grown(log, position);
             }
             return log_storage_error(log, -error, "pwrite");
         }
@@ -171,7 +171,7 @@ static int log_append_last(struct log *log, struct segment *s, const uint8_t *ba
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
-        log_witness_grown(log, position + (int64_t)len);
+        log_crash_state_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);

@@ -114,7 +114,7 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     assert(!moved || target <= atomic_load(&log->ends.end_offset));
     if (moved) atomic_store(&log->ends.flushed, target);
     assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
-    if (moved) log_witness_flushed(log);
+    if (moved) log_crash_state_flushed(log);
     log_view_unlock(log);
     atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);

@@ -17,7 +17,7 @@
 #include "log/log.h"
 #include "log/producers.h"
 #include "log/segment.h"
-#include "log/witness.h"
+#include "log/crash_state.h"
 #include "thread/lock.h"
 
 enum {
@@ -79,7 +79,7 @@ struct log_dir {
     uint32_t damage_count GUARDED_BY(damages_lock);
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
     _Atomic uint64_t recovered_bytes, trusted_bytes;
-    struct witness *witness; /* NULL: nothing is kept for the next process */
+    struct crash_state *crash_state; /* NULL: nothing is recorded for the next process */
     const char *syncfs_silent; /* why each log is synced by itself; NULL: groups by one syncfs */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
@@ -205,7 +205,7 @@ struct log {
     struct log_view view;
     struct log_waiting wait;
     struct log_recovery recovery;
-    _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
+    _Atomic(struct crash_state_slot *) crash_state; /* set once; NULL: it has none */
     struct log_counts counts;
 };
 
@@ -344,20 +344,21 @@ bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms)
     LOG_APPENDING(log);
 
-/* log_witness.c */
+/* log_crash_state.c */
 /* Pinned: from now on a start may rely on the segment
  * as it is, its file having been `st` (NULL: it is looked at). */
-void log_witness_say(struct log *log, struct segment *s, const struct stat *st) LOG_APPENDING(log);
-/* Until it is said again the segment is to be checked. */
-void log_witness_unsay(struct log *log) LOG_APPENDING(log);
+void log_crash_state_record(struct log *log, struct segment *s, const struct stat *st)
+    LOG_APPENDING(log);
+/* Until it is recorded again the segment is to be checked. */
+void log_crash_state_clear(struct log *log) LOG_APPENDING(log);
 /* With append.lock: the last segment has grown to `bytes`. */
-static inline void log_witness_grown(struct log *log, int64_t bytes) {
-    struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
-    if (slot != NULL) witness_grown(slot, bytes);
+static inline void log_crash_state_grown(struct log *log, int64_t bytes) {
+    struct crash_state_slot *slot = atomic_load_explicit(&log->crash_state, memory_order_relaxed);
+    if (slot != NULL) crash_state_grown(slot, bytes);
 }
 /* The recovery point has moved, and files of sealed segments may have been trimmed before. */
-void log_witness_flushed(struct log *log);
-void log_witness_give_back(struct log *log);
+void log_crash_state_flushed(struct log *log);
+void log_crash_state_give_back(struct log *log);
 
 /* log_walk.c */
 /* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at

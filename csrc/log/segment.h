@@ -21,7 +21,7 @@
 #include "thread/mapped.h"
 
 struct log_dir;
-struct witness_slot;
+struct crash_state_slot;
 
 /* Where a log's files are; shared by its segments, which may outlive it in a reader's hands. */
 struct segment_home {
@@ -89,7 +89,7 @@ struct segment {
     /* Damage below was noted. */
     int64_t told_holes GUARDED_BY(index_lock), told_batches GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */
-    _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
+    _Atomic(struct crash_state_slot *) crash_state; /* of the last segment, its log's; may be NULL */
 };
 
 /* The largest timestamp so far, and the last offset of the batch that has it. */

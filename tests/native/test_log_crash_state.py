@@ -6,7 +6,7 @@ import pytest
 
 from pylog._native import damages
 from tests.native.test_log import NOW, make
-from tests.native.test_witness import (
+from tests.native.test_crash_state import (
     SLOT, SLOTS_AT, header_of, killed, recovered, remembered, started, walked)
 
 
