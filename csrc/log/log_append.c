@@ -259,6 +259,8 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
         bool far = batch_last_offset(h) - end > INT32_MAX;
         if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
         s = log->view.segments[log->view.segment_count - 1];
+        /* No segment begins above the end, also when there is no room for the batch now. */
+        if (far) log_publish(log, s, 0, h->base_offset);
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
@@ -291,14 +293,29 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     return result;
 }
 
-/* The end of an empty log, whose files are not made yet. */
-static void log_end_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+/* Where an empty log begins and ends, whose files are not made yet. */
+static void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
     assert(log->view.segment_count == 0);
     assert(offset >= 0);
     log_view_change(log);
     log->view.truncations++; /* A flush under way may have noted an end above this one. */
+    atomic_store(&log->ends.start_offset, offset);
     atomic_store(&log->ends.end_offset, offset);
+    atomic_store(&log->ends.high_watermark, offset);
     atomic_store(&log->ends.flushed, offset);
+    log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
+/* Its start and high watermark are what they were, as far as the log goes. */
+static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
+    log_view_change(log);
+    int64_t end = atomic_load(&log->ends.end_offset);
+    atomic_store(&log->ends.start_offset, start < end ? start : end);
+    atomic_store(&log->ends.high_watermark, high < end ? high : end);
+    log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
 }
 
@@ -308,13 +325,14 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     log_append_lock(log);
     int result = log_append_gate(log);
     if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
-    int64_t end = atomic_load(&log->ends.end_offset);
+    int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
+            high = atomic_load(&log->ends.high_watermark);
     /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
      */
     bool before = result == 0 && log->view.segment_count == 0 &&
                   batch_parse(batches, len, &h) == 0 && h.base_offset >= 0 && h.base_offset < end &&
                   batch_last_offset(&h) >= end;
-    if (before) log_end_at(log, h.base_offset);
+    if (before) log_begin_at(log, h.base_offset);
     if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
     while (result == 0 && at < len) {
         if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
@@ -329,7 +347,8 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
         if (result == 0) at += batch_bytes(&h);
     }
     assert(at <= len);
-    if (before && at == 0 && log->view.segment_count == 0) log_end_at(log, end);
+    if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
+    if (before) log_begun(log, start, high);
     log_append_unlock(log);
     log_wake_after_append(log);
     return result;

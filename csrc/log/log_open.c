@@ -344,8 +344,8 @@ static bool log_checkpoint_holds(const struct log_checkpoint *c) {
         if (triple[0] <= before || triple[1] < 0) return false;
         before = triple[0];
     }
-    return c->log_end_offset >= 0 && before <= c->log_end_offset &&
-           c->log_start_offset <= c->log_end_offset;
+    return c->log_end_offset >= 0 && c->log_end_offset <= LOG_OFFSET_MAX + INT32_MAX &&
+           before <= c->log_end_offset && c->log_start_offset <= c->log_end_offset;
 }
 
 static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint)

@@ -384,11 +384,19 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
     return 0;
 }
 
-int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
+/* It was read from files of text: an offset that no log has is as good as none. */
+static struct log_checkpoint log_checkpoint_bounded(const struct log_checkpoint *checkpoint) {
+    struct log_checkpoint c = *checkpoint;
+    if (c.recovery_point < 0 || c.recovery_point > LOG_OFFSET_MAX) c.recovery_point = 0;
+    if (c.log_start_offset > LOG_OFFSET_MAX) c.log_start_offset = -1;
+    return c;
+}
+
+int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms) {
     struct log_listing listing;
-    struct log_known known = {.checkpoint = checkpoint, .snapshot = -1, .flushed = -1};
-    int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
-            end = start;
+    const struct log_checkpoint checkpoint = log_checkpoint_bounded(given);
+    struct log_known known = {.checkpoint = &checkpoint, .snapshot = -1, .flushed = -1};
+    int64_t start = checkpoint.log_start_offset < 0 ? 0 : checkpoint.log_start_offset, end = start;
     int result = log_list(log, true, &listing);
     if (result == 0) result = log_recover_list(log, &listing, &known);
     if (result == 0 && log->view.segment_count > 0) {

@@ -177,6 +177,8 @@ struct log_flush_state {
     struct log_marks epochs_marks, files_marks;
     _Atomic int64_t held_point;    /* log_hold_point; INT64_MAX: none */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
+    /* Indexes of segments that are flushed had no room: they wait in memory. */
+    _Atomic bool indexes_due;
 };
 
 struct log_waiting {
@@ -377,7 +379,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
-int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms)
+int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms)
     LOG_APPENDING(log);
 struct log_offsets {
     int64_t *at;
