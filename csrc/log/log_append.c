@@ -89,9 +89,9 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
     assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
-    assert(log->append.writable);
-    assert(!atomic_load(&s->sealed));
-    assert(atomic_load(&s->pins) > 0);
+    assert(!atomic_load_explicit(&s->sealed, memory_order_relaxed));
+    assert_slow(log->append.writable);
+    assert_slow(atomic_load(&s->pins) > 0);
     assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
@@ -117,10 +117,9 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     log_view_change(log);
     assert(end >= atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed));
-    assert(s == log->view.segments[log->view.segment_count - 1]);
     assert(bytes >= atomic_load_explicit(&s->bytes, memory_order_relaxed));
-    assert(end >= s->base_offset);
-    assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
+    assert_slow(s == log->view.segments[log->view.segment_count - 1]);
+    assert_slow(end >= s->base_offset);
     atomic_fetch_add_explicit(&log->view.size_bytes,
                               bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
                               memory_order_relaxed);

@@ -315,7 +315,11 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
 
 /* log_wait.c */
-void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
+void log_wait_wake_some(struct log *log, enum log_wait_for kind, int64_t end);
+/* After the end has moved, at every append: mostly nobody waits. */
+static inline void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end) {
+    if (atomic_load(&log->wait.counts[kind]) != 0) log_wait_wake_some(log, kind, end);
+}
 void log_wait_fail(struct log *log, int32_t status);
 
 /* log_open.c */
