@@ -32,8 +32,9 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
     int result = segment_hole_at(s, c->position, false, &hole);
     if (result < 0) return result;
     if (result == 1 && hole.position <= c->position && c->position < hole.end) {
+        /* The segment was truncated meanwhile. */
+        if (hole.end > atomic_load(&s->bytes)) return LOG_E_WOULD_BLOCK;
         c->damaged = hole.end - c->position;
-        assert(c->position + c->damaged <= atomic_load(&s->bytes));
         if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
     } else if (h != NULL) {
         segment_tell_batch(s, h, c->position, LOG_WHY_CRC);
@@ -76,7 +77,7 @@ int clean_source_next(struct log_clean *c, struct segment *s, const uint8_t **p,
     }
     if (batch_check_crc(*p, h) != 0) return measure_damage(c, s, h);
     /* No CRC covers the base offset, and one that is too high would supersede what is newer. */
-    if (h->base_offset < s->base_offset || h->last_offset_delta < 0 ||
+    if (!segment_batch_fits(s->base_offset, h, s->base_offset) ||
         batch_last_offset(h) >= c->sources[c->at + 1]->base_offset)
         return measure_damage(c, s, NULL);
     if (h->base_offset < c->next_offset) return look_back(s, c->position);

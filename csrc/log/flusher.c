@@ -188,7 +188,8 @@ static void flusher_start_writeback(struct log *log) {
  * last segment's bytes. */
 static void flusher_note(struct log *log) {
     bool simple = !log_marked(&log->flush.files_marks) && !log_marked(&log->flush.epochs_marks) &&
-                  !atomic_load(&log->deleted) && atomic_load(&log->flush.held_point) == INT64_MAX;
+                  !atomic_load(&log->flush.indexes_due) && !atomic_load(&log->deleted) &&
+                  atomic_load(&log->flush.held_point) == INT64_MAX;
     log_view_lock(log);
     struct segment *s =
         log->view.segment_count > 0 ? log->view.segments[log->view.segment_count - 1] : NULL;

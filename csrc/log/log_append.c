@@ -57,7 +57,7 @@ int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) {
     }
     log_mark(&log->flush.files_marks);
     if (segment_pin(next, false) == 0) {
-        log_witness_say(log, next, NULL);
+        log_crash_state_record(log, next, NULL);
         segment_unpin(next);
     }
     meter_add_shared(&log->home->dir->rolls, 1);
@@ -89,9 +89,9 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
     int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed), at = position;
     const struct disk *disk = log_dir_disk(log->home->dir);
     assert(len <= BATCH_BYTES_MAX); /* What is longer would be no batch to who reads it. */
-    assert(log->append.writable);
-    assert(!atomic_load(&s->sealed));
-    assert(atomic_load(&s->pins) > 0);
+    assert(!atomic_load_explicit(&s->sealed, memory_order_relaxed));
+    assert_slow(log->append.writable);
+    assert_slow(atomic_load(&s->pins) > 0);
     assert_slow(!segment_is_shared(s)); /* A branch has it too: it is never written in place. */
     atomic_store(&s->dirty, true); /* Before the bytes: a flush clears it and then syncs. */
     while (len > 0) {
@@ -101,7 +101,7 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
             int error = n < 0 ? errno : ENOSPC;
             if (at > position && disk->ftruncate(s->fd, position) == 0) {
                 atomic_store(&s->allocated, 0);
-                log_witness_grown(log, position);
+                log_crash_state_grown(log, position);
             }
             return log_storage_error(log, -error, "pwrite");
         }
@@ -117,10 +117,9 @@ static int log_append_write(struct log *log, struct segment *s, const uint8_t *b
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) {
     log_view_change(log);
     assert(end >= atomic_load_explicit(&log->ends.end_offset, memory_order_relaxed));
-    assert(s == log->view.segments[log->view.segment_count - 1]);
     assert(bytes >= atomic_load_explicit(&s->bytes, memory_order_relaxed));
-    assert(end >= s->base_offset);
-    assert(atomic_load_explicit(&log->ends.flushed, memory_order_relaxed) <= end);
+    assert_slow(s == log->view.segments[log->view.segment_count - 1]);
+    assert_slow(end >= s->base_offset);
     atomic_fetch_add_explicit(&log->view.size_bytes,
                               bytes - atomic_load_explicit(&s->bytes, memory_order_relaxed),
                               memory_order_relaxed);
@@ -171,7 +170,7 @@ static int log_append_last(struct log *log, struct segment *s, const uint8_t *ba
     if (result == 0) {
         int64_t position = atomic_load_explicit(&s->bytes, memory_order_relaxed);
         segment_index_batch(s, h, position);
-        log_witness_grown(log, position + (int64_t)len);
+        log_crash_state_grown(log, position + (int64_t)len);
         log_publish(log, s, position + (int64_t)len, batch_last_offset(h) + 1);
         if (atomic_load_explicit(&log->append.quiet, memory_order_relaxed) == 0)
             segment_preallocate(s, log->view.config.segment_bytes, log->view.config.preallocate);
@@ -259,6 +258,8 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
         bool far = batch_last_offset(h) - end > INT32_MAX;
         if ((result = log_roll(log, far ? h->base_offset : end, now_ms)) != 0) return result;
         s = log->view.segments[log->view.segment_count - 1];
+        /* No segment begins above the end, also when there is no room for the batch now. */
+        if (far) log_publish(log, s, 0, h->base_offset);
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
     if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
@@ -291,14 +292,29 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     return result;
 }
 
-/* The end of an empty log, whose files are not made yet. */
-static void log_end_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+/* Where an empty log begins and ends, whose files are not made yet. */
+static void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
     assert(log->view.segment_count == 0);
     assert(offset >= 0);
     log_view_change(log);
     log->view.truncations++; /* A flush under way may have noted an end above this one. */
+    atomic_store(&log->ends.start_offset, offset);
     atomic_store(&log->ends.end_offset, offset);
+    atomic_store(&log->ends.high_watermark, offset);
     atomic_store(&log->ends.flushed, offset);
+    log_set_last_stable(log);
+    log_ends_check(log);
+    log_view_changed(log);
+}
+
+/* Its start and high watermark are what they were, as far as the log goes. */
+static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDING(log) {
+    log_view_change(log);
+    int64_t end = atomic_load(&log->ends.end_offset);
+    atomic_store(&log->ends.start_offset, start < end ? start : end);
+    atomic_store(&log->ends.high_watermark, high < end ? high : end);
+    log_set_last_stable(log);
+    log_ends_check(log);
     log_view_changed(log);
 }
 
@@ -308,13 +324,14 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
     log_append_lock(log);
     int result = log_append_gate(log);
     if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
-    int64_t end = atomic_load(&log->ends.end_offset);
+    int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
+            high = atomic_load(&log->ends.high_watermark);
     /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
      */
     bool before = result == 0 && log->view.segment_count == 0 &&
                   batch_parse(batches, len, &h) == 0 && h.base_offset >= 0 && h.base_offset < end &&
                   batch_last_offset(&h) >= end;
-    if (before) log_end_at(log, h.base_offset);
+    if (before) log_begin_at(log, h.base_offset);
     if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
     while (result == 0 && at < len) {
         if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
@@ -329,7 +346,8 @@ int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, 
         if (result == 0) at += batch_bytes(&h);
     }
     assert(at <= len);
-    if (before && at == 0 && log->view.segment_count == 0) log_end_at(log, end);
+    if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
+    if (before) log_begun(log, start, high);
     log_append_unlock(log);
     log_wake_after_append(log);
     return result;

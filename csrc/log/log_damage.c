@@ -252,6 +252,12 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         return result;
     }
     lock_acquire(&s->index_lock);
+    /* Truncated meanwhile: what was found is no more, and was not to be forgotten before this. */
+    if (atomic_load(&s->bytes) < d.end) {
+        lock_release(&s->index_lock);
+        free(d.holes);
+        return 0;
+    }
     if (d.holes->count > 0) atomic_store(&s->damaged, true);
     if (s->told_holes < d.end) s->told_holes = d.end;
     free(atomic_exchange(&s->holes, d.holes));

@@ -54,7 +54,7 @@ void log_dir_fail(struct log_dir *dir, int error, const char *call) {
     assert(error >= 0); /* An errno, and no -errno. */
     if (!atomic_compare_exchange_strong(&dir->failure, &none, error == 0 ? EIO : error)) return;
     atomic_store(&dir->failed_call, call);
-    witness_void(dir->witness);
+    crash_state_void(dir->crash_state);
     atomic_store(&dir->offline, true);
     /* The flusher wakes every waiter: whoever found the fault may hold a log's locks. */
     flusher_wake(dir);
@@ -87,14 +87,14 @@ int log_dir_failure(const struct log_dir *dir, const char **call) {
 const char *log_dir_syncfs_silent(const struct log_dir *dir) { return dir->syncfs_silent; }
 
 void log_dir_remember(struct log_dir *dir, const char *where) {
-    assert(dir->witness == NULL);
+    assert(dir->crash_state == NULL);
     lock_acquire(&dir->logs_lock);
     assert(dir->logs == NULL);
     lock_release(&dir->logs_lock);
-    dir->witness = witness_new(dir->fd, where);
+    dir->crash_state = crash_state_new(dir->fd, where);
 }
 
-void log_dir_forget(struct log_dir *dir) { witness_forget(dir->witness); }
+void log_dir_forget(struct log_dir *dir) { crash_state_forget(dir->crash_state); }
 
 void log_dir_set_disk(struct log_dir *dir, const struct disk *disk) {
     atomic_store(&dir->disk, disk);
@@ -423,7 +423,7 @@ void log_dir_free(struct log_dir *dir) {
         lock_acquire(&dir->flush_lock);
     }
     lock_release(&dir->flush_lock);
-    witness_free(dir->witness);
+    crash_state_free(dir->crash_state);
     if (dir->fd >= 0) close(dir->fd);
     lock_condition_destroy(&dir->flush_quiet);
     lock_acquire(&dir->damages_lock);

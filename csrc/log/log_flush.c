@@ -62,17 +62,39 @@ int log_flush_index(struct segment *s, const char *extension) {
     return result == 0 ? 0 : LOG_E_IO;
 }
 
-/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. */
-static int log_flush_indexes(struct segment *s) {
+/* Of a sealed segment: what the roll had no room for, or somebody cut since, is written first. What
+ * there is no room for now waits in memory for the next flush. */
+static int log_flush_indexes(struct log *log, struct segment *s) {
     int result = segment_pin(s, false);
     if (result != 0) return s->removed ? 0 : result;
     result = segment_index_finish(s);
+    if (result == 0 && segment_index_waits(s)) atomic_store(&log->flush.indexes_due, true);
     segment_unpin(s);
     if (result == 0) result = log_flush_index(s, "index");
     return result != 0 ? result : log_flush_index(s, "timeindex");
 }
 
-static int log_flush_segment(struct segment *s) {
+/* Those of segments that flushes have passed before. From the last one on: retention takes the
+ * first ones meanwhile. */
+static int log_flush_due_indexes(struct log *log) REQUIRES(log->flush.lock) {
+    if (!atomic_load(&log->flush.indexes_due)) return 0;
+    atomic_store(&log->flush.indexes_due, false);
+    int result = 0;
+    for (uint32_t i = UINT32_MAX; i > 0 && result == 0;) {
+        log_view_lock(log);
+        i = i < log->view.segment_count ? i : log->view.segment_count;
+        struct segment *s = i > 0 ? log->view.segments[--i] : NULL;
+        if (s != NULL) segment_retain(s);
+        log_view_unlock(log);
+        if (s == NULL) break;
+        if (atomic_load(&s->settled) && segment_index_waits(s)) result = log_flush_indexes(log, s);
+        segment_release(s);
+    }
+    if (result != 0) atomic_store(&log->flush.indexes_due, true);
+    return result;
+}
+
+static int log_flush_segment(struct log *log, struct segment *s) {
     bool sealed = atomic_load(&s->sealed);
     int result = segment_pin(s, false);
     if (result != 0) return s->removed ? 0 : result;
@@ -90,7 +112,7 @@ static int log_flush_segment(struct segment *s) {
     segment_unpin(s);
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
      * passes. */
-    if (result == 0 && sealed) result = log_flush_indexes(s);
+    if (result == 0 && sealed) result = log_flush_indexes(log, s);
     if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->settled, true);
     return result;
 }
@@ -114,7 +136,7 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations) {
     assert(!moved || target <= atomic_load(&log->ends.end_offset));
     if (moved) atomic_store(&log->ends.flushed, target);
     assert(log_recovery_point(log) <= atomic_load(&log->ends.flushed));
-    if (moved) log_witness_flushed(log);
+    if (moved) log_crash_state_flushed(log);
     log_view_unlock(log);
     atomic_store(&log->flush.last_flush_ms, log_dir_now_ms(CLOCK_REALTIME));
     if (moved) log_wait_wake(log, LOG_WAIT_FLUSHED, target);
@@ -156,6 +178,7 @@ int log_flush(struct log *log) {
     int result = 0;
     bool held = false, offline = log_dir_offline(dir);
     lock_acquire(&log->flush.lock);
+    if (!offline && !atomic_load(&log->deleted)) result = log_flush_due_indexes(log);
     do {
         if (log_dir_offline(dir)) result = LOG_E_OFFLINE;
         if (atomic_load(&log->deleted)) break;
@@ -166,7 +189,7 @@ int log_flush(struct log *log) {
             /* The producers' state at its beginning: batches that it came from may be deleted. */
             if (result == 0 && s->base_offset >= flushed) result = log_flush_index(s, "snapshot");
             if (result == 0) result = log_flush_aborted(log, s, flushed, &held);
-            if (result == 0) result = log_flush_segment(s);
+            if (result == 0) result = log_flush_segment(log, s);
             segment_release(set.segments[i]);
         }
         if (result == 0) result = log_flush_epochs(log, flushed, &held);

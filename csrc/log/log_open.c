@@ -296,7 +296,7 @@ int log_make_writable(struct log *log, int64_t now_ms) {
     assert(!atomic_load(&last->sealed));
     assert(last->base_offset <= atomic_load(&log->ends.end_offset));
     if (segment_pin(last, false) == 0) {
-        log_witness_say(log, last, NULL);
+        log_crash_state_record(log, last, NULL);
         segment_unpin(last);
     }
     return 0;
@@ -344,8 +344,8 @@ static bool log_checkpoint_holds(const struct log_checkpoint *c) {
         if (triple[0] <= before || triple[1] < 0) return false;
         before = triple[0];
     }
-    return c->log_end_offset >= 0 && before <= c->log_end_offset &&
-           c->log_start_offset <= c->log_end_offset;
+    return c->log_end_offset >= 0 && c->log_end_offset <= LOG_OFFSET_MAX + INT32_MAX &&
+           before <= c->log_end_offset && c->log_start_offset <= c->log_end_offset;
 }
 
 static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoint)
@@ -515,7 +515,7 @@ void log_release(struct log *log) {
     if (before != 1) return;
     if (log->link.listed) log_delist(log);
     assert(atomic_load(&log->references) == 0);
-    log_witness_give_back(log);
+    log_crash_state_give_back(log);
     log_free(log);
 }
 
@@ -538,7 +538,7 @@ int log_close_files(struct log *log) {
         if ((pinned = segment_pin(s, false)) == 0) {
             result = log_close_indexes(s);
             if (result == 0) result = segment_trim(s);
-            if (result == 0) log_witness_say(log, s, NULL);
+            if (result == 0) log_crash_state_record(log, s, NULL);
             segment_unpin(s);
         }
         if (pinned != 0) result = pinned;
@@ -563,7 +563,7 @@ void log_abandon(struct log *log) {
     lock_acquire(&log->flush.lock);
     log_lock_quiet(log);
     atomic_store(&log->deleted, true);
-    log_witness_unsay(log);
+    log_crash_state_clear(log);
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
     log_wait_fail(log, LOG_E_DELETED);

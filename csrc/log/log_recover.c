@@ -153,14 +153,14 @@ struct log_known {
     int64_t
         flushed; /* below it the disk had everything, whatever was changed since; -1: not known */
     bool told, kept; /* kept: its last segment is as it was told */
-    struct witness_told last;
+    struct crash_state_found last;
 };
 
 /* The file is as the process before left it, and was whole then: the last segment with exactly the
  * bytes that were appended, one before it flushed and trimmed. */
 static bool log_trusts(const struct log_known *known, const struct segment *s,
                        const struct stat *st, int64_t upper) {
-    if (!known->told || witness_ctime_ns(st) > known->last.time_ns) return false;
+    if (!known->told || crash_state_ctime_ns(st) > known->last.time_ns) return false;
     if (st->st_size != atomic_load(&s->bytes)) return false;
     if (st->st_ino == known->last.inode)
         return s->base_offset == known->last.base_offset && st->st_size == known->last.bytes;
@@ -289,7 +289,7 @@ static int log_recover_segments(struct log *log, struct log_known *known, int64_
         /* As it was before it was looked at, unless that changed it. */
         known->kept = result == 0 && last && log_trusts(known, s, &st, upper);
         if (result == 0 && last)
-            log_witness_say(log, s, st.st_size == atomic_load(&s->bytes) ? &st : NULL);
+            log_crash_state_record(log, s, st.st_size == atomic_load(&s->bytes) ? &st : NULL);
         segment_unpin(s);
         if (result != 0) return result;
         if (!last && !ended) atomic_store(&s->sealed, true);
@@ -312,7 +312,7 @@ static void log_recover_ends(struct log *log, const struct log_known *known, int
     log->ends.end_offset = end;
     log->ends.high_watermark = watermark > end ? end : watermark;
     log->ends.flushed = flushed < end ? flushed : end;
-    struct witness_slot *slot = atomic_load(&log->witness);
+    struct crash_state_slot *slot = atomic_load(&log->crash_state);
     if (slot != NULL) atomic_store(&slot->flushed, log_recovery_point(log));
     producers_end_before(&log->append.producers, start);
     log->append.first_open = producers_first_open(&log->append.producers);
@@ -370,7 +370,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
         if (result == 0) {
             atomic_store(&s->bytes, st.st_size);
             atomic_fetch_add(&log->view.size_bytes, st.st_size);
-            bool told = witness_find(log->home->dir->witness, &st, &known->last);
+            bool told = crash_state_find(log->home->dir->crash_state, &st, &known->last);
             known->told = told || known->told;
             /* Another file may have got the number of one that was removed. */
             if (told && known->last.base_offset == s->base_offset &&
@@ -384,11 +384,19 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
     return 0;
 }
 
-int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms) {
+/* It was read from files of text: an offset that no log has is as good as none. */
+static struct log_checkpoint log_checkpoint_bounded(const struct log_checkpoint *checkpoint) {
+    struct log_checkpoint c = *checkpoint;
+    if (c.recovery_point < 0 || c.recovery_point > LOG_OFFSET_MAX) c.recovery_point = 0;
+    if (c.log_start_offset > LOG_OFFSET_MAX) c.log_start_offset = -1;
+    return c;
+}
+
+int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms) {
     struct log_listing listing;
-    struct log_known known = {.checkpoint = checkpoint, .snapshot = -1, .flushed = -1};
-    int64_t start = checkpoint->log_start_offset < 0 ? 0 : checkpoint->log_start_offset,
-            end = start;
+    const struct log_checkpoint checkpoint = log_checkpoint_bounded(given);
+    struct log_known known = {.checkpoint = &checkpoint, .snapshot = -1, .flushed = -1};
+    int64_t start = checkpoint.log_start_offset < 0 ? 0 : checkpoint.log_start_offset, end = start;
     int result = log_list(log, true, &listing);
     if (result == 0) result = log_recover_list(log, &listing, &known);
     if (result == 0 && log->view.segment_count > 0) {

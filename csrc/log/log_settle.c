@@ -20,7 +20,8 @@ struct log_settle {
 static bool log_settle_due(struct log *log) {
     return !atomic_load(&log->deleted) &&
            (atomic_load(&log->ends.end_offset) > atomic_load(&log->ends.flushed) ||
-            log_marked(&log->flush.files_marks) || log_marked(&log->flush.epochs_marks));
+            log_marked(&log->flush.files_marks) || log_marked(&log->flush.epochs_marks) ||
+            atomic_load(&log->flush.indexes_due));
 }
 
 /* References to the directory's logs: all, or those with something to flush. Not to those that are
@@ -58,10 +59,10 @@ static void log_settle_note(struct log_settle *entry) {
     log_view_lock(log);
     struct segment *s =
         log->view.segment_count > 0 ? log->view.segments[log->view.segment_count - 1] : NULL;
-    entry->noted =
-        !atomic_load(&log->deleted) && atomic_load(&log->flush.held_point) == INT64_MAX &&
-        (s == NULL ||
-         (s->base_offset <= atomic_load(&log->ends.flushed) && !atomic_load(&s->aborted_due)));
+    entry->noted = !atomic_load(&log->deleted) && !atomic_load(&log->flush.indexes_due) &&
+                   atomic_load(&log->flush.held_point) == INT64_MAX &&
+                   (s == NULL || (s->base_offset <= atomic_load(&log->ends.flushed) &&
+                                  !atomic_load(&s->aborted_due)));
     entry->target = atomic_load(&log->ends.end_offset);
     entry->truncations = log->view.truncations;
     entry->files = atomic_load(&log->flush.files_marks.made);

@@ -17,7 +17,7 @@
 #include "log/log.h"
 #include "log/producers.h"
 #include "log/segment.h"
-#include "log/witness.h"
+#include "log/crash_state.h"
 #include "thread/lock.h"
 
 enum {
@@ -79,7 +79,7 @@ struct log_dir {
     uint32_t damage_count GUARDED_BY(damages_lock);
     _Atomic uint64_t damage_counts[LOG_DAMAGE_KINDS], damage_bytes[LOG_DAMAGE_KINDS];
     _Atomic uint64_t recovered_bytes, trusted_bytes;
-    struct witness *witness; /* NULL: nothing is kept for the next process */
+    struct crash_state *crash_state; /* NULL: nothing is recorded for the next process */
     const char *syncfs_silent; /* why each log is synced by itself; NULL: groups by one syncfs */
     _Atomic bool recovery_stopped;
     _Atomic uint64_t rolls, segments_deleted;
@@ -177,6 +177,8 @@ struct log_flush_state {
     struct log_marks epochs_marks, files_marks;
     _Atomic int64_t held_point;    /* log_hold_point; INT64_MAX: none */
     _Atomic int64_t last_flush_ms; /* CLOCK_REALTIME */
+    /* Indexes of segments that are flushed had no room: they wait in memory. */
+    _Atomic bool indexes_due;
 };
 
 struct log_waiting {
@@ -205,7 +207,7 @@ struct log {
     struct log_view view;
     struct log_waiting wait;
     struct log_recovery recovery;
-    _Atomic(struct witness_slot *) witness; /* set once; NULL: it has none */
+    _Atomic(struct crash_state_slot *) crash_state; /* set once; NULL: it has none */
     struct log_counts counts;
 };
 
@@ -313,7 +315,11 @@ void log_flush_publish(struct log *log, int64_t target, uint64_t truncations);
 int log_flush_index(struct segment *s, const char *extension); /* 0 or -errno */
 
 /* log_wait.c */
-void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end);
+void log_wait_wake_some(struct log *log, enum log_wait_for kind, int64_t end);
+/* After the end has moved, at every append: mostly nobody waits. */
+static inline void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end) {
+    if (atomic_load(&log->wait.counts[kind]) != 0) log_wait_wake_some(log, kind, end);
+}
 void log_wait_fail(struct log *log, int32_t status);
 
 /* log_open.c */
@@ -344,20 +350,21 @@ bool log_remove_files(struct log *log, struct segment *s, int64_t delay_ms);
 void log_drop_segments(struct log *log, uint32_t from, uint32_t count, int64_t delay_ms)
     LOG_APPENDING(log);
 
-/* log_witness.c */
+/* log_crash_state.c */
 /* Pinned: from now on a start may rely on the segment
  * as it is, its file having been `st` (NULL: it is looked at). */
-void log_witness_say(struct log *log, struct segment *s, const struct stat *st) LOG_APPENDING(log);
-/* Until it is said again the segment is to be checked. */
-void log_witness_unsay(struct log *log) LOG_APPENDING(log);
+void log_crash_state_record(struct log *log, struct segment *s, const struct stat *st)
+    LOG_APPENDING(log);
+/* Until it is recorded again the segment is to be checked. */
+void log_crash_state_clear(struct log *log) LOG_APPENDING(log);
 /* With append.lock: the last segment has grown to `bytes`. */
-static inline void log_witness_grown(struct log *log, int64_t bytes) {
-    struct witness_slot *slot = atomic_load_explicit(&log->witness, memory_order_relaxed);
-    if (slot != NULL) witness_grown(slot, bytes);
+static inline void log_crash_state_grown(struct log *log, int64_t bytes) {
+    struct crash_state_slot *slot = atomic_load_explicit(&log->crash_state, memory_order_relaxed);
+    if (slot != NULL) crash_state_grown(slot, bytes);
 }
 /* The recovery point has moved, and files of sealed segments may have been trimmed before. */
-void log_witness_flushed(struct log *log);
-void log_witness_give_back(struct log *log);
+void log_crash_state_flushed(struct log *log);
+void log_crash_state_give_back(struct log *log);
 
 /* log_walk.c */
 /* Walks a segment from `position`: producer state, epochs, index (when asked), CRCs of batches at
@@ -376,7 +383,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
 /* log_recover.c */
 /* Of "<20 digits>.<extension>": the extension, and the offset; NULL for other names. */
 const char *log_file_extension(const char *name, int64_t *offset);
-int log_recover(struct log *log, const struct log_checkpoint *checkpoint, int64_t now_ms)
+int log_recover(struct log *log, const struct log_checkpoint *given, int64_t now_ms)
     LOG_APPENDING(log);
 struct log_offsets {
     int64_t *at;

@@ -236,7 +236,7 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
-    log_witness_unsay(log);
+    log_crash_state_clear(log);
     uint32_t keep = log->view.segment_count;
     while (keep > 0 && log->view.segments[keep - 1]->base_offset >= offset) keep--;
     /* From the end, and on disk before anything is appended: a start after a power cut must not
@@ -327,7 +327,7 @@ int log_delete(struct log *log, int64_t now_ms) {
     lock_acquire(&log->flush.lock);
     log_append_lock(log);
     bool before = atomic_exchange(&log->deleted, true);
-    log_witness_unsay(log);
+    log_crash_state_clear(log);
     int64_t delay = log->view.config.file_delete_delay_ms;
     int result = before ? LOG_E_DELETED : 0;
     if (!before) {

@@ -87,8 +87,7 @@ static void log_wait_post(struct log *log, enum log_wait_for kind, int64_t end, 
     }
 }
 
-void log_wait_wake(struct log *log, enum log_wait_for kind, int64_t end) {
-    if (atomic_load(&log->wait.counts[kind]) == 0) return;
+void log_wait_wake_some(struct log *log, enum log_wait_for kind, int64_t end) {
     lock_acquire(&log->wait.lock);
     log_wait_post(log, kind, end, 0);
     lock_release(&log->wait.lock);

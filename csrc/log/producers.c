@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
 #include "format/bytes.h"
 #include "format/crc32c.h"
 #include "log/log.h"
@@ -21,7 +22,7 @@ static uint32_t producers_hash(int64_t id) {
 }
 
 static struct producers_entry *producers_slot(const struct producers *p, int64_t id) {
-    assert((p->capacity & (p->capacity - 1)) == 0);
+    assert_slow((p->capacity & (p->capacity - 1)) == 0);
     assert(p->count < p->capacity); /* Or a probe would not end. */
     uint32_t mask = p->capacity - 1, i = producers_hash(id) & mask;
     while (p->slots[i].producer_id != -1 && p->slots[i].producer_id != id) i = (i + 1) & mask;
@@ -58,7 +59,7 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
                                       .epoch = -1, .coordinator_epoch = -1};
         p->count++;
     }
-    assert(p->count * 4 <= p->capacity * 3);
+    assert_slow(p->count * 4 <= p->capacity * 3);
     return e;
 }
 
@@ -72,8 +73,8 @@ static int32_t producers_first_sequence(const struct producers_batch *b) {
 
 /* The newest has age 0. The ring may begin at any slot: `batches` is read through this alone. */
 static const struct producers_batch *producers_at(const struct producers_entry *e, uint32_t age) {
-    assert(age < e->batch_count && e->batch_count <= PRODUCERS_BATCHES);
-    assert(e->newest < PRODUCERS_BATCHES);
+    assert_slow(age < e->batch_count && e->batch_count <= PRODUCERS_BATCHES);
+    assert_slow(e->newest < PRODUCERS_BATCHES);
     return &e->batches[(e->newest + PRODUCERS_BATCHES - age) % PRODUCERS_BATCHES];
 }
 
@@ -116,7 +117,7 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
         e->epoch = h->producer_epoch;
         e->batch_count = 0;
     }
-    assert(e->producer_id == h->producer_id);
+    assert_slow(e->producer_id == h->producer_id);
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     if (h->base_sequence >= 0)
         producers_push(e, &(struct producers_batch){
@@ -125,7 +126,6 @@ int producers_update(struct producers *p, const struct batch_header *h, int64_t 
                               h->last_offset_delta});
     if ((h->attributes & BATCH_TRANSACTIONAL) && e->transaction_first_offset < 0)
         e->transaction_first_offset = h->base_offset;
-    assert(e->batch_count <= PRODUCERS_BATCHES);
     return 0;
 }
 

@@ -221,8 +221,8 @@ static int segment_preallocate_run(struct iojob *job, void *scratch) {
     } else if (log_dir_disk(dir)->fallocate(s->fd, FALLOC_FL_KEEP_SIZE, from, to - from) == 0) {
         atomic_store(&s->allocated, to);
         atomic_fetch_sub(&dir->room_bytes, to - from);
-        struct witness_slot *slot = atomic_load(&s->witness);
-        if (slot != NULL) witness_touched(slot);
+        struct crash_state_slot *slot = atomic_load(&s->crash_state);
+        if (slot != NULL) crash_state_touched(slot);
     } else {
         /* No room, or no such call here: appends go on with a growing file and meet ENOSPC
          * themselves. */

@@ -21,7 +21,7 @@
 #include "thread/mapped.h"
 
 struct log_dir;
-struct witness_slot;
+struct crash_state_slot;
 
 /* Where a log's files are; shared by its segments, which may outlive it in a reader's hands. */
 struct segment_home {
@@ -89,7 +89,7 @@ struct segment {
     /* Damage below was noted. */
     int64_t told_holes GUARDED_BY(index_lock), told_batches GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */
-    _Atomic(struct witness_slot *) witness; /* of the last segment, its log's; may be NULL */
+    _Atomic(struct crash_state_slot *) crash_state; /* of the last segment: its log's, or NULL */
 };
 
 /* The largest timestamp so far, and the last offset of the batch that has it. */
@@ -156,6 +156,8 @@ void segment_index_distrust(struct segment *s);
 /* Of a segment that nobody appends to, before its files are synced: both are there with all their
  * entries. A full disk leaves those in memory. 0 or -errno. Pinned. */
 int segment_index_finish(struct segment *s);
+/* Entries wait in memory: their files had no room. */
+bool segment_index_waits(struct segment *s);
 
 /* Position to scan from for `offset`: of the last indexed batch whose last offset is <= offset; 0
  * when none. -EAGAIN: the index is not in the page cache (only with `nowait`); other -errno, or

@@ -574,6 +574,13 @@ bool segment_index_last_time(struct segment *s, int64_t *timestamp_ms, int64_t *
     return found && (result == 0 || result == -ENODATA);
 }
 
+bool segment_index_waits(struct segment *s) {
+    lock_acquire(&s->index_lock);
+    bool waits = s->tail != NULL && !s->index_lost && !s->rebuilt;
+    lock_release(&s->index_lock);
+    return waits;
+}
+
 int segment_index_finish(struct segment *s) {
     lock_acquire(&s->index_lock);
     /* `rebuilt`: a reader is at it. */

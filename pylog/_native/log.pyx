@@ -284,6 +284,9 @@ cdef class Log:
 
     def become_leader(self, int32_t epoch, int32_t in_sync_count=1) -> None:
         """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark."""
+        if epoch < 0 or in_sync_count < 1:
+            raise ValueError(f"leader epoch {epoch} with {in_sync_count} replicas in sync: at least"
+                             " 0 and 1, as in every partition that has a leader")
         cdef int error
         self.use()
         with nogil:

@@ -12,7 +12,7 @@ import fcntl
 import logging
 import os
 
-from pylog._native import flushes, witness
+from pylog._native import crash_state, flushes
 from pylog._native.log import LogDir
 from pylog.config import limits
 from pylog.log import checkpoints
@@ -23,7 +23,7 @@ LOCK = ".lock"
 IDENTITY = "meta.properties"
 # The default of log.dir.free.bytes.min.
 RESERVE_BYTES_MAX, RESERVE_PART = 1 << 30, 50
-# Outlives a broker, not a loss of power: see csrc/log/witness.h.
+# Outlives a broker, not a loss of power: see csrc/log/crash_state.h.
 MEMORY = "/dev/shm"
 
 log = logging.getLogger("pylog.log")
@@ -58,7 +58,7 @@ class Directories:
                 _read_once(os.path.join(path, IDENTITY))
                 listing = set(os.listdir(path))
                 native = LogDir(path, self._io_pool, open_files_max=open_files_max)
-                witness.remember(native, MEMORY)
+                crash_state.remember(native, MEMORY)
                 why = flushes.syncs_each(native)
                 if why is not None:
                     log.info("each log is synced by itself, syncfs may hide errors", extra={
@@ -77,7 +77,7 @@ class Directories:
 
     def close(self) -> None:
         for native in filter(None, self.natives):
-            witness.forget(native)
+            crash_state.forget(native)
         self.natives.clear()
         self._io_pool = None
         for descriptor in self._locks:

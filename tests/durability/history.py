@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from pylog._native import batch, cleaner, damages, log, moves, witness
+from pylog._native import batch, cleaner, crash_state, damages, log, moves
 from pylog.log.moves import FUTURE, Move, directory_name, finish, furthest
 from tests.durability import transactions
 from tests.durability.simulated import DIE, FAIL_ONCE, FULL, NOTHING, SHORT, SimulatedDisk
@@ -69,7 +69,7 @@ class History:
         self.directories = []
         for name in "ab":
             one = log.LogDir(self.disk.root / name, 1, open_files_max=4)
-            witness.remember(one, self.memory)
+            crash_state.remember(one, self.memory)
             one.set_disk(self.disk.table)
             self.directories.append(one)
 

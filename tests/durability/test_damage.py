@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.brokers import Brokerd
-from tests.native.test_witness import remembered
+from tests.native.test_crash_state import remembered
 from tests.wire import raw
 from tests.wire.messages import ask
 from tests.wire.raw import Connection, batch, record

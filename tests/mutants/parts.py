@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
-              "tests/native/test_recovery.py", "tests/native/test_witness.py",
+              "tests/native/test_recovery.py", "tests/native/test_crash_state.py",
               "tests/native/test_damage*.py", "tests/native/test_cleaner.py",
               "tests/native/test_index.py", "tests/native/test_shortages.py",
               "tests/native/test_serve_requests.py", "tests/log/test_*.py",

@@ -212,7 +212,7 @@ def test_a_sample_follows_from_its_seed():
 def test_the_tests_that_share_a_word_with_a_file_come_first():
     near = parts.near("csrc-log", "csrc/log/log_flush.c")
     assert near[0] == "tests/native/test_flushes.py" or "flush" in near[0]
-    assert "witness" in parts.near("csrc-log", "csrc/log/witness.c")[0]
+    assert "crash_state" in parts.near("csrc-log", "csrc/log/crash_state.c")[0]
 
 
 def test_no_list_of_tests_names_what_is_not_there():

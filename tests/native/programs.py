@@ -21,14 +21,14 @@ BUILT = tempfile.TemporaryDirectory(prefix="programs-")
 
 
 @functools.cache
-def built(name: str, sanitizer: str, parts: tuple[str, ...]) -> Path:
+def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path:
     """The program `name`.c. sanitizer: as -fsanitize takes it, "" for none. parts: patterns of
-    sources below csrc/."""
+    sources below csrc/. more: flags."""
     program = Path(BUILT.name) / f"{name}-{sanitizer}"
     sources = [str(path) for part in parts for path in sorted(ROOT.glob(f"csrc/{part}"))]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, "-I", str(ROOT / "csrc"), "-o",
+        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more, "-I", str(ROOT / "csrc"), "-o",
          str(program), str(ROOT / f"tests/native/{name}.c"), *sources, *LIBRARIES],
         check=True, env=ENVIRONMENT)
     return program

@@ -288,3 +288,11 @@ def test_a_follower_takes_no_offsets_that_a_log_cannot_go_on_from(tmp_path):
         with pytest.raises(log.OffsetOutOfRange):
             one.append_as_follower(made, NOW)
     assert one.end_offset == 1
+
+
+@pytest.mark.parametrize("epoch, in_sync_count", [(-1, 1), (0, 0), (3, -1)])
+def test_a_leader_has_an_epoch_and_is_in_sync_with_itself(tmp_path, epoch, in_sync_count):
+    one = opened(log.LogDir(tmp_path, 2), leader=False)
+    with pytest.raises(ValueError, match="at least 0 and 1"):
+        one.become_leader(epoch, in_sync_count)
+    assert not one.is_leader

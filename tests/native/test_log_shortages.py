@@ -1,12 +1,11 @@
 """Shortages of memory and room that only C meets: the callers see no damage in them."""
 
-import os
 import subprocess
 
 import pytest
 
 from tests.native.plain import ENVIRONMENT
-from tests.native.test_log_threads import FLAGS, LIBRARIES, ROOT, SOURCES
+from tests.native.programs import LOG, built
 
 SCENES = {
     "epochs_that_there_is_no_memory_for_are_not_damaged": "epochs",
@@ -16,14 +15,8 @@ SCENES = {
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    made = tmp_path_factory.mktemp("shortages") / "log_shortages"
-    sources = [str(path) for name in SOURCES for path in ROOT.glob(f"csrc/*/{name}.c")]
-    subprocess.run([*os.environ.get("CC", "gcc").split(), *FLAGS, "-I", str(ROOT / "csrc"),
-                    "-Wl,--wrap=malloc,--wrap=realloc", "-o", str(made),
-                    str(ROOT / "tests/native/log_shortages.c"), *sources, *LIBRARIES],
-                   check=True, env=ENVIRONMENT)
-    return made
+def program():
+    return built("log_shortages", "", LOG, "-Wl,--wrap=malloc,--wrap=realloc")
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES.keys())

@@ -15,9 +15,9 @@ import pytest
 
 from pylog._native import batch, damages, log, moves
 from tests.durability.disk import shim
+from tests.native.test_crash_state import killed, recovered, remembered, started, walked
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 from tests.native.test_recovery import SMALL, filled, whole
-from tests.native.test_witness import killed, recovered, remembered, started, walked
 
 ROOT = Path(__file__).resolve().parents[2]
 # One index entry for almost every batch, and more of them than a page of either index holds.
@@ -170,7 +170,7 @@ def test_an_index_that_the_disk_cannot_read_takes_its_directory_offline(tmp_path
     """, tmp_path, extension)
 
 
-def test_a_table_of_the_witness_that_is_cut_costs_a_check_and_nothing_else(path, memory):
+def test_a_table_of_crash_states_that_is_cut_costs_a_check_and_nothing_else(path, memory):
     killed(path, memory, """
     one = filled(directory, 20)
     table, = [file for file in os.listdir(memory) if file.startswith("pylog-")]

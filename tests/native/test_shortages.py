@@ -3,11 +3,12 @@
 import ctypes
 import errno
 import os
+import struct
 import time
 
 import pytest
 
-from pylog._native import log, moves
+from pylog._native import batch, log, moves
 from tests.native.test_log import NOW, checkpoint_of, make, offsets, opened
 
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
@@ -17,28 +18,43 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint,
                         use_errno=True)
 SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)
+WRITE = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t,
+                         ctypes.c_long, use_errno=True)
+LIBC.pwrite.restype = ctypes.c_ssize_t
 
 
 class Short:
     """A disk where opening what `wanted` says of its path is refused with `error`, while that is
-    set; `syncs`: fdatasync and fsync too."""
+    set; `creates`: only where that would make the file; `syncs`: fdatasync and fsync too; `writes`:
+    and every pwrite."""
 
     def __init__(self, error=0, wanted=lambda path: True, syncs=False):
         self.error, self.wanted, self.syncs = error, wanted, syncs
+        self.creates = self.writes = False
         self.refused = 0
-        self._keep = [OPEN(self._open), SYNC(self._sync)]
+        self._keep = [OPEN(self._open), SYNC(self._sync), WRITE(self._write)]
         places = [ctypes.cast(getattr(LIBC, name), ctypes.c_void_p).value for name in CALLS]
         places[0] = ctypes.cast(self._keep[0], ctypes.c_void_p).value
         places[5] = places[6] = ctypes.cast(self._keep[1], ctypes.c_void_p).value
+        places[2] = ctypes.cast(self._keep[2], ctypes.c_void_p).value
         self._table = (ctypes.c_void_p * len(CALLS))(*places)
         self.table = ctypes.addressof(self._table)
 
     def _open(self, folder, path, flags, mode):
-        if self.error and self.wanted(path.decode()):
+        makes = bool(flags & os.O_CREAT) or not self.creates
+        if self.error and makes and self.wanted(path.decode()):
             self.refused += 1
             ctypes.set_errno(self.error)
             return -1
         return LIBC.openat(folder, path, flags, ctypes.c_uint(mode))
+
+    def _write(self, file, data, size, position):
+        if self.error and self.writes:
+            self.refused += 1
+            ctypes.set_errno(self.error)
+            return -1
+        return LIBC.pwrite(file, ctypes.c_void_p(data), ctypes.c_size_t(size),
+                           ctypes.c_long(position))
 
     def _sync(self, file):
         if self.error and self.syncs:
@@ -161,6 +177,64 @@ def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, 
     for name in sealed:
         assert (tmp_path / "t-0" / name).with_suffix(".index").stat().st_size
     assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
+
+
+def test_indexes_without_room_are_written_by_a_flush_after_the_one_that_passed_them(short, tmp_path):
+    directory, disk = short
+    one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
+    one.append(make(1, size=1_500), NOW)
+    disk.error, disk.creates = errno.ENOSPC, True
+    disk.wanted = lambda path: path.endswith("index")
+    for _ in range(11):
+        one.append(make(1, size=1_500), NOW)
+    one.flush()
+    assert disk.refused and one.flushed_offset == 12
+    assert not list(tmp_path.glob("t-0/*.index"))
+    disk.error = 0
+    one.flush()
+    sealed = sorted(tmp_path.glob("t-0/*.log"))[:-1]
+    assert len(sealed) >= 2
+    for file in sealed:
+        assert file.with_suffix(".index").stat().st_size
+
+
+def follower_at(data, offset):
+    """The batches with their offsets moved so that the first begins at `offset`."""
+    moved = bytearray(data)
+    for position, header in batch.walk(data):
+        struct.pack_into(">q", moved, position, header.base_offset + offset)
+    return moved
+
+
+@pytest.mark.parametrize("alone", [1, 2])
+def test_a_copy_that_could_not_begin_before_its_start_may_become_leader(short, alone):
+    directory, disk = short
+    one = opened(directory, leader=False, log_start_offset=1_000)
+    disk.error, disk.wanted, disk.writes = errno.ENOSPC, lambda path: False, True
+    with pytest.raises(log.Shortage):
+        one.append_as_follower(follower_at(make(20), 990), NOW)
+    disk.error = 0
+    one.become_leader(3, alone)
+    assert one.start_offset <= one.last_stable_offset <= one.high_watermark <= one.end_offset
+    one.become_follower(4)
+    one.append_as_follower(follower_at(make(20), 990), NOW)
+    assert one.end_offset == 1_010
+    assert offsets(one.read(one.start_offset)) == [990]
+
+
+def test_a_gap_that_no_segment_spans_outlives_a_shortage_behind_it(short):
+    directory, disk = short
+    one = opened(directory, leader=False)
+    one.append_as_follower(follower_at(make(1), 0), NOW)
+    far = 1 << 33
+    disk.error, disk.wanted, disk.writes = errno.ENOSPC, lambda path: False, True
+    with pytest.raises(log.Shortage):
+        one.append_as_follower(follower_at(make(1), far), NOW)
+    disk.error = 0
+    directory.settle()
+    one.become_leader(1)
+    first, _last = one.append(make(1), NOW)
+    assert offsets(one.read(first)) == [first] and one.end_offset == first + 1
 
 
 def test_a_log_that_both_lanes_of_flushes_put_off_waits_once(short):

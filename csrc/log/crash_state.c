@@ -1,9 +1,9 @@
 /* The file: a header (magic, what the log directory is, whether it counts, its path), then slots.
- * The process that lives has it locked, so that others can tell what nobody needs. It is named
+ * The process that lives has it locked, so that others know which files nobody needs. It is named
  * after the directory's device and inode, made under another name and renamed when it is whole. The
  * old one is read, never mapped: whoever cuts it does no harm. The new one is mapped, and grows
  * only by what is allocated first: a store must not meet a full tmpfs. */
-#include "log/witness.h"
+#include "log/crash_state.h"
 
 #include <dirent.h>
 #include <assert.h>
@@ -33,52 +33,53 @@
 #endif
 
 enum {
-    WITNESS_NAME_BYTES = 96,
-    WITNESS_PATH_BYTES = 1024,
-    WITNESS_CHUNK_MIN = 64,
-    WITNESS_CHUNK_MAX = 4096
+    CRASH_STATE_NAME_BYTES = 96,
+    CRASH_STATE_PATH_BYTES = 1024,
+    CRASH_STATE_CHUNK_MIN = 64,
+    CRASH_STATE_CHUNK_MAX = 4096
 };
-static const uint64_t WITNESS_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
+static const uint64_t CRASH_STATE_MAGIC = 0x31746977676f6c70; /* "plogwit1" */
 
-_Static_assert(sizeof(struct witness_slot) == WITNESS_SLOT_BYTES, "one cache line");
-_Static_assert(offsetof(struct witness_slot, flushed) == offsetof(struct witness_told, flushed),
-               "a slot is read as what it told");
+_Static_assert(sizeof(struct crash_state_slot) == CRASH_STATE_SLOT_BYTES, "one cache line");
+_Static_assert(offsetof(struct crash_state_slot, flushed) ==
+                   offsetof(struct crash_state_found, flushed),
+               "a slot is read as an entry");
 
-struct witness_header {
+struct crash_state_header {
     uint64_t magic, device, inode, mount;
     _Atomic uint64_t counts;
-    char path[WITNESS_PATH_BYTES]; /* of the directory; empty when it is too long */
+    char path[CRASH_STATE_PATH_BYTES]; /* of the directory; empty when it is too long */
 };
 
 /* What was read of an earlier process, sorted by inode; `slot`: its copy here, until it is taken.
  */
-struct witness_entry {
-    struct witness_told told;
-    struct witness_slot *slot;
+struct crash_state_entry {
+    struct crash_state_found found;
+    struct crash_state_slot *slot;
 };
 
-struct witness {
+struct crash_state {
     struct lock lock;
     int fd, where;
     bool forgotten;
-    char name[WITNESS_NAME_BYTES];
-    struct witness_header header; /* as it should be */
+    char name[CRASH_STATE_NAME_BYTES];
+    struct crash_state_header header; /* as it should be */
     struct mapped_kept *kept;
-    uint8_t *map; /* addresses for WITNESS_SLOTS_MAX, of which `room` are backed */
+    uint8_t *map; /* addresses for CRASH_STATE_SLOTS_MAX, of which `room` are backed */
     uint32_t room GUARDED_BY(lock), used GUARDED_BY(lock);
-    struct witness_slot **given_back GUARDED_BY(lock);
+    struct crash_state_slot **given_back GUARDED_BY(lock);
     uint32_t given_back_count GUARDED_BY(lock), given_back_room GUARDED_BY(lock);
-    struct witness_entry *entries;
+    struct crash_state_entry *entries;
     uint32_t entry_count;
 };
 
-static const size_t WITNESS_MAP_BYTES =
-    WITNESS_HEADER_BYTES + (size_t)WITNESS_SLOTS_MAX * WITNESS_SLOT_BYTES;
+static const size_t CRASH_STATE_MAP_BYTES =
+    CRASH_STATE_HEADER_BYTES + (size_t)CRASH_STATE_SLOTS_MAX * CRASH_STATE_SLOT_BYTES;
 
 /* ---- the directory, and the file's name ---- */
 
-/* Local ones whose pages stay when a process dies, and whose ctimes tell of every change. */
-static bool witness_file_system_fits(int dir_fd) {
+/* Local ones whose pages stay when a process dies, and whose ctimes show every change. */
+static bool crash_state_file_system_fits(int dir_fd) {
     struct statfs fs;
     if (fstatfs(dir_fd, &fs) != 0) return false;
     switch ((uint64_t)fs.f_type) {
@@ -91,22 +92,22 @@ static bool witness_file_system_fits(int dir_fd) {
     }
 }
 
-static bool witness_identify(int dir_fd, struct witness_header *header) {
+static bool crash_state_identify(int dir_fd, struct crash_state_header *header) {
     struct statx st;
     struct stat plain;
     if (statx(dir_fd, "", AT_EMPTY_PATH, STATX_INO | STATX_MNT_ID_UNIQUE, &st) != 0 ||
         !(st.stx_mask & STATX_MNT_ID_UNIQUE) || fstat(dir_fd, &plain) != 0)
         return false;
     char link[64];
-    *header =
-        (struct witness_header){WITNESS_MAGIC, plain.st_dev, plain.st_ino, st.stx_mnt_id, 1, ""};
+    *header = (struct crash_state_header){
+        CRASH_STATE_MAGIC, plain.st_dev, plain.st_ino, st.stx_mnt_id, 1, ""};
     snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
     ssize_t n = readlink(link, header->path, sizeof header->path);
     header->path[n > 0 && n < (ssize_t)sizeof header->path ? n : 0] = 0;
     return true;
 }
 
-static int witness_where(const char *where) {
+static int crash_state_where(const char *where) {
     struct statfs fs;
     int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0 && (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)) {
@@ -118,51 +119,52 @@ static int witness_where(const char *where) {
 
 /* ---- reading what was left ---- */
 
-static int witness_compare(const void *a, const void *b) {
-    const struct witness_told *x = &((const struct witness_entry *)a)->told,
-                              *y = &((const struct witness_entry *)b)->told;
+static int crash_state_compare(const void *a, const void *b) {
+    const struct crash_state_found *x = &((const struct crash_state_entry *)a)->found,
+                                   *y = &((const struct crash_state_entry *)b)->found;
     if (x->inode != y->inode) return x->inode < y->inode ? -1 : 1;
     return x->time_ns > y->time_ns ? -1 : x->time_ns < y->time_ns;
 }
 
-/* Keeps the newest sentence of each file. */
-static void witness_sort(struct witness *w) {
+/* Keeps the newest entry of each file. */
+static void crash_state_sort(struct crash_state *w) {
     uint32_t kept = 0;
-    if (w->entry_count > 1) qsort(w->entries, w->entry_count, sizeof *w->entries, witness_compare);
+    if (w->entry_count > 1)
+        qsort(w->entries, w->entry_count, sizeof *w->entries, crash_state_compare);
     for (uint32_t i = 0; i < w->entry_count; i++)
-        if (kept == 0 || w->entries[kept - 1].told.inode != w->entries[i].told.inode)
+        if (kept == 0 || w->entries[kept - 1].found.inode != w->entries[i].found.inode)
             w->entries[kept++] = w->entries[i];
     w->entry_count = kept;
 }
 
-static void witness_parse(struct witness *w, const uint8_t *bytes, size_t len) {
-    struct witness_header header;
+static void crash_state_parse(struct crash_state *w, const uint8_t *bytes, size_t len) {
+    struct crash_state_header header;
     memcpy(&header, bytes, sizeof header);
     if (header.magic != w->header.magic || header.device != w->header.device ||
         header.inode != w->header.inode || header.mount != w->header.mount || header.counts != 1)
         return;
-    size_t count = (len - WITNESS_HEADER_BYTES) / WITNESS_SLOT_BYTES;
+    size_t count = (len - CRASH_STATE_HEADER_BYTES) / CRASH_STATE_SLOT_BYTES;
     w->entries = count == 0 ? NULL : calloc(count, sizeof *w->entries);
-    int64_t now_ns = witness_now_ns();
+    int64_t now_ns = crash_state_now_ns();
     for (size_t i = 0; i < count && w->entries != NULL; i++) {
-        struct witness_told *told = &w->entries[w->entry_count].told;
-        memcpy(told, bytes + WITNESS_HEADER_BYTES + i * WITNESS_SLOT_BYTES, sizeof *told);
-        /* A time to come was told by another clock: it says nothing about ctimes. */
-        if (told->inode != 0 && told->base_offset >= 0 && told->bytes >= 0 &&
-            told->time_ns <= now_ns)
+        struct crash_state_found *found = &w->entries[w->entry_count].found;
+        memcpy(found, bytes + CRASH_STATE_HEADER_BYTES + i * CRASH_STATE_SLOT_BYTES, sizeof *found);
+        /* A time in the future is another clock's: it says nothing about ctimes. */
+        if (found->inode != 0 && found->base_offset >= 0 && found->bytes >= 0 &&
+            found->time_ns <= now_ns)
             w->entry_count++;
     }
-    witness_sort(w);
+    crash_state_sort(w);
 }
 
 /* A descriptor of a file that only this user can have written, or -1. */
-static int witness_open_own(int where, const char *name, size_t *len) {
+static int crash_state_open_own(int where, const char *name, size_t *len) {
     struct stat st;
     int fd = openat(where, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
-        (st.st_mode & 077) != 0 || st.st_nlink != 1 || st.st_size < WITNESS_HEADER_BYTES ||
-        (size_t)st.st_size > WITNESS_MAP_BYTES) {
+        (st.st_mode & 077) != 0 || st.st_nlink != 1 || st.st_size < CRASH_STATE_HEADER_BYTES ||
+        (size_t)st.st_size > CRASH_STATE_MAP_BYTES) {
         close(fd);
         return -1;
     }
@@ -170,9 +172,9 @@ static int witness_open_own(int where, const char *name, size_t *len) {
     return fd;
 }
 
-static void witness_read(struct witness *w) {
+static void crash_state_read(struct crash_state *w) {
     size_t len, have = 0;
-    int fd = witness_open_own(w->where, w->name, &len);
+    int fd = crash_state_open_own(w->where, w->name, &len);
     if (fd < 0) return;
     uint8_t *bytes = malloc(len);
     ssize_t n = 1;
@@ -180,18 +182,18 @@ static void witness_read(struct witness *w) {
         n = pread(fd, bytes + have, len - have, (off_t)have);
         if (n > 0) have += (size_t)n;
     }
-    if (bytes != NULL && have == len) witness_parse(w, bytes, len);
+    if (bytes != NULL && have == len) crash_state_parse(w, bytes, len);
     free(bytes);
     close(fd);
 }
 
 /* Nobody lives who writes it, and the directory that it is about is gone. */
-static bool witness_is_left(int fd) {
-    struct witness_header header;
+static bool crash_state_is_left(int fd) {
+    struct crash_state_header header;
     struct stat st;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 ||
         pread(fd, &header, sizeof header, 0) != (ssize_t)sizeof header ||
-        header.magic != WITNESS_MAGIC || memchr(header.path, 0, sizeof header.path) == NULL ||
+        header.magic != CRASH_STATE_MAGIC || memchr(header.path, 0, sizeof header.path) == NULL ||
         header.path[0] != '/')
         return false;
     if (stat(header.path, &st) != 0) return errno == ENOENT;
@@ -199,7 +201,7 @@ static bool witness_is_left(int fd) {
 }
 
 /* Killed brokers whose directories were removed leave their files here until the machine stops. */
-static void witness_sweep(struct witness *w) {
+static void crash_state_sweep(struct crash_state *w) {
     char prefix[32];
     int copy = dup(w->where);
     DIR *entries = copy < 0 ? NULL : fdopendir(copy);
@@ -213,9 +215,9 @@ static void witness_sweep(struct witness *w) {
     rewinddir(entries);
     while ((entry = readdir(entries)) != NULL) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
-        int fd = witness_open_own(w->where, entry->d_name, &len);
+        int fd = crash_state_open_own(w->where, entry->d_name, &len);
         if (fd < 0) continue;
-        if (witness_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
+        if (crash_state_is_left(fd)) unlinkat(w->where, entry->d_name, 0);
         close(fd);
     }
     closedir(entries);
@@ -223,53 +225,53 @@ static void witness_sweep(struct witness *w) {
 
 /* ---- the file of this process ---- */
 
-static struct witness_slot *witness_slot_at(struct witness *w, uint32_t i) {
-    return (struct witness_slot *)(w->map + WITNESS_HEADER_BYTES) + i;
+static struct crash_state_slot *crash_state_slot_at(struct crash_state *w, uint32_t i) {
+    return (struct crash_state_slot *)(w->map + CRASH_STATE_HEADER_BYTES) + i;
 }
 
 /* Backs `from` up to `to` (bytes): allocated, so that no store meets a full tmpfs. */
-static bool witness_back(struct witness *w, size_t from, size_t to) {
+static bool crash_state_back(struct crash_state *w, size_t from, size_t to) {
     return posix_fallocate(w->fd, (off_t)from, (off_t)(to - from)) == 0 &&
            mmap(w->map + from, to - from, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, w->fd,
                 (off_t)from) != MAP_FAILED;
 }
 
 /* Room for at least one more; chunks are pages. */
-static bool witness_grow(struct witness *w, uint32_t wanted) REQUIRES(w->lock) {
-    uint32_t more = w->room < WITNESS_CHUNK_MIN   ? WITNESS_CHUNK_MIN
-                    : w->room > WITNESS_CHUNK_MAX ? WITNESS_CHUNK_MAX
-                                                  : w->room;
+static bool crash_state_grow(struct crash_state *w, uint32_t wanted) REQUIRES(w->lock) {
+    uint32_t more = w->room < CRASH_STATE_CHUNK_MIN   ? CRASH_STATE_CHUNK_MIN
+                    : w->room > CRASH_STATE_CHUNK_MAX ? CRASH_STATE_CHUNK_MAX
+                                                      : w->room;
     if (more < wanted)
-        more = (wanted + WITNESS_CHUNK_MIN - 1) / WITNESS_CHUNK_MIN * WITNESS_CHUNK_MIN;
-    if (more > WITNESS_SLOTS_MAX - w->room) return false;
-    size_t from = WITNESS_HEADER_BYTES + (size_t)w->room * WITNESS_SLOT_BYTES;
-    if (!witness_back(w, from, from + (size_t)more * WITNESS_SLOT_BYTES)) return false;
+        more = (wanted + CRASH_STATE_CHUNK_MIN - 1) / CRASH_STATE_CHUNK_MIN * CRASH_STATE_CHUNK_MIN;
+    if (more > CRASH_STATE_SLOTS_MAX - w->room) return false;
+    size_t from = CRASH_STATE_HEADER_BYTES + (size_t)w->room * CRASH_STATE_SLOT_BYTES;
+    if (!crash_state_back(w, from, from + (size_t)more * CRASH_STATE_SLOT_BYTES)) return false;
     w->room += more;
-    assert(w->room <= WITNESS_SLOTS_MAX);
+    assert(w->room <= CRASH_STATE_SLOTS_MAX);
     return true;
 }
 
 /* Makes the file under another name, with what was read in it, and puts it into its place: a kill
  * at any time leaves the old one or the new one. */
-static bool witness_make(struct witness *w) REQUIRES(w->lock) {
-    char fresh[WITNESS_NAME_BYTES + 8];
+static bool crash_state_make(struct crash_state *w) REQUIRES(w->lock) {
+    char fresh[CRASH_STATE_NAME_BYTES + 8];
     snprintf(fresh, sizeof fresh, "%s.new", w->name);
     unlinkat(w->where, fresh, 0);
     w->fd = openat(w->where, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (w->fd < 0) return false;
     flock(w->fd, LOCK_EX | LOCK_NB);
-    void *map = mmap(NULL, WITNESS_MAP_BYTES, PROT_NONE,
+    void *map = mmap(NULL, CRASH_STATE_MAP_BYTES, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     w->map = map == MAP_FAILED ? NULL : map;
-    /* Whoever cuts it takes what it tells, not the broker. */
-    w->kept = w->map != NULL ? mapped_keep(w->map, WITNESS_MAP_BYTES) : NULL;
-    bool made = w->kept != NULL && witness_back(w, 0, WITNESS_HEADER_BYTES) &&
-                (w->entry_count == 0 || witness_grow(w, w->entry_count));
+    /* Whoever cuts it harms what it records, not the broker. */
+    w->kept = w->map != NULL ? mapped_keep(w->map, CRASH_STATE_MAP_BYTES) : NULL;
+    bool made = w->kept != NULL && crash_state_back(w, 0, CRASH_STATE_HEADER_BYTES) &&
+                (w->entry_count == 0 || crash_state_grow(w, w->entry_count));
     if (made) {
         memcpy(w->map, &w->header, sizeof w->header);
         for (uint32_t i = 0; i < w->entry_count; i++) {
-            w->entries[i].slot = witness_slot_at(w, w->used++);
-            memcpy((void *)w->entries[i].slot, &w->entries[i].told, sizeof w->entries[i].told);
+            w->entries[i].slot = crash_state_slot_at(w, w->used++);
+            memcpy((void *)w->entries[i].slot, &w->entries[i].found, sizeof w->entries[i].found);
         }
         made = renameat(w->where, fresh, w->where, w->name) == 0;
     }
@@ -278,9 +280,9 @@ static bool witness_make(struct witness *w) REQUIRES(w->lock) {
 }
 
 /* Nobody else has it any more. */
-static void witness_drop(struct witness *w) NO_THREAD_SAFETY_ANALYSIS {
+static void crash_state_drop(struct crash_state *w) NO_THREAD_SAFETY_ANALYSIS {
     if (w->kept != NULL) mapped_let_go(w->kept);
-    if (w->map != NULL) munmap(w->map, WITNESS_MAP_BYTES);
+    if (w->map != NULL) munmap(w->map, CRASH_STATE_MAP_BYTES);
     if (w->fd >= 0) close(w->fd);
     close(w->where);
     lock_destroy(&w->lock);
@@ -289,11 +291,11 @@ static void witness_drop(struct witness *w) NO_THREAD_SAFETY_ANALYSIS {
     free(w);
 }
 
-struct witness *witness_new(int dir_fd, const char *where) {
-    struct witness *w = calloc(1, sizeof *w);
+struct crash_state *crash_state_new(int dir_fd, const char *where) {
+    struct crash_state *w = calloc(1, sizeof *w);
     if (w == NULL) return NULL;
-    if (!witness_file_system_fits(dir_fd) || !witness_identify(dir_fd, &w->header) ||
-        (w->where = witness_where(where)) < 0) {
+    if (!crash_state_file_system_fits(dir_fd) || !crash_state_identify(dir_fd, &w->header) ||
+        (w->where = crash_state_where(where)) < 0) {
         free(w);
         return NULL;
     }
@@ -301,86 +303,88 @@ struct witness *witness_new(int dir_fd, const char *where) {
     lock_init(&w->lock);
     snprintf(w->name, sizeof w->name, "pylog-%u-%llx-%llx", (unsigned)geteuid(),
              (unsigned long long)w->header.device, (unsigned long long)w->header.inode);
-    witness_sweep(w);
-    witness_read(w);
+    crash_state_sweep(w);
+    crash_state_read(w);
     lock_acquire(&w->lock);
-    bool made = witness_make(w);
+    bool made = crash_state_make(w);
     lock_release(&w->lock);
     if (made) return w;
     /* What cannot be kept up to date must not be found by the next start. */
     unlinkat(w->where, w->name, 0);
-    witness_drop(w);
+    crash_state_drop(w);
     return NULL;
 }
 
-void witness_forget(struct witness *w) {
+void crash_state_forget(struct crash_state *w) {
     if (w == NULL || w->forgotten) return;
     w->forgotten = true;
     unlinkat(w->where, w->name, 0);
 }
 
-void witness_free(struct witness *w) {
+void crash_state_free(struct crash_state *w) {
     if (w == NULL) return;
-    witness_forget(w);
-    witness_drop(w);
+    crash_state_forget(w);
+    crash_state_drop(w);
 }
 
-void witness_void(struct witness *w) {
-    if (w != NULL) atomic_store(&((struct witness_header *)w->map)->counts, 0);
+void crash_state_void(struct crash_state *w) {
+    if (w != NULL) atomic_store(&((struct crash_state_header *)w->map)->counts, 0);
 }
 
-/* ---- sentences ---- */
+/* ---- entries ---- */
 
-static struct witness_entry *witness_entry_of(struct witness *w, const struct stat *file) {
+static struct crash_state_entry *crash_state_entry_of(struct crash_state *w,
+                                                      const struct stat *file) {
     if (file->st_dev != w->header.device) return NULL;
     uint32_t low = 0, high = w->entry_count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (w->entries[middle].told.inode < file->st_ino)
+        if (w->entries[middle].found.inode < file->st_ino)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < w->entry_count && w->entries[low].told.inode == file->st_ino ? &w->entries[low]
-                                                                              : NULL;
+    return low < w->entry_count && w->entries[low].found.inode == file->st_ino ? &w->entries[low]
+                                                                               : NULL;
 }
 
-bool witness_find(struct witness *w, const struct stat *file, struct witness_told *out) {
+bool crash_state_find(struct crash_state *w, const struct stat *file,
+                      struct crash_state_found *out) {
     if (w == NULL) return false;
     lock_acquire(&w->lock);
-    const struct witness_entry *entry = witness_entry_of(w, file);
-    if (entry != NULL) *out = entry->told;
+    const struct crash_state_entry *entry = crash_state_entry_of(w, file);
+    if (entry != NULL) *out = entry->found;
     lock_release(&w->lock);
     return entry != NULL;
 }
 
-uint32_t witness_told_count(struct witness *w) { return w == NULL ? 0 : w->entry_count; }
+uint32_t crash_state_found_count(struct crash_state *w) { return w == NULL ? 0 : w->entry_count; }
 
-struct witness_slot *witness_take(struct witness *w, const struct stat *file) {
-    struct witness_slot *slot = NULL;
+struct crash_state_slot *crash_state_take(struct crash_state *w, const struct stat *file) {
+    struct crash_state_slot *slot = NULL;
     if (w == NULL || file->st_dev != w->header.device) return NULL;
     lock_acquire(&w->lock);
-    struct witness_entry *entry = witness_entry_of(w, file);
+    struct crash_state_entry *entry = crash_state_entry_of(w, file);
     if (entry != NULL && entry->slot != NULL) {
         slot = entry->slot;
         entry->slot = NULL;
     } else if (w->given_back_count > 0) {
         slot = w->given_back[--w->given_back_count];
-    } else if (w->used < w->room || witness_grow(w, 1)) {
+    } else if (w->used < w->room || crash_state_grow(w, 1)) {
         assert(w->used < w->room);
-        slot = witness_slot_at(w, w->used++);
+        slot = crash_state_slot_at(w, w->used++);
     }
     lock_release(&w->lock);
     return slot;
 }
 
-void witness_give_back(struct witness *w, struct witness_slot *slot) {
+void crash_state_give_back(struct crash_state *w, struct crash_state_slot *slot) {
     if (slot == NULL) return;
-    witness_unsay(slot);
+    crash_state_clear(slot);
     lock_acquire(&w->lock);
     if (w->given_back_count == w->given_back_room) {
         uint32_t room = w->given_back_room == 0 ? 16 : w->given_back_room * 2;
-        struct witness_slot **more = realloc(w->given_back, room * sizeof *more);
+        struct crash_state_slot **more = realloc(w->given_back, room * sizeof *more);
         if (more != NULL) {
             w->given_back = more;
             w->given_back_room = room;
@@ -392,20 +396,20 @@ void witness_give_back(struct witness *w, struct witness_slot *slot) {
     lock_release(&w->lock);
 }
 
-void witness_say(struct witness_slot *slot, const struct stat *file, int64_t base_offset,
-                 int64_t bytes, int64_t flushed) {
+void crash_state_record(struct crash_state_slot *slot, const struct stat *file, int64_t base_offset,
+                        int64_t bytes, int64_t flushed) {
     assert(base_offset >= 0);
     assert(bytes >= 0);
     assert(flushed >= 0);
-    witness_unsay(slot);
+    crash_state_clear(slot);
     atomic_store(&slot->base_offset, base_offset);
     atomic_store(&slot->bytes, bytes);
-    atomic_store(&slot->time_ns, witness_ctime_ns(file));
+    atomic_store(&slot->time_ns, crash_state_ctime_ns(file));
     atomic_store(&slot->flushed, flushed);
     atomic_store(&slot->inode, file->st_ino);
 }
 
-void witness_touched(struct witness_slot *slot) {
-    int64_t now_ns = witness_now_ns(), before = atomic_load(&slot->time_ns);
+void crash_state_touched(struct crash_state_slot *slot) {
+    int64_t now_ns = crash_state_now_ns(), before = atomic_load(&slot->time_ns);
     while (before < now_ns && !atomic_compare_exchange_weak(&slot->time_ns, &before, now_ns)) {}
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pylog._native import batch, damages, log, witness
+from pylog._native import batch, crash_state, damages, log
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
 from tests.native.test_recovery import SMALL, whole
 
@@ -27,10 +27,10 @@ BEGIN = """
     from tests.native.test_cleaner import transaction
     from tests.native.test_log import NOW, TOPIC_ID, make, opened
     from tests.native.test_recovery import SMALL, filled
-    from pylog._native import batch, log, witness
+    from pylog._native import batch, crash_state, log
     path, memory = sys.argv[1:]
     directory = log.LogDir(path, 2)
-    witness.remember(directory, memory)
+    crash_state.remember(directory, memory)
 """
 END = """
     os.kill(os.getpid(), 9)
@@ -77,7 +77,7 @@ def killed(path, memory, script):
 def started(path, memory=None):
     directory = log.LogDir(path, 2)
     if memory is not None:
-        witness.remember(directory, memory)
+        crash_state.remember(directory, memory)
     return directory
 
 
@@ -531,7 +531,7 @@ def test_a_stop_takes_the_table_away(path, memory):
     directory = started(path, memory)
     opened(directory).append(make(1), NOW)
     assert len(list(memory.iterdir())) == 1
-    witness.forget(directory)
+    crash_state.forget(directory)
     assert list(memory.iterdir()) == []
     again = started(path, memory)
     del directory

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from pylog._native import damages
-from tests.native.test_log import NOW, make
-from tests.native.test_witness import (
+from tests.native.test_crash_state import (
     SLOT, SLOTS_AT, header_of, killed, recovered, remembered, started, walked)
+from tests.native.test_log import NOW, make
 
 
 @pytest.fixture
@@ -44,3 +44,20 @@ def test_a_file_that_is_shorter_than_was_told_is_checked_and_ends_where_it_does(
     one.become_leader(1)
     assert one.append(make(1), NOW) == (24, 24)
     assert len(list((path / "t-0").glob("*.log"))) == 1
+
+
+@pytest.mark.parametrize("known", [
+    {"recovery_point": -5}, {"recovery_point": (1 << 63) - 1}, {"log_start_offset": (1 << 63) - 1}])
+def test_offsets_that_no_log_has_in_a_checkpoint_are_as_good_as_none(path, memory, known):
+    directory = started(path, memory)
+    one = recovered(directory)
+    one.become_leader(0)
+    one.append(make(3), NOW)
+    one.flush()
+    del one, directory
+    directory = started(path, memory)
+    one = recovered(directory, **known)
+    one.become_leader(1)
+    assert one.append(make(2), NOW) == (3, 4)
+    one.flush()
+    assert (one.start_offset, one.end_offset, one.recovery_point) == (0, 5, 5)

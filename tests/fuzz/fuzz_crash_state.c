@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "log/witness.h"
+#include "log/crash_state.h"
 #include "scratch.h"
 
 enum { FUZZ_SLOTS = 100 };
 
-static char root[] = "/dev/shm/fuzz_witness.XXXXXX";
+static char root[] = "/dev/shm/fuzz_crash_state.XXXXXX";
 static char where[64], name[256];
-static uint8_t header[WITNESS_HEADER_BYTES];
+static uint8_t header[CRASH_STATE_HEADER_BYTES];
 static int directory = -1, place = -1;
 
 static void end(void) {
@@ -36,7 +36,7 @@ static int begin(void) {
     directory = open(root, O_RDONLY | O_DIRECTORY);
     place = open(where, O_RDONLY | O_DIRECTORY);
     atexit(end);
-    struct witness *w = witness_new(directory, where);
+    struct crash_state *w = crash_state_new(directory, where);
     if (w == NULL) { return 0; }
     DIR *entries = opendir(where);
     struct dirent *entry;
@@ -47,35 +47,35 @@ static int begin(void) {
     int fd = openat(place, name, O_RDONLY);
     require(fd >= 0 && pread(fd, header, sizeof header, 0) == (ssize_t)sizeof header);
     close(fd);
-    witness_free(w);
+    crash_state_free(w);
     return 1;
 }
 
 /* The files that the bytes name first, and one that they hardly do. */
-static void use(struct witness *w, const uint8_t *data, size_t len) {
-    struct witness_slot *taken[FUZZ_SLOTS + 1];
-    struct witness_told told;
+static void use(struct crash_state *w, const uint8_t *data, size_t len) {
+    struct crash_state_slot *taken[FUZZ_SLOTS + 1];
+    struct crash_state_found found;
     struct stat file;
     int count = 0;
     require(fstat(directory, &file) == 0);
-    for (size_t at = WITNESS_HEADER_BYTES; count < FUZZ_SLOTS && at + 8 <= len;
-         at += WITNESS_SLOT_BYTES) {
+    for (size_t at = CRASH_STATE_HEADER_BYTES; count < FUZZ_SLOTS && at + 8 <= len;
+         at += CRASH_STATE_SLOT_BYTES) {
         memcpy(&file.st_ino, data + at, 8);
-        if (witness_find(w, &file, &told)) {
-            require(told.inode == file.st_ino && told.bytes >= 0 && told.base_offset >= 0);
+        if (crash_state_find(w, &file, &found)) {
+            require(found.inode == file.st_ino && found.bytes >= 0 && found.base_offset >= 0);
         }
-        taken[count++] = witness_take(w, &file);
+        taken[count++] = crash_state_take(w, &file);
     }
     file.st_ino = 77;
-    taken[count++] = witness_take(w, &file);
+    taken[count++] = crash_state_take(w, &file);
     for (int i = 0; i < count; i++) {
         require(taken[i] != NULL);
         for (int k = 0; k < i; k++) { require(taken[k] != taken[i]); }
         file.st_ino = (ino_t)(1000 + i);
-        witness_say(taken[i], &file, i, 10, 5);
-        witness_grown(taken[i], 20);
+        crash_state_record(taken[i], &file, i, 10, 5);
+        crash_state_grown(taken[i], 20);
     }
-    witness_give_back(w, taken[0]);
+    crash_state_give_back(w, taken[0]);
 }
 
 /* As a kill leaves it: the file stays, and is what the next process finds. */
@@ -110,16 +110,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy(file, data + 1, size - 1);
     }
     write_file(file, len);
-    struct witness *w = witness_new(directory, where);
+    struct crash_state *w = crash_state_new(directory, where);
     require(w != NULL);
     use(w, file, len);
-    if (data[0] & 2) { witness_void(w); }
+    if (data[0] & 2) { crash_state_void(w); }
     require(keep_copy(&kept, &len));
-    witness_free(w);
+    crash_state_free(w);
     write_file(kept, len);
-    require((w = witness_new(directory, where)) != NULL);
-    if (data[0] & 2) { require(witness_told_count(w) == 0); }
-    witness_free(w);
+    require((w = crash_state_new(directory, where)) != NULL);
+    if (data[0] & 2) { require(crash_state_found_count(w) == 0); }
+    crash_state_free(w);
     free(kept);
     free(file);
     return 0;

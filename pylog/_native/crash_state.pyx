@@ -4,7 +4,7 @@ Owns: nothing; the LogDir owns its table.
 Called by: log.directories.
 Invariants: (1) one process at a time remembers for a directory; (2) it forgets before another may
   have the directory.
-Source: csrc/log/witness.h.
+Source: csrc/log/crash_state.h.
 """
 
 import os
