@@ -314,7 +314,7 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
                  offset_delta > s->header.last_offset_delta)) {
         return BATCH_E_COUNT;
     }
-    s->offset_delta_min = (int32_t)(offset_delta + (offset_delta < INT32_MAX));
+    s->offset_delta_min = offset_delta + 1;
     v->headers = p;
     v->headers_len = (int32_t)(end - p);
     v->header_count = (int32_t)headers;
