@@ -57,7 +57,7 @@ void avro_column_end(struct avro_column *c) {
 static void avro_put_null(struct avro_column *c, size_t row) {
     c->validity[row >> 3] &= (uint8_t)~(1u << (row & 7));
     c->null_count++;
-    assert(c->null_count > 0 && c->len <= INT32_MAX);
+    assert_slow(c->null_count > 0 && c->len <= INT32_MAX);
     if (c->offsets != NULL) {
         c->offsets[row + 1] = (int32_t)c->len;
     }
@@ -91,7 +91,8 @@ static inline int avro_put_bytes(struct avro_column *c, size_t row, const uint8_
         memcpy(c->values + c->len, p, len);
         c->len += len;
     }
-    assert(c->offsets[row] <= (int32_t)c->len); /* what a row leaves out, the next would take */
+    /* What a row leaves out, the next would take. */
+    assert_slow(c->offsets[row] <= (int32_t)c->len);
     c->offsets[row + 1] = (int32_t)c->len;
     return 0;
 }
@@ -107,7 +108,7 @@ static inline int avro_number(const struct avro_field *f, struct avro_column *c,
     if (c == NULL) {
         return 0;
     }
-    assert(c->kind == AVRO_LONG || (c->kind == AVRO_INT && f->kind == AVRO_INT));
+    assert_slow(c->kind == AVRO_LONG || (c->kind == AVRO_INT && f->kind == AVRO_INT));
     if (c->kind == AVRO_INT) {
         int32_t narrow = (int32_t)v;
         memcpy(c->values + 4 * row, &narrow, 4);
@@ -123,7 +124,7 @@ static inline int avro_fixed(struct avro_column *c, size_t row, const uint8_t **
         return AVRO_E_VALUE;
     }
     if (c != NULL) {
-        assert(size == avro_value_bytes(c));
+        assert_slow(size == avro_value_bytes(c));
         memcpy(c->values + size * row, *p, size);
     }
     *p += size;
@@ -162,7 +163,7 @@ static int avro_enum(const struct avro_field *f, struct avro_column *c, size_t r
     }
     size_t from = symbol == 0 ? 0 : (size_t)f->symbol_ends[symbol - 1];
     size_t to = (size_t)f->symbol_ends[symbol];
-    assert(from <= to);
+    assert_slow(from <= to);
     return c == NULL ? 0 : avro_put_bytes(c, row, f->symbols + from, to - from);
 }
 
@@ -240,7 +241,7 @@ int64_t avro_decode(const struct avro_field *fields, size_t field_count, int64_t
         }
         const uint8_t *end = p + len;
         p += AVRO_HEAD_BYTES;
-        assert(p <= end);
+        assert_slow(p <= end);
         for (size_t i = 0; i < field_count && *error == 0; i++) {
             const struct avro_field *f = &fields[i];
             *error = avro_value(f, f->column < 0 ? NULL : &columns[f->column], (size_t)row, &p,

@@ -151,8 +151,8 @@ static inline int64_t length_or_zero(int64_t len) { return len > 0 ? len : 0; }
 
 int builder_append(struct builder *b, const struct builder_record *r) {
     size_t at = b->count == 0 ? (size_t)BATCH_HEADER_BYTES : b->len;
-    assert(b->count >= 0 && (b->count == 0) == (b->len == 0) && b->len <= b->room);
-    assert(r->key_len >= -1 && r->value_len >= -1);
+    assert_slow(b->count >= 0 && (b->count == 0) == (b->len == 0) && b->len <= b->room);
+    assert_slow(r->key_len >= -1 && r->value_len >= -1);
     int64_t delta = b->count == 0
                         ? 0
                         : (int64_t)((uint64_t)r->timestamp - (uint64_t)b->base_timestamp);
@@ -186,7 +186,7 @@ int builder_append(struct builder *b, const struct builder_record *r) {
         memcpy(p, r->headers, r->headers_len);
     }
     b->len = at + bytes;
-    assert(p + headers_len == b->bytes + b->len && b->len <= b->room);
+    assert_slow(p + headers_len == b->bytes + b->len && b->len <= b->room);
     if (b->count == 0) {
         b->base_timestamp = b->max_timestamp = r->timestamp;
     } else if (r->timestamp > b->max_timestamp) {

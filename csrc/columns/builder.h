@@ -102,7 +102,7 @@ struct builder_column {
 /* The bytes of one row; *len -1: null. False when the offsets cannot be right. */
 static inline bool builder_column_at(const struct builder_column *c, int64_t row,
                                      const uint8_t **at, int64_t *len) {
-    assert(c->start >= 0 && row >= 0);
+    assert_slow(c->start >= 0 && row >= 0);
     size_t i = (size_t)(c->start + row);
     int64_t from, to;
     *len = -1;
@@ -111,7 +111,7 @@ static inline bool builder_column_at(const struct builder_column *c, int64_t row
         (c->validity != NULL && (c->validity[i >> 3] >> (i & 7) & 1) == 0)) {
         return true;
     }
-    assert(c->width == 4 || c->width == 8);
+    assert_slow(c->width == 4 || c->width == 8);
     if (c->width == 4) {
         from = ((const int32_t *)c->offsets)[i];
         to = ((const int32_t *)c->offsets)[i + 1];

@@ -118,7 +118,7 @@ static int headers_put(struct builder_writer *w, size_t *used, const uint8_t *da
         memcpy(w->headers + *used, data, (size_t)len);
         *used += (size_t)len;
     }
-    assert(*used <= w->headers_room);
+    assert_slow(*used <= w->headers_room);
     return 0;
 }
 
@@ -169,7 +169,7 @@ static inline int32_t writer_partition(const struct builder_writer *w,
         return BUILDER_E_PARTITION;
     }
     if (r->key_len < 0) {
-        assert(w->sticky_at >= 0 && w->sticky_at < w->sticky_count);
+        assert_slow(w->sticky_at >= 0 && w->sticky_at < w->sticky_count);
         return w->sticky[w->sticky_at];
     }
     size_t len = (size_t)r->key_len;
@@ -203,7 +203,7 @@ static int writer_row(struct builder_writer *w, const struct builder_rows *rows,
         if (UNLIKELY(partition < 0)) {
             return partition;
         }
-        assert(partition < w->partition_count);
+        assert_slow(partition < w->partition_count);
         int rc = builder_append(&w->open[partition], &r);
         if (LIKELY(rc != BUILDER_FULL)) {
             return rc;

@@ -102,7 +102,7 @@ static inline bool bytes_reserve(struct columns_bytes *b, size_t more) {
 /* Sets row `row`, for which there is room, as for its bytes. `len` -1: null. */
 static inline void bytes_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     if (len > 0) {
-        assert(b->room - b->len >= (size_t)len);
+        assert_slow(b->room - b->len >= (size_t)len);
         memcpy(b->data + b->len, p, (size_t)len);
         b->len += (size_t)len;
     }
@@ -153,14 +153,14 @@ static bool utf8_is_valid(const uint8_t *p, const uint8_t *end) {
 /* A header's key: Arrow believes that a string is UTF-8, a producer need not have. */
 static void header_key_put(struct columns_bytes *b, size_t row, const uint8_t *p, int32_t len) {
     const uint8_t *end = p + len;
-    assert(len >= 0);
+    assert_slow(len >= 0);
     if (LIKELY(utf8_is_valid(p, end))) {
         bytes_put(b, row, p, len);
         return;
     }
     while (p < end) {
         size_t n = utf8_character(p, end);
-        assert(b->room - b->len >= (n == 0 ? (size_t)COLUMNS_REPLACEMENT_BYTES : n));
+        assert_slow(b->room - b->len >= (n == 0 ? (size_t)COLUMNS_REPLACEMENT_BYTES : n));
         memcpy(b->data + b->len, n == 0 ? (const uint8_t *)"\xef\xbf\xbd" : p, n == 0 ? 3 : n);
         b->len += n == 0 ? (size_t)COLUMNS_REPLACEMENT_BYTES : n;
         p += n == 0 ? 1 : n;
@@ -179,7 +179,7 @@ static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const u
     n = n < end - p ? n : end - p;
     *at = p;
     *len = (int32_t)n;
-    assert(p <= end && n <= end - p);
+    assert_slow(p <= end && n <= end - p);
     return n < 0 ? p : p + n;
 }
 
@@ -187,7 +187,7 @@ static const uint8_t *header_bytes(const uint8_t *p, const uint8_t *end, const u
 static void headers_put(struct columns *c, const struct columns_view *v) {
     const uint8_t *p = v->headers, *end = v->headers + v->headers_len, *at;
     int32_t len;
-    assert(c->headers_room - c->headers >= (size_t)v->header_count);
+    assert_slow(c->headers_room - c->headers >= (size_t)v->header_count);
     for (int32_t i = 0; i < v->header_count; i++) {
         p = header_bytes(p, end, &at, &len);
         header_key_put(&c->header_key, c->headers, at, len < 0 ? 0 : len);
@@ -231,7 +231,7 @@ static bool columns_put(struct columns *c, const struct columns_view *v) {
                  (headers && !headers_reserve(c, v)))) {
         return false;
     }
-    assert(row < c->rows_room);
+    assert_slow(row < c->rows_room);
     c->offsets[row] = v->offset;
     c->timestamps[row] = v->timestamp;
     bytes_put(&c->key, row, v->key, v->key_len);

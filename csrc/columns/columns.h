@@ -55,7 +55,8 @@ struct columns_source {
 
     struct batch_header header;
     bool in_batch, inflating;
-    int32_t records_left, offset_delta_min;
+    int32_t records_left;
+    int64_t offset_delta_min; /* of the next record: beyond 32 bits after the largest */
     const uint8_t *piece, *piece_end;
     uint8_t *carry; /* a record that straddles two pieces */
     size_t carry_len, carry_room;

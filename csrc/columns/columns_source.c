@@ -314,12 +314,12 @@ static inline int source_record(struct columns_source *s, const uint8_t *p, cons
                  offset_delta > s->header.last_offset_delta)) {
         return BATCH_E_COUNT;
     }
-    s->offset_delta_min = (int32_t)(offset_delta + (offset_delta < INT32_MAX));
+    s->offset_delta_min = offset_delta + 1;
     v->headers = p;
     v->headers_len = (int32_t)(end - p);
     v->header_count = (int32_t)headers;
     v->offset = s->header.base_offset + offset_delta;
-    assert(v->offset <= batch_last_offset(&s->header) && v->headers_len >= 0);
+    assert_slow(v->offset <= batch_last_offset(&s->header) && v->headers_len >= 0);
     v->timestamp = s->append_time
                        ? s->header.max_timestamp
                        : (int64_t)((uint64_t)s->header.base_timestamp + (uint64_t)timestamp_delta);

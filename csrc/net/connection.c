@@ -4,12 +4,13 @@
  * pausing and going on cost no system call. */
 #include "net/reactor_state.h"
 
-#include <assert.h>
 #include <string.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "format/assertion.h"
 
 void connection_delist(struct connection *c) {
     struct connection_list *list = c->list;
@@ -23,7 +24,7 @@ void connection_delist(struct connection *c) {
 void connection_enlist(struct connection *c, struct connection_list *list) {
     if (c->list == list) return;
     connection_delist(c);
-    assert((list->first == NULL) == (list->last == NULL));
+    assert_slow((list->first == NULL) == (list->last == NULL));
     c->list = list;
     c->list_prev = list->last;
     *(list->last == NULL ? &list->first : &list->last->list_next) = c;

@@ -3,8 +3,7 @@
  */
 #include "net/frames.h"
 
-#include <assert.h>
-
+#include "format/assertion.h"
 #include "serve/api_keys.h"
 #include "serve/wire.h"
 
@@ -16,7 +15,7 @@ void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
 }
 
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]) {
-    assert(rules->request_bytes_max > 0);
+    assert_slow(rules->request_bytes_max > 0);
     int32_t bytes = get_i32(size);
     return bytes <= 0 || bytes > rules->request_bytes_max ? -1 : bytes;
 }
@@ -29,7 +28,7 @@ bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,
                    struct frames_header *out) {
-    assert(len <= (size_t)rules->request_bytes_max); /* frames_size let it in */
+    assert_slow(len <= (size_t)rules->request_bytes_max); /* frames_size let it in */
     struct cursor c = {frame, frame + len};
     out->api_key = cursor_i16(&c);
     out->api_version = cursor_i16(&c);
@@ -46,6 +45,6 @@ bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_
     if (c.p == NULL) return false;
     out->body = c.p;
     out->body_len = (size_t)(c.end - c.p);
-    assert(out->body_len < len);
+    assert_slow(out->body_len < len);
     return true;
 }

@@ -1,9 +1,10 @@
 /* Powers of two, the head included; spare ones in stacks, so that the warmest is taken first. */
 #include "net/input.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+
+#include "format/assertion.h"
 
 void input_pool_init(struct input_pool *p, uint64_t held_bytes_max, size_t frame_bytes_max) {
     *p = (struct input_pool){
@@ -78,9 +79,9 @@ struct input_buffer *input_take(struct input_pool *p, size_t room, bool must) {
         b->class_bits = bits;
         b->room = (size_t)bytes - sizeof *b;
     }
-    assert(b->class_bits == bits && b->room >= room);
+    assert_slow(b->class_bits == bits && b->room >= room);
     p->held_bytes += bytes;
-    assert(p->held_bytes <= p->held_bytes_max + p->overdraft_bytes_max);
+    assert_slow(p->held_bytes <= p->held_bytes_max + p->overdraft_bytes_max);
     b->next = NULL;
     b->references = 1;
     return b;
@@ -90,7 +91,7 @@ void input_release(struct input_pool *p, struct input_buffer *b) {
     assert(b->references > 0);
     if (--b->references != 0) return;
     uint64_t bytes = (uint64_t)1 << b->class_bits;
-    assert(p->held_bytes >= bytes);
+    assert_slow(p->held_bytes >= bytes);
     p->held_bytes -= bytes;
     p->spare_bytes += bytes;
     if (p->spare_bytes > INPUT_SPARE_BYTES_MAX ||

@@ -256,7 +256,6 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
                 break;
             }
             if (fd < 0) return fd;
-            assert(i < end && fd >= 0);
             s->fds[s->count++] = fd;
             if (port == 0) port = port_of(fd);
             if (port < 0) return port;

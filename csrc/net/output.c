@@ -36,7 +36,7 @@ static ssize_t send_bytes(struct connection *c) {
 
 static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIRES(r->role) {
     for (struct slot *s = c->first; n != 0;) {
-        assert(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
+        assert_slow(s != NULL && s->state == SLOT_ANSWERED); /* no more went than was given */
         uint32_t due = bytes_due(s);
         uint32_t went = n < due ? (uint32_t)n : due;
         s->bytes_sent += went;
@@ -51,9 +51,9 @@ static void bytes_went(struct reactor *r, struct connection *c, size_t n) REQUIR
 static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_max)
     REQUIRES(r->role) {
     struct slot *s = c->first;
-    assert(s->part < s->r.reply.part_count && bytes_max > 0);
+    assert_slow(s->part < s->r.reply.part_count && bytes_max > 0);
     const struct log_range *range = &s->r.reply.parts[s->part].range;
-    assert(s->range_sent >= 0 && s->range_sent < range->length);
+    assert_slow(s->range_sent >= 0 && s->range_sent < range->length);
     off_t position = range->position + s->range_sent;
     size_t left = (size_t)(range->length - s->range_sent);
     /* Who takes so much at once waits for none of it: those who wait go first. */
@@ -62,7 +62,7 @@ static ssize_t send_range(struct reactor *r, struct connection *c, size_t bytes_
                                              left < bytes_max ? left : bytes_max);
     if (n < 0 && errno == EIO) log_range_failed(range, errno);
     if (n <= 0) return n;
-    assert((size_t)n <= left);
+    assert_slow((size_t)n <= left);
     STAT_ADD(r, bytes_sendfile, n);
     s->range_sent += (int32_t)n;
     if (s->range_sent == range->length) {

@@ -129,11 +129,12 @@ struct connection {
     struct slab_item item;
     struct timer timer;
     struct transport transport; /* its descriptor too */
-    uint8_t slot_count;
-    bool readable, hung_up, failed, blocked, closing, watched;
-    bool asking;  /* the control plane was asked about the client; nothing starts before */
-    bool muted;   /* until muted_until_ms nothing is read and nothing starts (KIP-219) */
+    /* While one of these four is set nothing starts; side by side they are one comparison. asking:
+     * the control plane was asked about the client; muted: until muted_until_ms (KIP-219). */
+    bool closing, blocked, muted, asking;
+    bool readable, hung_up, failed, watched;
     bool refused; /* muted, and then closed */
+    uint8_t slot_count;
     struct slot *first, *last;
     struct input_buffer *in;
     size_t in_start, in_end; /* pending bytes */

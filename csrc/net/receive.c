@@ -9,9 +9,10 @@
  * pass the limit; those that do not get on are closed, the slowest first. */
 #include "net/reactor_state.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
+
+#include "format/assertion.h"
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
@@ -26,7 +27,7 @@ void receive_release(struct reactor *r, struct input_buffer *b) {
 
 static void let_go(struct reactor *r, struct connection *c) REQUIRES(r->role) {
     struct input_buffer *b = c->in;
-    assert(c->in_start == c->in_end);
+    assert_slow(c->in_start == c->in_end);
     c->in = NULL;
     c->in_start = c->in_end = c->frame_bytes = 0;
     c->waiting_ms = 0;
@@ -85,7 +86,7 @@ static bool move(struct reactor *r, struct connection *c, struct input_buffer *t
     REQUIRES(r->role) {
     if (to == NULL) return false;
     size_t pending = c->in_end - c->in_start;
-    assert(to != c->in && pending <= to->room && to->references == 1);
+    assert_slow(to != c->in && pending <= to->room && to->references == 1);
     if (pending != 0) memcpy(to->bytes, c->in->bytes + c->in_start, pending);
     struct input_buffer *from = c->in;
     c->in = to;
@@ -123,7 +124,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     size_t lacks = c->frame_bytes > pending ? c->frame_bytes - pending : 0;
     if (pending == 0) room = smaller(room, larger(RECEIVE_BYTES, c->earned));
     if (lacks >= RECEIVE_EXACT_BYTES_MIN) room = smaller(room, lacks);
-    assert(room > 0 && c->in_end + room <= c->in->room);
+    assert_slow(room > 0 && c->in_end + room <= c->in->room);
     ssize_t n;
     do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
     while (n < 0 && errno == EINTR);
@@ -134,7 +135,7 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     }
     /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
      * will follow. */
-    assert((size_t)n <= room);
+    assert_slow((size_t)n <= room);
     if ((size_t)n < room && !c->hung_up) c->readable = false;
     if (pending == 0) c->frame_ms = r->now_ms;
     c->in_end += (size_t)n;

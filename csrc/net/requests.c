@@ -5,9 +5,10 @@
  * appended (or answered) lets another Produce start behind it. */
 #include "net/reactor_state.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "format/assertion.h"
 
 static bool is_exclusive(const struct slot *s) {
     if (s->r.api_key != API_PRODUCE) return true;
@@ -49,15 +50,15 @@ static void unlink_slot(struct connection *c, struct slot *s) {
     else
         before->next = s->next;
     if (c->last == s) c->last = before;
-    assert(c->slot_count > 0);
+    assert_slow(c->slot_count > 0);
     c->slot_count--;
-    assert((c->slot_count == 0) == (c->first == NULL));
+    assert_slow((c->slot_count == 0) == (c->first == NULL));
 }
 
 void requests_pop(struct reactor *r, struct connection *c) {
     struct slot *s = c->first;
     assert(s->state == SLOT_ANSWERED);
-    assert(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
+    assert_slow(s->bytes_sent == s->r.reply.len && s->part == s->r.reply.part_count);
     timing_end(r, c, s);
     if (s->close_after) c->closing = true;
     unlink_slot(c, s);
@@ -68,7 +69,7 @@ void requests_pop(struct reactor *r, struct connection *c) {
 static struct slot *new_slot(struct reactor *r, struct connection *c,
                              const struct frames_header *h) REQUIRES(r->role) {
     bool grew;
-    assert(c->slot_count < REQUESTS_PER_CONNECTION_MAX);
+    assert_slow(c->slot_count < REQUESTS_PER_CONNECTION_MAX);
     struct slot *s = slab_take(&r->slots, &grew);
     if (s == NULL) return NULL;
     if (grew && !timers_reserve(&r->timers, SLAB_CHUNK_ITEMS)) {
@@ -169,7 +170,7 @@ static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r-
     } else if (first) {
         assert(s->held == NULL);
         s->held = s->connection->in;
-        assert(s->held->references > 0);
+        assert_slow(s->held->references > 0);
         s->held->references++;
     }
 }
@@ -185,7 +186,7 @@ static void enter(struct reactor *r, struct slot *s, enum serve_status status, b
     if (s->r.throttle_ms > 0) connection_mute(r, c, s->r.throttle_ms);
     switch (status) {
     case SERVE_ANSWER:
-        assert(s->r.state == NULL && !s->r.reply.failed);
+        assert_slow(s->r.state == NULL && !s->r.reply.failed);
         s->state = SLOT_ANSWERED;
         drop_body(r, s);
         return;
@@ -298,7 +299,7 @@ int requests_start(struct reactor *r, struct connection *c) {
     const struct frames_rules *rules = &r->all->config.rules;
     int started = 0;
     while (may_start(c) && !r->draining) {
-        assert(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
+        assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
         size_t pending = c->in_end - c->in_start;
         if (pending < FRAMES_SIZE_BYTES) break;
         const uint8_t *at = c->in->bytes + c->in_start;
@@ -321,7 +322,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         if (!served && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
         start_one(r, c, &h, served);
-        assert(pending >= c->frame_bytes);
+        assert_slow(pending >= c->frame_bytes);
         started++;
         c->in_start += c->frame_bytes;
         c->earned =
@@ -337,7 +338,7 @@ int requests_start(struct reactor *r, struct connection *c) {
 
 void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason) {
     struct connection *c = s->connection;
-    assert(s->state == (reason == SERVE_GRANTED ? SLOT_MISSING : SLOT_WAITING));
+    assert_slow(s->state == (reason == SERVE_GRANTED ? SLOT_MISSING : SLOT_WAITING));
     s->woken = false;
     timing_resume(s);
     begin_work(s);

@@ -51,19 +51,19 @@ void *slab_take(struct slab *s, bool *grew) {
         return NULL;
     }
     struct slab_item *item = s->free;
-    assert(!item->live && item->generation != 0);
+    assert_slow(!item->live && item->generation != 0);
     s->free = item->next_free;
     memset(item + 1, 0, s->item_bytes - sizeof *item);
     item->live = true;
     s->live++;
-    assert(s->live <= slab_room(s));
+    assert_slow(s->live <= slab_room(s));
     return item;
 }
 
 void slab_give(struct slab *s, void *given) {
     struct slab_item *item = given;
     assert(item->live);
-    assert(s->live > 0);
+    assert_slow(s->live > 0);
     assert_slow(item_at(s, item->index) == item);
     item->live = false;
     if (++item->generation == 0) item->generation = 1;

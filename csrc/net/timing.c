@@ -4,8 +4,9 @@
  * the answer's last byte. */
 #include "net/reactor_state.h"
 
-#include <assert.h>
 #include <string.h>
+
+#include "format/assertion.h"
 
 void timing_begin(struct connection *c, struct slot *s) {
     size_t len = s->r.client_id == NULL ? 0 : (size_t)s->r.client_id_len;
@@ -18,7 +19,7 @@ void timing_begin(struct connection *c, struct slot *s) {
 
 void timing_resume(struct slot *s) {
     int64_t now_ns = reactors_now_ns(), waited_ns = now_ns - s->mark_ns;
-    assert(waited_ns >= 0); /* timing_begin was first */
+    assert_slow(waited_ns >= 0); /* timing_begin was first */
     s->remote_ns += waited_ns;
     if (s->asked) s->asked_ns += waited_ns;
     s->asked = false;
@@ -67,7 +68,7 @@ static void post_slow(struct reactor *r, const struct connection *c, const struc
 
 void timing_end(struct reactor *r, struct connection *c, struct slot *s) {
     int16_t api_key = s->r.api_key;
-    assert(api_key >= 0 && api_key < FRAMES_API_KEYS_MAX); /* frames_header let it in */
+    assert_slow(api_key >= 0 && api_key < FRAMES_API_KEYS_MAX); /* frames_header let it in */
     struct meter_api *api = &r->meters[api_key];
     int64_t now_ns = reactors_now_ns(), total_ns = now_ns - s->began_ns;
     uint64_t response_bytes = s->r.reply.len + s->r.reply.file_bytes;

@@ -1,17 +1,18 @@
 /* Bytes as they are: one system call each. */
 #include "net/transport.h"
 
-#include <assert.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 
+#include "format/assertion.h"
+
 static ssize_t plain_recv(struct transport *t, void *to, size_t room) {
-    assert(room > 0); /* the end of the stream could not be told from no room */
+    assert_slow(room > 0); /* the end of the stream could not be told from no room */
     return recv(t->fd, to, room, 0);
 }
 
 static ssize_t plain_send(struct transport *t, struct iovec *pieces, size_t count, bool more) {
-    assert(count > 0);
+    assert_slow(count > 0);
     int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
     if (count == 1) return send(t->fd, pieces[0].iov_base, pieces[0].iov_len, flags);
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = count};
@@ -19,7 +20,7 @@ static ssize_t plain_send(struct transport *t, struct iovec *pieces, size_t coun
 }
 
 static ssize_t plain_sendfile(struct transport *t, int file, off_t position, size_t bytes) {
-    assert(bytes > 0);
+    assert_slow(bytes > 0);
     return sendfile(t->fd, file, &position, bytes);
 }
 

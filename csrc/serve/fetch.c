@@ -6,10 +6,10 @@
  * answer (fetch_answer.c). */
 #include "serve/fetch_state.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
 #include "serve/wire.h"
 
 enum {
@@ -22,7 +22,7 @@ static void unwait_all(struct fetch *f) {
     if (!f->waiting) return;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->waiter.mailbox != NULL) {
-            assert(p->read->log != NULL);
+            assert_slow(p->read->log != NULL);
             log_unwait(p->read->log, &p->read->waiter);
             p->read->waiter.mailbox = NULL;
         }
@@ -39,11 +39,11 @@ static bool take_reads(struct fetch *f) {
     if (f->set->count == 0) return true;
     f->reads = calloc(f->set->count, sizeof *f->reads);
     if (f->reads == NULL) return false;
-    assert(f->set->first != NULL);
+    assert_slow(f->set->first != NULL);
     struct fetch_read *read = f->reads;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read = read++;
-        assert(read <= f->reads + f->set->count);
+        assert_slow(read <= f->reads + f->set->count);
         p->read->diverging_epoch = -1;
     }
     assert(read == f->reads + f->set->count); /* the list has as many as are counted */
@@ -298,7 +298,7 @@ static int16_t check_epochs(struct fetch_part *p) {
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait) {
     struct fetch_read *read = p->read;
-    assert(bytes_left >= 0 && read->waiter.mailbox == NULL);
+    assert_slow(bytes_left >= 0 && read->waiter.mailbox == NULL);
     log_range_release(&read->range);
     memset(&read->range, 0, sizeof read->range);
     read->diverging_epoch = -1;
@@ -324,7 +324,7 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
         f->blocked = true;
         return;
     }
-    assert(range->length >= 0);
+    assert_slow(range->length >= 0);
     if (error != 0) {
         log_range_release(range);
         memset(range, 0, sizeof *range);
@@ -453,7 +453,7 @@ static enum serve_status refuse(struct serve *s, struct serve_request *r, struct
 }
 
 enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
-    assert(r->api_key == API_FETCH);
+    assert_slow(r->api_key == API_FETCH);
     struct fetch *f = calloc(1, sizeof *f);
     if (f == NULL) return SERVE_CLOSE;
     r->state = f;

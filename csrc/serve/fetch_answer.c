@@ -2,10 +2,10 @@
  * ranges of files. */
 #include "serve/fetch_state.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
 #include "serve/wire.h"
 
 enum { ABORTED_MAX = 65536 };
@@ -66,7 +66,7 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
 static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
     struct fetch_read *read = p->read;
     bool known = read->error == 0;
-    assert(known || read->range.length == 0);
+    assert_slow(known || read->range.length == 0);
     read->had_data = read->range.length > 0;
     reply_i32(a, p->partition);
     reply_i16(a, read->error);
@@ -98,7 +98,7 @@ static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_pa
                          uint32_t count) {
     struct topic_key key = {first->key->bytes, first->key->len, f->by_id};
     reply_topic_key(a, f->flexible, key);
-    assert(count > 0);
+    assert_slow(count > 0);
     reply_count(a, f->flexible, count);
     struct fetch_part *p = first;
     for (uint32_t i = 0; i < count; i++, p = next_answered(p->next)) {
@@ -144,7 +144,7 @@ static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {
         uint32_t n = run_length(p);
         answer_topic(a, f, p, n);
         p = skip(p, n);
-        assert(topics > 0);
+        assert_slow(topics > 0);
         topics--;
     }
     assert(topics == 0); /* as many as were announced */
@@ -199,7 +199,7 @@ static enum serve_status answer_throttled(struct serve *s, struct serve_request 
 
 enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct fetch *f) {
     struct reply *a = &r->reply;
-    assert(!f->job_running && a->len == 0); /* a request is answered once */
+    assert_slow(!f->job_running && a->len == 0); /* a request is answered once */
     assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
     if (r->quota != NULL && serve_charge_fetch(r, answer_bytes(f)) > 0)
         return answer_throttled(s, r, f);

@@ -4,10 +4,10 @@
  * while requests still use the old one. */
 #include "serve/grants.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
 #include "format/hash.h"
 #include "serve/error_codes.h"
 #include "thread/shared_lock.h"
@@ -75,17 +75,6 @@ void topic_release(struct topic *t) {
         if (t->partitions[i] != NULL) log_release(t->partitions[i]);
     free(t->partitions);
     free(t);
-}
-
-struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error) {
-    assert(atomic_load_explicit(&t->references, memory_order_relaxed) > 0);
-    if (partition < 0 || partition >= t->partition_count) {
-        *error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
-        return NULL;
-    }
-    struct log *log = t->partitions[partition];
-    if (log == NULL) *error = t->absent_error;
-    return log;
 }
 
 struct grants *grants_new(uint32_t topics_max) {
@@ -264,7 +253,7 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
                           uint8_t *rights) REQUIRES_SHARED(g->lock) {
     *rights = 0;
     if (e == NULL) return NULL;
-    assert(e->right_count <= RIGHTS_PER_TOPIC_MAX);
+    assert_slow(e->right_count <= RIGHTS_PER_TOPIC_MAX);
     for (uint32_t i = 0; i < e->right_count; i++)
         if (e->rights[i].principal == principal) {
             if (e->rights[i].generation == g->generation) *rights = e->rights[i].rights;

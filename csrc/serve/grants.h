@@ -7,7 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "format/assertion.h"
 #include "log/log.h"
+#include "serve/error_codes.h"
 #include "thread/roles.h"
 
 enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
@@ -35,7 +37,16 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
 void topic_retain(struct topic *t);
 void topic_release(struct topic *t);
 /* The log of a partition, borrowed through the topic, or NULL and *error. */
-struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error);
+static inline struct log *topic_log(const struct topic *t, int32_t partition, int16_t *error) {
+    assert_slow(atomic_load_explicit(&t->references, memory_order_relaxed) > 0);
+    if (partition < 0 || partition >= t->partition_count) {
+        *error = ERROR_UNKNOWN_TOPIC_OR_PARTITION;
+        return NULL;
+    }
+    struct log *log = t->partitions[partition];
+    if (log == NULL) *error = t->absent_error;
+    return log;
+}
 
 /* Control plane: replaces what stands under the topic's name and id. 0, or -1 when full or out of
  * memory. */

@@ -50,11 +50,3 @@ int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint
     }
     return ERROR_NOT_LEADER_OR_FOLLOWER;
 }
-
-void misses_clear(struct misses *m, struct serve_request *r) {
-    assert(r->missing == NULL || r->missing == m->topics);
-    free(m->topics);
-    *m = (struct misses){0};
-    r->missing = NULL;
-    r->missing_count = 0;
-}

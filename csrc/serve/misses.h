@@ -5,7 +5,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
+#include "format/assertion.h"
 #include "serve/serve.h"
 #include "serve/wire.h"
 
@@ -20,6 +22,14 @@ bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key)
  * `*at`: where to look first, 0 before the first call; topics come in the order in which they were
  * asked for, so that of tens of thousands each is found at once. */
 int16_t misses_verdict(const struct serve_request *r, struct topic_key key, uint32_t *at);
-void misses_clear(struct misses *m, struct serve_request *r);
+/* With the request: most have none. */
+static inline void misses_clear(struct misses *m, struct serve_request *r) {
+    assert_slow(r->missing == m->topics);
+    if (m->topics == NULL) return;
+    free(m->topics);
+    *m = (struct misses){0};
+    r->missing = NULL;
+    r->missing_count = 0;
+}
 
 #endif

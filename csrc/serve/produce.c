@@ -5,10 +5,10 @@
  * in place until the batches are appended (they are stamped there). */
 #include "serve/serve_state.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "format/assertion.h"
 #include "serve/wire.h"
 
 enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000 };
@@ -81,7 +81,7 @@ static struct produce_part *add_part(struct produce *q) {
         q->parts = grown;
         q->part_cap = cap;
     }
-    assert(q->part_count < q->part_cap);
+    assert_slow(q->part_count < q->part_cap);
     struct produce_part *p = &q->parts[q->part_count++];
     memset(p, 0, sizeof *p);
     p->base_offset = p->append_time_ms = p->log_start_offset = -1;
@@ -178,7 +178,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
                        int64_t now_ms) {
     struct log_config config;
     struct batch_rules rules;
-    assert(p->log != NULL && p->error == 0 && p->summary == NULL);
+    assert_slow(p->log != NULL && p->error == 0 && p->summary == NULL);
     if (q->acks < -1 || q->acks > 1) {
         p->error = ERROR_INVALID_REQUIRED_ACKS;
         return;
@@ -247,11 +247,11 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
 
 static void append_part(struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
+    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     if (!log_take_room(p->log, (int64_t)p->len)) {
         p->error = log_error_code(LOG_E_FULL);
         return;
     }
-    assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
     int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     log_give_room(p->log, (int64_t)p->len);
@@ -260,7 +260,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
     }
-    assert(done.base_offset >= 0 && done.base_offset <= done.last_offset);
+    assert_slow(done.base_offset >= 0 && done.base_offset <= done.last_offset);
     p->base_offset = done.base_offset;
     p->last_offset = done.last_offset;
     p->append_time_ms = done.append_time_ms;
@@ -270,10 +270,10 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
 /* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
  * the waiter is linked. */
 static bool acknowledged(struct produce_part *p) {
-    assert(p->waiter.mailbox != NULL);
+    assert_slow(p->waiter.mailbox != NULL);
     p->waiting = false;
     if (p->error != 0) return true;
-    assert(p->last_offset >= 0); /* what it waits for was appended */
+    assert_slow(p->last_offset >= 0); /* what it waits for was appended */
     for (int step = 0; step < 2; step++) {
         if (step == 1 && !log_flush_before_ack(p->log)) return true;
         p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
@@ -321,7 +321,7 @@ static uint32_t count_topics(const struct produce *q) {
 
 static enum serve_status answer(struct serve_request *r, struct produce *q) {
     struct reply *a = &r->reply;
-    assert(!q->job_running && a->len == 0);
+    assert_slow(!q->job_running && a->len == 0);
     for (uint32_t i = 0; i < q->part_count; i++)
         if (q->parts[i].error != 0) serve_count_error(q->serve, API_PRODUCE, q->parts[i].error);
     if (q->acks == 0) {
@@ -415,7 +415,7 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
 }
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
-    assert(r->api_key == API_PRODUCE);
+    assert_slow(r->api_key == API_PRODUCE);
     struct produce *q = calloc(1, sizeof *q);
     if (q == NULL) return SERVE_CLOSE;
     r->state = q;

@@ -62,7 +62,7 @@ static bool add_part(struct reply *r, const struct log_range *range) {
         r->parts = grown;
         r->part_cap = cap;
     }
-    assert(r->part_count == 0 || r->parts[r->part_count - 1].bytes_end <= r->len);
+    assert_slow(r->part_count == 0 || r->parts[r->part_count - 1].bytes_end <= r->len);
     struct reply_part *part = &r->parts[r->part_count++];
     part->bytes_end = r->len;
     part->range = *range;
@@ -76,7 +76,7 @@ static bool is_copied(const struct reply *r, int32_t length) {
 }
 
 void reply_range(struct reply *r, struct log_range *range) {
-    assert(range->length >= 0 && range->position >= 0);
+    assert_slow(range->length >= 0 && range->position >= 0);
     if (!r->failed && !is_copied(r, range->length)) {
         if (add_part(r, range)) {
             range->segment = NULL;
@@ -101,7 +101,7 @@ static uint64_t sum_of_ranges(const struct reply *r) {
 }
 
 void reply_finish(struct reply *r) {
-    assert(r->copied_bytes <= REPLY_COPIED_BYTES_MAX && r->part_count <= REPLY_PARTS_MAX);
+    assert_slow(r->copied_bytes <= REPLY_COPIED_BYTES_MAX && r->part_count <= REPLY_PARTS_MAX);
     uint64_t total = r->len + r->file_bytes;
     if (r->len < 4 || total > INT32_MAX) r->failed = true;
     assert_slow(r->file_bytes == sum_of_ranges(r)); /* what is promised is what is sent */

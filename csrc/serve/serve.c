@@ -1,10 +1,11 @@
 /* Routes the two data-plane requests and holds what they share. */
 #include "serve/serve_state.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "format/assertion.h"
 
 
 int64_t serve_wall_ms(const struct serve *s) {
@@ -105,7 +106,7 @@ int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8
     struct topic *t = key.by_id ? grants_by_id(grants, principal, key.bytes, &rights)
                                 : grants_by_name(grants, principal, key.bytes, key.len, &rights);
     if (t == NULL) return -1;
-    assert(key.by_id || t->name_len == key.len);
+    assert_slow(key.by_id || t->name_len == key.len);
     if (!(rights & right)) {
         topic_release(t);
         return rights & GRANT_KNOWN ? ERROR_TOPIC_AUTHORIZATION_FAILED : -1;
@@ -122,8 +123,8 @@ bool serve_knows(int16_t api_key, int16_t api_version) {
 }
 
 enum serve_status serve_start(struct serve *s, struct serve_request *r) {
-    assert(serve_knows(r->api_key, r->api_version));
-    assert(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
+    assert_slow(serve_knows(r->api_key, r->api_version));
+    assert_slow(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
     r->state = NULL;
     r->missing_count = 0;
     r->deadline_ms = INT64_MAX;

@@ -142,7 +142,7 @@ struct fetch_part *fetch_set_part(struct fetch_set *set, const uint8_t *key, uin
     *at = p;
     list_append(set, p);
     set->count++;
-    assert(set->count <= FETCH_PARTITIONS_MAX && set->first != NULL);
+    assert_slow(set->count <= FETCH_PARTITIONS_MAX && set->first != NULL);
     return p;
 }
 

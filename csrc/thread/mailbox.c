@@ -45,14 +45,14 @@ void mailbox_free(struct mailbox *m) {
 int mailbox_fd(const struct mailbox *m) { return m->fd; }
 
 static bool is_empty(const struct mailbox *m) REQUIRES(m->lock) {
-    assert((m->first_link == NULL) == (m->last_link == &m->first_link));
+    assert_slow((m->first_link == NULL) == (m->last_link == &m->first_link));
     return m->count == 0 && m->first_link == NULL;
 }
 
 /* With room. */
 static void put(struct mailbox *m, const struct message *l) REQUIRES(m->lock) {
     assert(m->count < m->messages_max);
-    assert(m->head < m->messages_max);
+    assert_slow(m->head < m->messages_max);
     uint32_t slot = m->head + m->count;
     m->messages[slot >= m->messages_max ? slot - m->messages_max : slot] = *l;
     m->count++;
@@ -123,7 +123,7 @@ uint32_t mailbox_take(struct mailbox *m, struct message *out, uint32_t max) {
         out[n] = m->messages[m->head];
         if (++m->head == m->messages_max) m->head = 0;
     }
-    assert(n == max || is_empty(m));
+    assert_slow(n == max || is_empty(m));
     if (m->count == 0) m->head = 0; /* the same few lines of cache every time */
     m->armed = false;
     lock_release(&m->lock);

@@ -54,7 +54,7 @@ static void sink(struct timers *t, uint32_t place, struct timer *timer) {
 void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
     if (timer->place == 0) {
         assert(t->count < t->reserved && "a timer that was not reserved");
-        assert(t->reserved < t->room);
+        assert_slow(t->reserved < t->room);
         timer->at_ms = at_ms;
         t->count++;
         rise(t, t->count, timer);
@@ -71,7 +71,7 @@ void timers_set(struct timers *t, struct timer *timer, int64_t at_ms) {
 void timers_cancel(struct timers *t, struct timer *timer) {
     uint32_t place = timer->place;
     if (place == 0) return;
-    assert(t->heap[place] == timer);
+    assert_slow(t->heap[place] == timer);
     timer->place = 0;
     struct timer *last = t->heap[t->count--];
     if (last == timer) return;
@@ -83,6 +83,6 @@ struct timer *timers_take(struct timers *t, int64_t now_ms) {
     if (t->count == 0 || t->heap[1]->at_ms > now_ms) return NULL;
     struct timer *first = t->heap[1];
     timers_cancel(t, first);
-    assert(t->count == 0 || t->heap[1]->at_ms >= first->at_ms);
+    assert_slow(t->count == 0 || t->heap[1]->at_ms >= first->at_ms);
     return first;
 }

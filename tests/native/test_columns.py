@@ -230,6 +230,9 @@ BROKEN = {
     "offsets beyond 63 bits": patched(raw(record()), 0, struct.pack(">q", 2**63 - 1), False),
     "an offset delta past the last": raw(record(), record(5)),
     "offset deltas that fall": raw(record(1), record(0)),
+    "one offset delta twice": raw(record(1), record(1)),
+    "the largest offset delta twice": patched(
+        raw(record(2**31 - 1), record(2**31 - 1)), 23, struct.pack(">i", 2**31 - 1)),
     "an unknown codec": patched(raw(record()), 21, struct.pack(">h", 7)),
     "an old magic": patched(raw(record()), 16, b"\1", False),
     "an unknown magic": patched(raw(record()), 16, b"\7", False),
@@ -250,6 +253,15 @@ def test_broken_bytes_give_records_error(data):
         fetched = Fetched(data)
         while records(fetched, "t", 0, 10):
             pass
+
+
+def test_an_offset_that_stands_twice_is_refused_by_whoever_reads_one_record_at_a_time():
+    fetched, reader = Fetched(BROKEN["the largest offset delta twice"]), ColumnReader()
+    assert reader.read(fetched, 1) == 1
+    with pytest.raises(RecordsError):
+        while reader.read(fetched, 1):
+            pass
+    assert fetched.next_offset == 2**31
 
 
 @settings(max_examples=300, deadline=None)
