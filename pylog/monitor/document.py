@@ -22,8 +22,8 @@ as Prometheus' text format otherwise, compressed on request:
       - job_name: pylog
         static_configs: [{targets: ["localhost:9644"]}]
 
-It has no authentication: bind it to an address that only the monitoring system reaches. A dashboard for
-Grafana is in [grafana/pylog.json](grafana/pylog.json):
+It has no authentication: bind it to an address that only the monitoring system reaches. A
+dashboard for Grafana is in [grafana/pylog.json](grafana/pylog.json):
 
 ![the dashboard](grafana/pylog.png)
 
@@ -31,8 +31,9 @@ The picture shows the answers of a Prometheus to the dashboard's queries, two mi
 under load, drawn by `python -m bench.dashboard` rather than by Grafana.
 
 Each thread counts for itself, in native code, and a scrape adds up: it stops neither the reactors
-nor the event loop. Counters start at zero with the broker, those of a topic with the topic. Histograms have a bucket for each power of two:
-of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB for sizes.
+nor the event loop. Counters start at zero with the broker, those of a topic with the topic.
+Histograms have a bucket for each power of two: of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB
+for sizes.
 
 `/explain/groups` lists consumer groups by their lag and `/explain/group/<id>` says, as JSON, why
 one lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold
