@@ -112,7 +112,7 @@ class FetchCollector:
             try:
                 reader.read(fetched, records_max - reader.count)
                 if reader.full and not reader.count:
-                    return self._alone(item, fetched, headers)
+                    return self._alone(item, headers)
             except RecordsError as broken:
                 if reader.count:
                     break
@@ -123,11 +123,13 @@ class FetchCollector:
                 break
         return reader.finish() if reader.count else None
 
-    def _alone(self, item: CompletedFetch, fetched: Fetched, headers: bool) -> Columns:
+    def _alone(self, item: CompletedFetch, headers: bool) -> Columns:
         """One record that is longer than bytes_max."""
         reader = ColumnReader(headers=headers)
-        reader.read(fetched, 1)
-        self._advance(item, fetched)
+        # Not in a local: an exception keeps those, and the buffer must not live as long.
+        assert item.fetched is not None
+        reader.read(item.fetched, 1)
+        self._advance(item, item.fetched)
         return reader.finish()
 
     def _advance(self, item: CompletedFetch, fetched: Fetched) -> None:

@@ -211,7 +211,8 @@ class ActiveController:
         async with self._deciding:
             await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
-            records, results = partitions.elect_leaders(self._image, election, topics, lost)
+            records, results = await in_slices(
+                partitions.elect_leaders(self._image, election, topics, lost))
             results, offset = await self._committed(records, results, _refused_partitions)
         await self._tail.wait(offset)
         return results

@@ -23,7 +23,7 @@ INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__sha
 
 
 class MetadataError(Exception):
-    """A metadata record that contradicts the image, or of a kind that is not kept."""
+    """A metadata record that contradicts the image, or of an unknown kind."""
 
 
 Partition = namedtuple("Partition", (
@@ -115,21 +115,21 @@ def advance(image: Image, records, offset: int, epoch: int) -> Delta:
     """What one more stretch of records makes of the image; the last of them stands at `offset`.
 
     records: messages of pylog.protocol.messages (Kafka's metadata records), in log order. Raises
-    MetadataError for a record that contradicts the image or is of a kind not kept.
+    MetadataError for a record that contradicts the image or is of an unknown kind.
     """
     fold = _Fold(image)
     for record in records:
         kind = type(record).__name__
         step = _STEPS.get(kind)
         if step is None:
-            raise MetadataError(f"metadata record {kind} is not kept by this version")
+            raise MetadataError(f"metadata record {kind} is unknown to this version")
         step(fold, record)
     return fold.finish(offset, epoch)
 
 
-def is_kept(kind: str) -> bool:
-    """Whether metadata records of that name have their effects here."""
-    return (kind in _STEPS or kind in _FRAMES) and kind not in _SECURITY
+def is_known(kind: str) -> bool:
+    """Whether this version follows metadata records of that name."""
+    return kind in _STEPS or kind in _FRAMES
 
 
 class _Fold:

@@ -100,7 +100,7 @@ def _place(image, count, factor, random) -> list:
 
 
 def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
-    """Decides an election of leaders: PREFERRED or UNCLEAN.
+    """Decides an election of leaders, in steps: PREFERRED or UNCLEAN.
 
     topics: [(name, partition indexes)], None for all. lost: (broker id, topic name, index) of
     replicas whose disk failed. Returns (records, [(topic name, [(index, Outcome)])]). Of all
@@ -113,6 +113,7 @@ def elect_leaders(image: Image, election: int, topics, lost=frozenset()):
     for name, indexes in asked:
         outcomes = []
         for index in indexes:
+            yield
             try:
                 record = _elected(image, name, index, election, lost)
             except Refusal as refusal:

@@ -102,7 +102,8 @@ class MetadataService:
         if self.tail.newest.security:
             # Served without them, topics would be open to everybody.
             kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
-            raise MetadataError(f"this version does not enforce {kinds}")
+            raise MetadataError(f"this version does not enforce {kinds}: remove them in Kafka, "
+                                "`brokerd adopt` says how")
         self.take_broker_configs(self.tail.newest)
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)

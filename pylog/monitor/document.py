@@ -14,26 +14,26 @@ _INTRODUCTION = """\
 
 Generated from `pylog/monitor/metrics.py` by `make docs`; do not edit.
 
-`metrics.listener=127.0.0.1:9644` opens an HTTP endpoint (`make run` does; a broker started
-otherwise has none unless it is told to). `/metrics` answers a Prometheus scrape, as OpenMetrics 1.0
-when that is asked for and as Prometheus' text format otherwise, compressed when asked for:
+`metrics.listener=127.0.0.1:9644` opens an HTTP endpoint (`make run` sets it; by default there is
+none). `/metrics` answers a Prometheus scrape, as OpenMetrics 1.0 when the request asks for that and
+as Prometheus' text format otherwise, compressed on request:
 
     scrape_configs:
       - job_name: pylog
         static_configs: [{targets: ["localhost:9644"]}]
 
-It has no authentication: bind it to an address that only the monitoring reaches. A dashboard for
-Grafana is in [grafana/pylog.json](grafana/pylog.json):
+It has no authentication: bind it to an address that only the monitoring system reaches. A
+dashboard for Grafana is in [grafana/pylog.json](grafana/pylog.json):
 
 ![the dashboard](grafana/pylog.png)
 
 The picture shows the answers of a Prometheus to the dashboard's queries, two minutes of a broker
 under load, drawn by `python -m bench.dashboard` rather than by Grafana.
 
-What is counted is counted by native code on each thread by itself and added up when it is asked
-for, so a scrape stops neither the reactors nor the event loop. Counters begin at zero with the
-broker; those of a topic begin anew with the topic. Histograms have a bucket for each power of two:
-of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB for sizes.
+Each thread counts for itself, in native code, and a scrape adds up: it stops neither the reactors
+nor the event loop. Counters start at zero with the broker, those of a topic with the topic.
+Histograms have a bucket for each power of two: of 4.096 µs to 69 s for times, of 64 bytes to 1 GiB
+for sizes.
 
 `/explain/groups` lists consumer groups by their lag and `/explain/group/<id>` says, as JSON, why
 one lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold
@@ -47,8 +47,8 @@ most ten a second from each reactor; the next line says how many were left out:
       local_ms=0.412 remote_ms=1204.010 send_ms=0.129 request_bytes=16521 response_bytes=56
       left_out=0
 
-`local` is work, `remote` is waiting (for the disk, for the control plane), `send` the way out. What
-a Fetch waits for new records because its client asked it to does not count.
+`local` is work, `remote` is waiting (for the disk, for the control plane), `send` is sending the
+response. The time that a Fetch waits for new records at its client's request does not count.
 """
 _SUBJECTS = (
     ("pylog_build", "Which broker"), ("pylog_topic", "Topics"), ("pylog_partition", "Partitions"),
@@ -69,7 +69,7 @@ def document() -> str:
                      "Others")
         if found != subject:
             subject = found
-            parts.append(f"\n## {subject}\n\n| metric | type | labels | what it tells |\n"
+            parts.append(f"\n## {subject}\n\n| metric | type | labels | meaning |\n"
                          "|---|---|---|---|\n")
         parts.append(f"| {metric.sample} | {metric.type} | {', '.join(metric.labels)} | "
                      f"{metric.help} |\n")

@@ -25,7 +25,7 @@ from pylog.log.errors import StartError
 from pylog.log.partitions import topic_id_in
 from pylog.metadata import identity, snapshots
 from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
-from pylog.metadata.image import Image, MetadataError, is_kept
+from pylog.metadata.image import Image, MetadataError, is_known
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
 from pylog.protocol import records
@@ -35,8 +35,8 @@ METADATA = "__cluster_metadata-0"
 PARTITION = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 MAGIC_AT, HEAD_BYTES = 16, 17
 ADD_PARTITIONS_TO_TXN = 24
-# What a kind of metadata record is called, and how it is taken out of Kafka.
-UNKEPT = {
+# What a kind of metadata record is called, and how it is removed in Kafka.
+UNENFORCED = {
     "AccessControlEntryRecord": (
         "ACLs", "brokerd would not enforce them: remove them with kafka-acls.sh, or stay"),
     "UserScramCredentialRecord": (
@@ -44,8 +44,8 @@ UNKEPT = {
     "DelegationTokenRecord": (
         "delegation tokens", "let them expire, or expire them with kafka-delegation-tokens.sh"),
 }
-TAKEN_OUT = ("then restart Kafka with a short metadata.log.max.snapshot.interval.ms: brokerd reads "
-             "from the newest snapshot on")
+UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a short "
+           "metadata.log.max.snapshot.interval.ms, for brokerd reads from the newest snapshot on")
 
 
 def adopt(settings: Settings, execute: bool) -> list[Finding]:
@@ -158,7 +158,7 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
         for read in _batches(os.path.join(settings.log_dirs[0], METADATA)):
             kinds.update(type(record).__name__ for record in read.records)
             yield read._replace(records=[
-                record for record in read.records if is_kept(type(record).__name__)])
+                record for record in read.records if is_known(type(record).__name__)])
 
     try:
         tail = Tail(Image())
@@ -168,12 +168,13 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
         return None, [Finding("metadata", "", FAIL, f"it cannot be read: {error}",
                               "start Kafka once and stop it cleanly")]
     found = []
+    for kind, count in sorted(Counter(kind for kind, _ in image.security).items()):
+        what, advice = UNENFORCED[kind]
+        found.append(Finding("metadata", "", FAIL, f"{what} ({count})", advice))
     for kind, count in sorted(kinds.items()):
         # The removal of one is of no account by itself.
-        if not is_kept(kind) and not kind.startswith("Remove"):
-            what, advice = UNKEPT.get(kind, (kind, "this version of brokerd does not know them"))
-            found.append(Finding("metadata", "", FAIL, f"{what} ({count} records)",
-                                 f"{advice}; {TAKEN_OUT}"))
+        if not is_known(kind) and not kind.startswith("Remove"):
+            found.append(Finding("metadata", "", FAIL, f"{kind} ({count} records)", UNKNOWN))
     level = image.features.get("metadata.version", 0)
     known = METADATA_VERSION_MIN <= level <= METADATA_VERSION
     found.append(Finding(

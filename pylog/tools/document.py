@@ -54,11 +54,10 @@ are for people, and records of the internal topics are shown as what they mean."
     ("Groups", 13, """\
 Lag is shown in records and in time: the age of the first record that is not committed, which is
 fetched to see its timestamp. `reset-offsets` shows what it would do; `--execute` does it, and only
-when nobody is in the group. `explain` says why a group lags: no members, rebalances, throttling, an
-open transaction, a slow member, a hot partition, cold reads, or simply too few readers. Of
-brokerd it asks the metrics endpoint (`metrics.listener`), which knows the last minutes; of any
-other broker it takes two samples, `--seconds` apart, and cannot know of throttling and cold
-reads."""),
+when the group has no members. `explain` says why a group lags: no members, rebalances, throttling,
+an open transaction, a slow member, a hot partition, cold reads, or simply too few readers. It asks
+brokerd's metrics endpoint (`metrics.listener`), which knows the last minutes; of any other broker
+it takes two samples, `--seconds` apart, and does not see throttling and cold reads."""),
     ("Offsets, settings, cluster", 18, """\
 `configs` changes settings of topics, brokers (`default`: of all), groups and loggers; all of those
 in one command, or none."""),
@@ -69,19 +68,18 @@ is listed with its place, and with the offset at which good batches go on behind
 written. Space that is allocated ahead and a batch cut short at the end of a log are no damage.
 
 `log repair` needs the broker stopped (it refuses while one holds the directory) and says what it
-would do; `--execute` does it. Torn tails are cut, indexes, producer snapshots and epoch files that
-are missing or wrong made anew, and swaps or moves that a stop cut short finished or undone: all
-that a start of brokerd does too. Damage amid good batches is left alone, for readers pass over it;
-with `--quarantine` the segment is written anew without it. What is taken out is saved beside the
-segment as `<segment>.log.<position>.corrupt`. Afterwards brokerd or Kafka start as after a
-crash."""),
+would do; `--execute` does it. It cuts torn tails, rebuilds indexes, producer snapshots and epoch
+files that are missing or wrong, and finishes or undoes swaps and moves that a stop interrupted: all
+that a start of brokerd does too. Damage amid good batches is left alone, for readers skip it; with
+`--quarantine` the segment is rewritten without it. What is taken out is saved beside the segment
+as `<segment>.log.<position>.corrupt`. Afterwards brokerd or Kafka start as after a crash."""),
     ("How fast", 22, """\
-The figures are of one process with a Python client, and processor time is what that client
-costs. The broker's own figures are in bench/. At full speed the latency is the time in the
-producer's buffer; `--rate` is about the broker."""),
+The results are those of one process with a Python client, and processor time is that client's.
+The broker's own are in [benchmarks.md](benchmarks.md). At full speed the latency is the time in
+the producer's buffer; with `--rate` it is the broker's."""),
     ("What is wrong", 99, """\
-Limits, memory, clock, disks (those of the broker, where they are on this machine; a flush is
-tried in a file without a name), then every address that brokers advertise, as a client here sees
+Limits, memory, clock, disks (those of the broker, when they are on this machine; a flush is
+tried in an unnamed file), then every address that brokers advertise, as a client here sees
 it, and the partitions. Each finding says what to do; the exit code is 1 when something failed."""),
 )
 

@@ -4,6 +4,7 @@ import pytest
 
 from pylog.metadata import partitions
 from pylog.metadata.image import apply
+from pylog.metadata.slices import in_slices
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from tests.api.support import with_broker
@@ -57,7 +58,8 @@ def test_a_partition_without_a_leader_gets_its_preferred_one_back():
     async def scenario(broker):
         await make(broker)
         image = change(broker.image, "t", leader=-1)
-        records, results = partitions.elect_leaders(image, partitions.PREFERRED, None)
+        records, results = await in_slices(
+            partitions.elect_leaders(image, partitions.PREFERRED, None))
         assert results == [("t", [(0, partitions.Outcome())])]
         assert [record.leader for record in records] == [1]
     with_broker(scenario)
@@ -67,9 +69,11 @@ def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
     async def scenario(broker):
         await make(broker)
         image = change(broker.image, "t", leader=-1, isr=[])
-        refused = partitions.elect_leaders(image, partitions.PREFERRED, [("t", [0])])[1]
+        _, refused = await in_slices(
+            partitions.elect_leaders(image, partitions.PREFERRED, [("t", [0])]))
         assert refused[0][1][0][1].error == 80
-        records, _ = partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])])
+        records, _ = await in_slices(
+            partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])]))
         assert (records[0].leader, list(records[0].isr)) == (1, [1])
     with_broker(scenario)
 
@@ -79,7 +83,8 @@ def test_a_replica_without_its_disk_is_elected_by_nobody():
         await make(broker)
         image, lost = change(broker.image, "t", leader=-1), {(1, "t", 0)}
         for election, error in ((partitions.PREFERRED, 80), (partitions.UNCLEAN, 83)):
-            records, results = partitions.elect_leaders(image, election, [("t", [0])], lost)
+            records, results = await in_slices(
+                partitions.elect_leaders(image, election, [("t", [0])], lost))
             assert not records and results[0][1][0][1].error == error
     with_broker(scenario)
 

@@ -1,5 +1,7 @@
 """Where the table of a bench goes."""
 
+import re
+
 import pytest
 
 from bench import report, vs
@@ -39,6 +41,15 @@ def test_a_section_that_the_page_lacks_is_named(tmp_path):
 def test_the_page_has_a_section_for_each_program():
     page = report.PAGE.read_text()
     assert page.count(f"## {vs.SECTION}\n") == page.count(f"## {control.SECTION}\n") == 1
+
+
+def test_the_readme_quotes_the_runs_that_the_page_has():
+    readme = (report.PAGE.parents[1] / "README.md").read_text()
+    quoted, = re.findall(r"\(docs/benchmarks\.md\) \(commits (\w+\+?) and (\w+\+?)\)", readme)
+    sections = report.PAGE.read_text().split("\n## ")[1:]
+    for commit, title in zip(quoted, (vs.SECTION, control.SECTION), strict=True):
+        section, = [text for text in sections if text.startswith(f"{title}\n")]
+        assert f"commit {commit}" in section, "README.md has values of an older run"
 
 
 def test_every_run_is_saved_with_its_samples(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylog._native import batch
@@ -51,6 +51,7 @@ def framed(message, version):
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 16, 18])
+@settings(deadline=None)
 @given(topics=TOPICS)
 def test_every_version_is_read_as_the_codec_reads_it(version, topics):
     message = build(topics)
@@ -81,6 +82,7 @@ def test_every_version_is_read_as_the_codec_reads_it(version, topics):
             assert one.leader == leader
 
 
+@settings(deadline=None)
 @given(topics=TOPICS, cut=st.integers(1, 50), noise=st.binary(max_size=20))
 def test_a_damaged_answer_is_refused_or_read_but_never_beyond_its_end(topics, cut, noise):
     frame = framed(build(topics), 16)

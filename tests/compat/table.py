@@ -23,7 +23,7 @@ COLUMNS = {
              "DeleteRecords where the client has it",
     "topics": "create, describe, delete; add partitions",
     "configs": "alter and describe a topic's settings, describe a broker's",
-    "groups": "list, describe, committed offsets told and set, delete",
+    "groups": "list, describe, committed offsets read and set, delete",
     "calls": "every call of Kafka 4.3's administration client that one broker without security "
              "serves, right and wrong ones: topics, records, settings, groups, cluster, quotas",
     "streams": "a word count of Kafka Streams, at least once, stopped and started again with an "

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pylog.metadata.image import Image, MetadataError, apply
@@ -122,6 +122,7 @@ def test_producer_ids_never_go_back():
         apply(image, [messages.ProducerIdsRecord(next_producer_id=999)], 1, 1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=40), st.data())
 def test_applying_in_any_stretches_gives_the_same_image(steps, data):
     log = []

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from pylog.metadata import partitions
 from pylog.metadata.image import apply
 from pylog.protocol import messages
-from tests.metadata.test_controller import cluster, create, topic
+from tests.metadata.test_controller import cluster, create, decided, topic
 
 
 def of_three(**fields):
@@ -46,7 +46,8 @@ def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
 
 
 def elected(image, lost=frozenset()):
-    records, results = partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])], lost)
+    records, results = decided(
+        partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])], lost))
     assert results[0][1][0][1].error == 0
     return applied(image, *records).partition("t", 0)
 

@@ -131,7 +131,7 @@ def test_partitions_are_charged_to_the_client():
 
 
 def elect(image, kind, topics=(("t", [0]),), lost=frozenset()):
-    records, results = partitions.elect_leaders(image, kind, topics, lost)
+    records, results = decided(partitions.elect_leaders(image, kind, topics, lost))
     return records, [(name, index, outcome.error) for name, told in results
                      for index, outcome in told]
 
@@ -161,7 +161,7 @@ def test_no_election_is_held_where_none_is_needed_or_nothing_is():
 
 def test_of_all_partitions_those_that_need_none_are_not_told_of():
     image = changed(on_three(count=3), index=1, leader=2)
-    records, results = partitions.elect_leaders(image, PREFERRED, None)
+    records, results = decided(partitions.elect_leaders(image, PREFERRED, None))
     assert [record.partition_id for record in records] == [1]
     assert [(name, [index for index, _ in told]) for name, told in results] == [("t", [1])]
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pylog.metadata import controller as decisions
+from pylog.metadata import partitions
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.slices import STEPS_PER_SLICE, in_slices
 from pylog.protocol import messages
@@ -100,6 +101,24 @@ def test_thousands_of_further_partitions_are_decided_in_slices(monkeypatch, assi
             name="t", count=MANY + 1, assignments=assignments)])))
         assert len(controller.image.topics["t"].partitions) == MANY + 1
         assert 0 < turns.most <= STEPS_PER_SLICE
+    asyncio.run(run())
+
+
+def test_an_election_in_thousands_of_partitions_is_decided_in_slices(monkeypatch):
+    async def run():
+        controller = await started(MemoryLog())
+        await controller.create_topics(one_of_many_partitions())
+        turns = Turns()
+
+        class Counted(Refusal):
+            def __init__(self, *args):
+                turns.done()
+                super().__init__(*args)
+
+        monkeypatch.setattr(partitions, "Refusal", Counted)
+        await beside(turns, controller.elect_leaders(partitions.PREFERRED, None))
+        assert 0 < turns.most <= STEPS_PER_SLICE
+        assert turns.count >= MANY // STEPS_PER_SLICE
     asyncio.run(run())
 
 

@@ -99,8 +99,19 @@ def test_access_control_that_would_be_lost_is_a_failure(stopped):
     commit(stopped, messages.AccessControlEntryRecord(
         id=bytes(16), resource_type=2, resource_name="a", pattern_type=3, principal="User:x",
         host="*", operation=3, permission_type=3))
-    told = failures(looked(stopped))
-    assert "ACLs (1 records)" in told[0] and "kafka-acls.sh" in told[0]
+    refused = failures(looked(stopped))
+    assert "ACLs (1)" in refused[0] and "kafka-acls.sh" in refused[0]
+
+
+def test_access_rules_that_were_removed_are_no_failure(stopped):
+    rules = [messages.AccessControlEntryRecord(
+        id=bytes(15) + bytes([number]), resource_type=2, resource_name="a", pattern_type=3,
+        principal="User:x", host="*", operation=3, permission_type=3) for number in range(2)]
+    commit(stopped, *rules, *[messages.RemoveAccessControlEntryRecord(id=rule.id)
+                              for rule in rules])
+    assert adopt.is_adoptable(looked(stopped))
+    commit(stopped, *rules, messages.RemoveAccessControlEntryRecord(id=rules[0].id))
+    assert "ACLs (1)" in failures(looked(stopped))[0]
 
 
 def test_a_metadata_log_in_another_place_is_moved_when_told(stopped, tmp_path):
