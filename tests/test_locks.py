@@ -18,7 +18,8 @@ static int bare(struct box *b) {
     return found;
 }
 """
-needs_clang = pytest.mark.skipif(shutil.which(locks.CLANG) is None, reason=f"no {locks.CLANG}")
+needs_clang = pytest.mark.skipif(
+    shutil.which(locks.CLANG) is None, reason=f"no {locks.CLANG}, which `make tidy` installs")
 
 
 @needs_clang
