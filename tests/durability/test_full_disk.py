@@ -28,11 +28,12 @@ def _fill_until_refused(connection: Connection, topic: str, limit: int = 400) ->
     return limit, 0
 
 
-def _readable(connection: Connection, topic: str, count: int) -> None:
+def _readable(connection: Connection, topic: str, count: int, small: int = 0) -> None:
+    """count: records of 100 kB; small: records behind them."""
     for offset in range(0, count, max(1, count // 10)):
         row = fetch(connection, topic, offset, partition_bytes_max=1000)
         assert row["error_code"] == 0 and len(row["records"]) > 100_000, offset
-    assert fetch(connection, topic, 0, partition_bytes_max=1000)["high_watermark"] == count
+    assert fetch(connection, topic, 0, partition_bytes_max=1000)["high_watermark"] == count + small
 
 
 def _no_space(part: str, faults) -> None:
@@ -212,15 +213,15 @@ def test_below_the_reserve_only_produce_is_refused(small_disk, tmp_path):
         with Connection(broker.port, wait_s=30) as connection:
             count, code = _fill_until_refused(connection, topic, 1000)
             assert code == 56 and count > 10, (count, code)
-            count += _wait_refused(connection, topic)
-            _readable(connection, topic, count)
+            small = _wait_refused(connection, topic)
+            _readable(connection, topic, count, small)
             other = unique("other")
             create_topic(broker.port, other)
             assert _commit(connection, group, topic, 7) == 0
         broker.kill()
         broker.start()
         with Connection(broker.port, wait_s=30) as connection:
-            _readable(connection, topic, count)
+            _readable(connection, topic, count, small)
             _wait_refused(connection, other)
             answer = ask(connection, 20, 4, topic_names=[topic], timeout=10000)
             assert answer["responses"][0]["error_code"] == 0
@@ -232,14 +233,18 @@ def test_below_the_reserve_only_produce_is_refused(small_disk, tmp_path):
 
 
 def _wait_refused(connection, topic) -> int:
-    """How many more fit: a broker looks at its disks once a second, and as files grow."""
-    count, quiet, end_s = 0, 0, time.monotonic() + 10
-    while quiet < 30:
-        assert time.monotonic() < end_s, "produce is not refused for good"
-        code = produce(connection, topic, batch())["error_code"]
-        assert code in (0, 56)
-        count, quiet = (count + 1, 0) if code == 0 else (count, quiet + 1)
-        time.sleep(0.05)
+    """How many more fit: smaller ones than were refused, and a broker looks at its disks once a
+    second, and as files grow."""
+    count, end_s = 0, time.monotonic() + 20
+    for size, refusals in ((100_000, 3), (30_000, 3), (3000, 3), (300, 3), (0, 30)):
+        quiet = 0
+        while quiet < refusals:
+            assert time.monotonic() < end_s, "produce is not refused for good"
+            code = produce(connection, topic, batch([record(value=bytes(size))]))["error_code"]
+            assert code in (0, 56)
+            count, quiet = (count + 1, 0) if code == 0 else (count, quiet + 1)
+            if code:
+                time.sleep(0.05)
     return count
 
 
