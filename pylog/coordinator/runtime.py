@@ -204,11 +204,6 @@ class CoordinatorRuntime(Generic[M]):
         state = topic.partitions[index]
         return self._lead(index, state.leader_epoch) if state.leader == self._node.node_id else None
 
-    def _is_moved(self, shard: Shard[M]) -> bool:
-        """Whether another log has become the partition's, in another log directory."""
-        partition_log = self._node.logs.get(self.topic.spec.name, shard.index)
-        return partition_log is not None and partition_log is not shard.journal.log
-
     async def _serve(self, shard: Shard[M], epoch: int) -> None:
         """Loads a shard, and again each time that its memory is ahead of its log, for one term."""
         while shard.serves(epoch):
@@ -220,11 +215,6 @@ class CoordinatorRuntime(Generic[M]):
             if not shard.serves(epoch):
                 return
             shard.unload()
-            if self._is_moved(shard):
-                shard.resign(epoch)
-                self._shards[shard.index] = None
-                self._opened(shard.index)
-                return
             if shard.journal.log.failed:
                 return   # Only a start finds the disk well again.
             await asyncio.sleep(shard.next_pause_s())
@@ -446,9 +436,7 @@ class CoordinatorRuntime(Generic[M]):
             for shard in list(self._shards):
                 if shard is None or not shard.ready:
                     continue
-                if self._is_moved(shard):
-                    shard.journal.close()
-                elif shard.journal.log.failed:
+                if shard.journal.log.failed:
                     # Whoever waits for another member would wait for ever.
                     shard.journal.fail("the partition is lost")
                 elif not seconds or shard.journal.written >= SAVE_RECORDS:

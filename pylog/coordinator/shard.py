@@ -80,8 +80,8 @@ class Snapshot(Protocol[M_contra]):
 
 class Shard(Generic[M]):
     """make: a function, gives an empty machine. `machine` serves once it is `ready`. saving: held
-    while what changed goes to the snapshot, and while that is read. halfway: how many steps in pieces
-    the machine is amid: the log has a part of their records, and it is not to be saved.
+    while what changed goes to the snapshot, and while that is read. halfway: how many steps in
+    pieces the machine is amid: the log has a part of their records, so it is not to be saved.
     """
 
     def __init__(self, index: int, make: Callable[[], M], journal: Journal,

@@ -77,9 +77,10 @@ class Node:
         if broker is not None:
             await self._disturbances.take_relay_away()
             await broker.end(DRAIN_MS_MAX)
-            # The coordinator and its broker know each other: threads and descriptors would stay
-            # until the next garbage collection.
-            vars(broker).clear()
+            # The broker, its coordinator and the runtime under that know each other: threads,
+            # descriptors and logs would stay until the next garbage collection.
+            for part in (broker.groups, broker):
+                vars(part).clear()
 
     def _state(self):
         image = self._broker.image

@@ -27,7 +27,6 @@ class Node:
     node_id = US
 
     def __init__(self, root, topics):
-        self.root = root
         self.settings = Settings()
         self.now_ms = lambda: 5_000
         self.image = SimpleNamespace(topics={})
@@ -84,18 +83,6 @@ class Node:
         topic = SimpleNamespace(name=name, id=topic.id, partitions=partitions)
         self.image = SimpleNamespace(topics={**self.image.topics, name: topic})
         self.runtimes[name].topic_changed(topic)
-
-    def move(self, index, name="counts"):
-        """What a move to another log directory leaves: a copy that leads, a source that does
-        not."""
-        source, folder = self.parts[name, index], self.root / f"{name}-disk-{index}-too"
-        folder.mkdir()
-        disk = self.disks[name, index] = LogDir(str(folder), 1)
-        target = Log.open(disk, name, index, bytes(16), now_ms=1)
-        target.append_as_follower(bytes(source.read(0, 1 << 20)), 5_000)
-        source.become_follower(source.leader_epoch)
-        target.become_leader(source.leader_epoch)
-        self.parts[name, index] = target
 
     async def until(self, condition):
         async with asyncio.timeout(20):
@@ -425,29 +412,6 @@ def test_a_step_of_a_term_that_the_log_knows_to_be_over_is_not_appended(on_node)
         assert node.parts["counts", 0].end_offset == 1
         node.elect(0, US, 4)
         assert await counted_at_last(runtime, KEYS[0]) == 2
-    on_node(scenario)
-
-
-def test_a_partition_that_moves_to_another_directory_is_served_from_there(on_node):
-    async def scenario(node, runtime):
-        await count(runtime, KEYS[0])
-        node.move(0)
-        assert await counted_at_last(runtime, KEYS[0]) == 2
-        assert node.parts["counts", 0].end_offset == 2
-        runtime = await node.again()
-        assert await read(runtime, KEYS[0]) == 2
-    on_node(scenario)
-
-
-def test_who_waits_at_a_partition_that_moves_to_another_directory_is_refused(on_node):
-    async def scenario(node, runtime):
-        await count(runtime, KEYS[0])
-        waiting = waiter(runtime, KEYS[0])
-        node.move(0)
-        await node.until(lambda: waiting.is_answered)
-        assert waiting.message == "NOT_COORDINATOR"
-        await node.serves(0)
-        assert runtime.shards()[0][0].journal.log is node.parts["counts", 0]
     on_node(scenario)
 
 

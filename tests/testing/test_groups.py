@@ -1,8 +1,11 @@
 """Disturbed groups: forced rebalances and sessions that end."""
 
+import gc
+import os
+
 import pytest
 
-from pylog.testing import BrokerFailed
+from pylog.testing import Broker, BrokerFailed
 from tests.wire.messages import ask
 from tests.wire.raw import Connection
 from tests.wire.test_groups import HEARTBEAT, _member, _ready
@@ -36,6 +39,23 @@ def test_a_member_whose_session_is_expired_is_unknown(joined):
     broker.group("g").expire_session(member)
     assert broker.group("g").members() == {}
     assert _heartbeat(broker, member, generation) == UNKNOWN_MEMBER_ID
+
+
+def test_descriptors_of_a_stopped_broker_with_groups_are_gone_without_a_collection():
+    def used() -> int:
+        with Broker() as broker:
+            _ready(broker.port, "g")
+            _member(broker.port, "g")
+        return len(os.listdir("/proc/self/fd"))
+
+    used()
+    gc.collect()
+    gc.disable()
+    try:
+        first = used()
+        assert used() == first
+    finally:
+        gc.enable()
 
 
 def test_a_group_without_members_cannot_be_disturbed(broker):
