@@ -56,6 +56,24 @@ def test_the_tree_keeps_its_locks():
     assert locks.check(locks.sources()) == ""
 
 
+@needs_clang
+def test_the_c_of_the_tests_compiles():
+    paths = locks.sources_of_tests()
+    assert {path.parent.name for path in paths} >= {"fuzz", "native"}
+    assert locks.check(paths, locks.SYNTAX) == ""
+
+
+@needs_clang
+@pytest.mark.parametrize(("text", "words"), [
+    ('#include "log/gone.h"', "file not found"),
+    ("int test(void) { return gone(); }", "undeclared function 'gone'"),
+])
+def test_a_header_that_moved_is_found(tmp_path, text, words):
+    source = tmp_path / "moved.c"
+    source.write_text(f"{text}\n")
+    assert words in locks.check([source], locks.SYNTAX)
+
+
 def _said(tmp_path, body: str) -> str:
     source = tmp_path / "box.c"
     source.write_text(f"{HEAD}int test(struct box *b);\nint test(struct box *b) {{ {body} }}\n")

@@ -194,7 +194,7 @@ static void read_produce_errors(struct serve_request *r, const char *const *topi
     reply_clear(&r->reply);
 }
 
-static bool letter_waits(void) {
+static bool message_waits(void) {
     struct message l;
     return mailbox_take(mailbox, &l, 1) != 0;
 }
@@ -265,14 +265,14 @@ static void timed_out(void) {
     CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
     CHECK(!r.exclusive && r.deadline_ms == r.received_ms + 50);
     log_advance_high_watermark(a.logs[1], 1);
-    CHECK(letter_waits());
+    CHECK(message_waits());
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
     CHECK(r.deadline_ms == r.received_ms + 50);
     CHECK(serve_resume(serve, &r, SERVE_TIMEOUT) == SERVE_ANSWER);
     read_produce_errors(&r, topics, PARTITIONS, errors);
     CHECK(errors[0] == 7 && errors[1] == 0);
     log_advance_high_watermark(a.logs[0], 1);
-    CHECK(!letter_waits());
+    CHECK(!message_waits());
     delete_topic(&a);
 }
 
@@ -321,7 +321,7 @@ static void abandoned(void) {
     CHECK(start(&r, &m, PRODUCE, PRODUCE_VERSION) == SERVE_WAIT);
     CHECK(serve_abandon(serve, &r));
     log_advance_high_watermark(a.logs[0], 1);
-    CHECK(!letter_waits());
+    CHECK(!message_waits());
     reply_clear(&r.reply);
     delete_topic(&a);
 }
@@ -356,7 +356,7 @@ static void committed(void) {
     CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
     append(a.logs[0], -1, -1, 0);
     CHECK(log_high_watermark(a.logs[0]) == 2 && log_last_stable_offset(a.logs[0]) == 0);
-    CHECK(!letter_waits());
+    CHECK(!message_waits());
     append(a.logs[0], 5, -1, BATCH_TRANSACTIONAL | BATCH_CONTROL);
     CHECK(log_last_stable_offset(a.logs[0]) == 3);
     await_message(&l);
@@ -372,21 +372,21 @@ static void committed(void) {
 
 /* Who waits for the high watermark is woken when the leader becomes the only replica in sync. */
 static void alone_at_last(void) {
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
-    struct letter l;
+    struct body m;
+    struct message l;
     open_topic(&a, "a", &config, false);
     append(a.logs[0], -1, -1, 0);
     CHECK(log_high_watermark(a.logs[0]) == 0);
     make_fetch(&m, "a", 0, WAIT_MS);
     CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
-    CHECK(!letter_waits());
+    CHECK(!message_waits());
     CHECK(log_become_leader(a.logs[0], 0, 1) == 0);
     CHECK(log_high_watermark(a.logs[0]) == 1 && log_last_stable_offset(a.logs[0]) == 1);
-    await_letter(&l);
-    CHECK(l.kind == LETTER_WAKE && l.token == r.token);
+    await_message(&l);
+    CHECK(l.kind == MESSAGE_WAKE && l.token == r.token);
     CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_ANSWER);
     reply_clear(&r.reply);
     delete_topic(&a);
@@ -395,12 +395,12 @@ static void alone_at_last(void) {
 /* A client that is gone while what it asked for is read from the disk: the request goes when the
  * read is over, and nothing wakes it before. */
 static void abandoned_amid_a_read(void) {
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
+    struct body m;
     struct log_range range;
-    struct letter l;
+    struct message l;
     open_topic(&a, "a", &config, true);
     /* More than the kernel reads ahead when the first of it is looked at. */
     for (int i = 0; i < 10000; i++) append(a.logs[0], -1, -1, 0);
@@ -414,8 +414,8 @@ static void abandoned_amid_a_read(void) {
         CHECK(start(&r, &m, FETCH, FETCH_VERSION) == SERVE_WAIT);
         CHECK(serve_resume(serve, &r, SERVE_WOKEN) == SERVE_WAIT);
         CHECK(!serve_abandon(serve, &r));
-        await_letter(&l);
-        CHECK(l.kind == LETTER_IO_DONE && l.token == r.token);
+        await_message(&l);
+        CHECK(l.kind == MESSAGE_IO_DONE && l.token == r.token);
         CHECK(serve_abandon(serve, &r));
         reply_clear(&r.reply);
     }
@@ -426,10 +426,10 @@ static void abandoned_amid_a_read(void) {
 static void offline(void) {
     enum { FENCED = 74, UNKNOWN = 75, STORAGE = 56 };
     static const int16_t errors[] = {FENCED, 0, UNKNOWN, STORAGE, STORAGE, STORAGE};
-    const struct log_config config = config_of();
+    const struct log_config config = scene_config(1 << 20, 4096);
     struct held_topic a;
     struct serve_request r;
-    struct message m;
+    struct body m;
     open_topic(&a, "a", &config, true);
     append(a.logs[0], -1, -1, 0);
     CHECK(log_become_leader(a.logs[0], 1, 1) == 0);
