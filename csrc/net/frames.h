@@ -31,7 +31,7 @@ struct frames_header {
 /* The length of the frame after its size field, or -1 when it is not legal. */
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]);
 /* Whether a frame of `size` bytes may be that long; `frame`: the `len` bytes of it that are here,
- * perhaps too few to tell. Before memory is taken for it. */
+ * perhaps too few to decide. Before memory is taken for it. */
 bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len);
 /* `frame` is what follows the size. False: not a request that is served here; the connection is to
  * be closed. ApiVersions of an unknown version passes when it has a header v2: its answer says what

@@ -1,4 +1,5 @@
-/* A hash table with chains under one mutex. */
+/* A hash table with chains under one mutex. A table of its own: its chains are a fixed number and
+ * need no growth, which is what khash or uthash would bring; addresses are hashed as two words. */
 #include "net/peers.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Where a request's time goes, for the reactor's meters; and the telling of slow ones.
+/* Where a request's time goes, for the reactor's meters; and the reporting of slow ones.
  *
  * Three readings of the clock for a request that is answered at once: its last byte, its answer,
  * the answer's last byte. */

@@ -12,7 +12,7 @@
 
 struct transport;
 /* Results and errno are those of recv, sendmsg and sendfile: EAGAIN when the socket would block,
- * which epoll then tells of; 0 from recv is the end of the stream, 0 from sendfile is the end of
+ * which epoll then reports; 0 from recv is the end of the stream, 0 from sendfile is the end of
  * the file. Each may do less than it was asked for. */
 struct transport_calls {
     ssize_t (*recv)(struct transport *t, void *to, size_t room);

@@ -7,7 +7,7 @@
 #include "format/assertion.h"
 
 static ssize_t plain_recv(struct transport *t, void *to, size_t room) {
-    assert_slow(room > 0); /* the end of the stream could not be told from no room */
+    assert_slow(room > 0); /* no room would look like the end of the stream */
     return recv(t->fd, to, room, 0);
 }
 

@@ -12,8 +12,7 @@ enum { ABORTED_MAX = 65536 };
 /* What an answer takes around its records (flexible versions; the others differ by few bytes). */
 enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYTES = 40 };
 
-/* A session's answer names a partition only when it has news. An error is answered every
- * time. */
+/* A session's answer names a partition only when it has news. An error is answered every time. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
     if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0)
@@ -174,8 +173,8 @@ static size_t answer_bytes(struct fetch *f) {
     return bytes + topic_bytes;
 }
 
-/* The client is over a limit: it is told for how long, and nothing else. Its session is as if it
- * had not asked; one that this request was to begin does not begin. */
+/* The client is over a limit: the answer says for how long, and nothing else. Its session is as if
+ * it had not asked; one that this request was to begin does not begin. */
 static enum serve_status answer_throttled(struct serve *s, struct serve_request *r,
                                           struct fetch *f) {
     struct reply *a = &r->reply;

@@ -4,7 +4,10 @@
  * A rate is Kafka's: up to samples + 1 samples, of which those that saw an event within
  * samples * window count; the sum is divided by the time since the oldest of them began, to which
  * missing windows are added, so that a first burst is not taken for a high rate. Whoever is over
- * waits for the part of that time by which the rate is too high (KIP-219). */
+ * waits for the part of that time by which the rate is too high (KIP-219).
+ *
+ * Tables of their own: khash or uthash would save their growth, some 30 lines, and not what makes
+ * them long, the sweeps of what is idle among entries that others hold references on. */
 #include "serve/quotas.h"
 
 #include <assert.h>

@@ -41,8 +41,8 @@ struct quota_limit {
 /* 0, or -1 when out of memory. */
 int quotas_install(struct quotas *q, uint32_t principal, const uint8_t *client_id, uint32_t len,
                    const struct quota_limit limits[QUOTA_KINDS], int64_t now_ms) ON_CONTROL_PLANE;
-/* For how many ms clients of this id were told to stop since they are known, of those that were
- * since `since_ms`. */
+/* For how many ms in all clients of this id were throttled, of those that were since `since_ms`.
+ */
 uint64_t quotas_throttled(struct quotas *q, const uint8_t *client_id, uint32_t len,
                           int64_t since_ms);
 /* How many connections may begin from an address in a second (KIP-612): of those named, and of
@@ -61,8 +61,8 @@ void quotas_count(struct quotas *q, uint32_t *clients, uint32_t *rates);
 /* Changes with every quotas_void; 0: no quota is set. The one thing that a broker without quotas
  * looks at. */
 atomic_uint *quotas_generation(struct quotas *q);
-/* A connection begins: counts it, or tells for how many ms it is to be kept waiting before it is
- * closed. Any thread. */
+/* A connection begins: counts it and returns 0, or for how many ms it is to be kept
+ * waiting before it is closed. Any thread. */
 int32_t quotas_connection(struct quotas *q, const uint8_t ip[16], int64_t now_ms);
 /* The client with one reference for the caller; NULL: it is to be asked for. */
 struct quota_client *quotas_client(struct quotas *q, uint32_t principal, const uint8_t *client_id,
@@ -70,7 +70,7 @@ struct quota_client *quotas_client(struct quotas *q, uint32_t principal, const u
 /* True: `c` is still what quotas_client would find. */
 bool quota_client_is(const struct quota_client *c, uint32_t generation, uint32_t principal,
                      const uint8_t *client_id, uint32_t len);
-/* Its connection was told to stop for so long; for quotas_throttled. */
+/* Its connection is muted for so long; for quotas_throttled. */
 void quota_client_note(struct quota_client *c, int32_t throttle_ms, int64_t now_ms);
 void quota_client_retain(struct quota_client *c);
 void quota_client_release(struct quota_client *c);
@@ -82,7 +82,7 @@ bool quota_client_timed(const struct quota_client *c); /* QUOTA_REQUEST has one 
 int64_t quotas_monotonic_ns(void);
 double quotas_percent(int64_t busy_ns);
 
-/* Counts `value` and tells for how many ms the client is to be left alone; 0 within the limit. For
+/* Counts `value` and returns for how many ms the client is to be muted; 0 within the limit. For
  * QUOTA_REQUEST at most one window. */
 int32_t quota_client_charge(struct quota_client *c, enum quota_kind kind, double value,
                             int64_t now_ms);

@@ -36,9 +36,6 @@ struct topic_key {
     uint32_t len; /* of the name; TOPIC_ID_BYTES of an id */
     bool by_id;
 };
-static inline bool topic_key_is(struct topic_key a, struct topic_key b) {
-    return a.by_id == b.by_id && a.len == b.len && memcmp(a.bytes, b.bytes, a.len) == 0;
-}
 
 /* False: bytes are missing, or a name is null. */
 static inline bool wire_topic_key(struct cursor *c, bool flexible, bool by_id,

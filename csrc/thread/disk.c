@@ -112,9 +112,9 @@ const struct disk *disk_of(enum disk_kind kind) {
     return &disks[kind];
 }
 
-/* Since Linux 5.8 pages that could not be written are told of (to each descriptor that was open
+/* Since Linux 5.8 pages that could not be written are reported (to each descriptor that was open
  * then), since 5.17 journals and transactions that failed too. */
-static bool syncfs_tells(const char *release) {
+static bool syncfs_reports(const char *release) {
     int version = 0, patch = 0;
     return sscanf(release, "%d.%d", &version, &patch) == 2 &&
            (version > 5 || (version == 5 && patch >= 17));
@@ -123,15 +123,15 @@ static bool syncfs_tells(const char *release) {
 const char *disk_syncfs_silent(int fd) {
     struct utsname system;
     struct statfs fs;
-    if (uname(&system) != 0 || !syncfs_tells(system.release)) return "Linux before 5.17";
+    if (uname(&system) != 0 || !syncfs_reports(system.release)) return "Linux before 5.17";
     if (fstatfs(fd, &fs) != 0) return "an unknown file system";
     switch ((uint64_t)fs.f_type) {
     case EXT4_SUPER_MAGIC:
     case XFS_SUPER_MAGIC:
     case BTRFS_SUPER_MAGIC:
     case TMPFS_MAGIC: return NULL;
-    /* FUSE and network file systems do not tell, and overlays not of those below them. */
-    default: return "a file system that may not tell";
+    /* FUSE and network file systems report nothing, overlays nothing of those below them. */
+    default: return "a file system that may not report it";
     }
 }
 

@@ -34,7 +34,7 @@ enum disk_kind {
 const struct disk *disk_of(enum disk_kind kind);
 
 /* Why syncfs may say nothing of a write-back that failed below the open directory `fd`, so that
- * each file is to be synced by itself; NULL: it is known to tell. */
+ * each file is to be synced by itself; NULL: it is known to report it. */
 const char *disk_syncfs_silent(int fd);
 
 /* Whether an errno says that something is short and not that the disk failed: room, descriptors,

@@ -18,7 +18,7 @@ struct iojob {
                void *worker_scratch); /* on a worker; the result becomes the message's status */
     struct mailbox *mailbox;          /* NULL: nobody is informed (run frees by itself) */
     uint64_t token;                   /* MESSAGE_IO_DONE with this token and data = the job */
-    struct message_link done;          /* that message: it needs no room in the mailbox */
+    struct message_link done;         /* that message: it needs no room in the mailbox */
     bool patient; /* goes after the others, takes with its kind at most half the workers, and gives
                      way to every thread that wakes up (slices.h) */
 };

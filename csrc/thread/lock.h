@@ -25,13 +25,12 @@
 
 /* Of a structure: it is a thing that a thread has or has not; the word stands in the warnings. */
 #define CAPABILITY(word) LOCK_ATTRIBUTE(capability(word))
-/* Of a member: read and written only under the lock; PT_: what it points to. */
+/* Of a member: read and written only under the lock. */
 #define GUARDED_BY(lock) LOCK_ATTRIBUTE(guarded_by(&lock))
-#define PT_GUARDED_BY(lock) LOCK_ATTRIBUTE(pt_guarded_by(&lock))
-/* Of a lock that is a member: the order in which two are taken. */
+/* Of a lock that is a member: the one that is taken before it. */
 #define ACQUIRED_AFTER(lock) LOCK_ATTRIBUTE(acquired_after(&lock))
-#define ACQUIRED_BEFORE(lock) LOCK_ATTRIBUTE(acquired_before(&lock))
-/* Of a function: called with the locks held, or not held; it takes them, or gives them back. */
+/* Of a function: called with the locks held, or not held; it takes them, or gives them back;
+ * _SHARED: together with other readers. */
 #define REQUIRES(...) LOCK_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define REQUIRES_SHARED(...) LOCK_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
 #define EXCLUDES(...) LOCK_ATTRIBUTE(locks_excluded(__VA_ARGS__))

@@ -4,10 +4,7 @@
 
 #include "thread/lock.h"
 
-/* Of a function: it is called with the lock held by readers; it takes it so; it gives back either
- * kind. */
-#define REQUIRES_SHARED(...) LOCK_ATTRIBUTE(requires_shared_capability(__VA_ARGS__))
-#define ACQUIRE_SHARED(...) LOCK_ATTRIBUTE(acquire_shared_capability(__VA_ARGS__))
+/* Of a function: it gives back the lock, whether a reader's or the writer's. */
 #define RELEASE_GENERIC(...) LOCK_ATTRIBUTE(release_generic_capability(__VA_ARGS__))
 
 struct CAPABILITY("shared lock") shared_lock {

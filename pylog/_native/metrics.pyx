@@ -206,7 +206,7 @@ cdef class Exposition:
 
     def integers(self, bytes name not None, Rows rows not None,
                  const int64_t[::1] values not None, bint thousandths=False) -> None:
-        """A sample for every row. thousandths: milliseconds that are told in seconds, where a
+        """A sample for every row. thousandths: milliseconds that are exposed in seconds, where a
         negative one is left out."""
         assert rows.count == values.shape[0], (rows.count, values.shape[0])
         if rows.count:

@@ -121,7 +121,7 @@ cdef class Quotas:
         return most
 
     def throttled(self, bytes client_id, int64_t since_ms):
-        """For how many ms in all clients of this id were told to stop; 0 when none was since
+        """For how many ms in all clients of this id were throttled; 0 when none was since
         `since_ms`."""
         return c.quotas_throttled(self.ptr, client_id, <uint32_t>len(client_id), since_ms)
 

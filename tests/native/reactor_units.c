@@ -157,7 +157,7 @@ static void a_flood_of_wakes_leaves_room_for_what_must_arrive(void) {
     mailbox_free(mailbox);
 }
 
-static void a_wake_that_has_no_room_is_told_of_all_the_same(void) {
+static void a_wake_that_has_no_room_is_reported_all_the_same(void) {
     struct mailbox *mailbox = mailbox_new(8);
     struct message messages[8];
     for (uint64_t i = 0; i < 8; i++)
@@ -172,7 +172,7 @@ static void a_wake_that_has_no_room_is_told_of_all_the_same(void) {
 enum { JOBS = 50 };
 struct numbered_job {
     struct iojob job;
-    int number, told;
+    int number, reported;
 };
 
 static int work(struct iojob *job, void *scratch) {
@@ -180,7 +180,7 @@ static int work(struct iojob *job, void *scratch) {
     return ((struct numbered_job *)(void *)job)->number;
 }
 
-static void jobs_are_told_of_whatever_room_the_mailbox_has(void) {
+static void jobs_are_reported_whatever_room_the_mailbox_has(void) {
     static struct numbered_job jobs[JOBS];
     struct mailbox *mailbox = mailbox_new(8);
     struct iopool *pool = iopool_new(3, JOBS, NULL, NULL);
@@ -203,7 +203,7 @@ static void jobs_are_told_of_whatever_room_the_mailbox_has(void) {
             others += messages[i].kind == MESSAGE_FIRST_FREE;
             if (messages[i].kind != MESSAGE_IO_DONE) continue;
             CHECK(messages[i].token == (uint64_t)one->number && messages[i].status == one->number);
-            CHECK(one->told++ == 0);
+            CHECK(one->reported++ == 0);
             done++;
         }
     CHECK(others == 8 && done == JOBS && mailbox_arm(mailbox));
@@ -266,8 +266,8 @@ int main(int argc, char **argv) {
     a_name_that_outlived_its_item_finds_nothing();
     buffers_are_counted_limited_and_given_back();
     a_flood_of_wakes_leaves_room_for_what_must_arrive();
-    a_wake_that_has_no_room_is_told_of_all_the_same();
-    jobs_are_told_of_whatever_room_the_mailbox_has();
+    a_wake_that_has_no_room_is_reported_all_the_same();
+    jobs_are_reported_whatever_room_the_mailbox_has();
     events_come_in_order_and_ring_until_the_last_is_taken();
     addresses_are_counted_one_by_one();
     puts("ok");

@@ -195,7 +195,7 @@ def test_an_aborted_transaction_that_began_before_the_position_is_followed():
 # ---- damage
 
 
-def test_a_wrong_checksum_is_told_with_its_offset_after_what_is_good():
+def test_a_wrong_checksum_is_reported_with_its_offset_after_what_is_good():
     good, bad = build(KEYED), bytearray(build(KEYED, base_offset=200))
     bad[-2] ^= 1
     fetched, reader = Fetched(good + bytes(bad)), ColumnReader()
