@@ -3,10 +3,12 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.partitions for the list of reassignments.
 Invariants: (1) a topic's new partitions are made together or not at all; (2) a leader comes from
-  the in-sync replicas, unless an unclean election is asked for; (3) an unclean leader is marked as
-  recovering; (4) records that change replicas name the directory of each, in the same order.
+  the in-sync replicas, or the eligible ones, unless an unclean election is asked for; (3) an
+  unclean leader is marked as recovering; (4) records that change replicas name the directory of
+  each, in the same order.
 Source: KIP-195 (more partitions), KIP-460 (elections), KIP-455, KIP-860 (reassignments), KIP-704
-  (recovering leaders), KIP-858 (directories); error codes as Kafka 4.3's.
+  (recovering leaders), KIP-858 (directories), KIP-966 (eligible replicas); error codes as Kafka
+  4.3's.
 """
 
 from collections import Counter, namedtuple
@@ -147,16 +149,24 @@ def _elected(image, name, index, election, lost):
                           "the preferred replica is not in sync, not active or without its disk")
         return messages.PartitionChangeRecord(
             partition_id=index, topic_id=topic.id, leader=preferred)
-    leader = next((broker_id for among in (state.isr, state.replicas) for broker_id in among
+    # With an empty ISR the eligible replicas have all that was acknowledged (KIP-966).
+    whole = state.isr or state.eligible_leader_replicas
+    leader = next((broker_id for among in (whole, state.replicas) for broker_id in among
                    if may_lead(broker_id)), None)
     if leader is None:
         raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
                       "no replica is active and has its disk")
+    if leader in state.isr:
+        return messages.PartitionChangeRecord(
+            partition_id=index, topic_id=topic.id, leader=leader)
     return messages.PartitionChangeRecord(
-        partition_id=index, topic_id=topic.id, leader=leader,
-        isr=None if leader in state.isr else [leader],
+        partition_id=index, topic_id=topic.id, leader=leader, isr=[leader],
         # Keeps (3).
-        leader_recovery_state=-1 if leader in state.isr else RECOVERING)
+        leader_recovery_state=-1 if leader in whole else RECOVERING,
+        eligible_leader_replicas=[
+            other for other in state.eligible_leader_replicas if other != leader
+        ] if leader in state.eligible_leader_replicas else None,
+        last_known_elr=[] if leader in whole else None)
 
 
 def leave_offline(image: Image, broker_id: int, offline) -> list:

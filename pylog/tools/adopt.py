@@ -44,8 +44,8 @@ UNENFORCED = {
     "DelegationTokenRecord": (
         "delegation tokens", "let them expire, or expire them with kafka-delegation-tokens.sh"),
 }
-UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a short "
-           "metadata.log.max.snapshot.interval.ms, for brokerd reads from the newest snapshot on")
+UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a "
+           "short metadata.log.max.snapshot.interval.ms: brokerd reads from the newest snapshot on")
 
 
 def adopt(settings: Settings, execute: bool) -> list[Finding]:

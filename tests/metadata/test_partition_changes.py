@@ -57,5 +57,18 @@ def test_a_leader_that_was_not_in_sync_recovers():
     assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 1)
 
 
+def test_an_eligible_replica_leads_before_others_and_does_not_recover():
+    state = elected(of_three(leader=-1, isr=[], eligible_leader_replicas=[2],
+                             last_known_elr=[1]))
+    assert (state.leader, state.isr, state.leader_recovery_state) == (2, (2,), 0)
+    assert (state.eligible_leader_replicas, state.last_known_elr) == ((), ())
+
+
+def test_an_eligible_replica_without_its_disk_stays_eligible():
+    state = elected(of_three(leader=-1, isr=[], eligible_leader_replicas=[2]), {(2, "t", 0)})
+    assert (state.leader, state.isr, state.leader_recovery_state) == (1, (1,), 1)
+    assert state.eligible_leader_replicas == (2,)
+
+
 def test_a_leader_from_the_isr_does_not_recover():
     assert elected(of_three(leader=-1, isr=[2])).leader_recovery_state == 0
