@@ -2,8 +2,8 @@
 out.
 
 Owns: the groups of one partition of `__consumer_offsets`, and their timers.
-Called by: coordinator.service and api (in steps that coordinator.runtime runs: it appends
-  `records`, then sends `replies`), the simulation in tests.
+Called by: coordinator.service, which gives it to the runtime; api.groups and api.offsets_committed
+  (through `run` of the runtime, which appends `records` and then sends `replies`); tests.
 Invariants: (1) an open JoinGroup or SyncGroup is answered once; (2) members of one generation get
   the assignment of one leader; (3) a generation is never used again while its group lives; (4)
   whoever learns of a generation's assignment does so after its record.
