@@ -471,7 +471,7 @@ static int begin_group(struct log_clean *c) {
     o->segment->index_interval_bytes = c->log->view.config.index_interval_bytes;
     log_view_unlock(c->log);
     atomic_store(&o->segment->sealed, true);
-    atomic_store(&o->segment->settled, true);
+    atomic_store(&o->segment->flush_done, true);
     segment_path(o->segment, "log.cleaned", path);
     o->fd = log_dir_open(c->log->home->dir, path, O_WRONLY | O_CREAT | O_TRUNC);
     return o->fd < 0 ? log_storage_error(c->log, -errno, "open") : 0;

@@ -28,13 +28,13 @@ static void log_flush_collect(struct log *log, struct log_flush_set *set) {
     uint32_t first = log->view.segment_count;
     while (first > 0 &&
            (first == log->view.segment_count || log->view.segments[first]->base_offset > flushed ||
-            !atomic_load(&log->view.segments[first - 1]->settled)))
+            !atomic_load(&log->view.segments[first - 1]->flush_done)))
         first--;
     for (uint32_t i = first; i < log->view.segment_count; i++) {
         bool last = i + 1 == log->view.segment_count;
         int64_t end = last ? set->target : log->view.segments[i + 1]->base_offset;
         /* One that was flushed to its end before it was sealed still wants its trim. */
-        if ((last || atomic_load(&log->view.segments[i]->settled)) && end <= flushed &&
+        if ((last || atomic_load(&log->view.segments[i]->flush_done)) && end <= flushed &&
             !atomic_load(&log->view.segments[i]->aborted_due))
             continue;
         if (set->count == LOG_FLUSH_SEGMENTS) {
@@ -87,7 +87,8 @@ static int log_flush_due_indexes(struct log *log) REQUIRES(log->flush.lock) {
         if (s != NULL) segment_retain(s);
         log_view_unlock(log);
         if (s == NULL) break;
-        if (atomic_load(&s->settled) && segment_index_waits(s)) result = log_flush_indexes(log, s);
+        if (atomic_load(&s->flush_done) && segment_index_waits(s))
+            result = log_flush_indexes(log, s);
         segment_release(s);
     }
     if (result != 0) atomic_store(&log->flush.indexes_due, true);
@@ -113,7 +114,7 @@ static int log_flush_segment(struct log *log, struct segment *s) {
     /* Indexes of sealed segments are trusted below the recovery point: they go to disk before it
      * passes. */
     if (result == 0 && sealed) result = log_flush_indexes(log, s);
-    if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->settled, true);
+    if (result == 0 && sealed && !atomic_load(&s->aborted_due)) atomic_store(&s->flush_done, true);
     return result;
 }
 

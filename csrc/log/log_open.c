@@ -279,7 +279,7 @@ int log_make_writable(struct log *log, int64_t now_ms) {
             if ((result = log_follow_shared(log, s, now_ms)) != 0) return result;
         } else {
             atomic_store(&s->sealed, false);
-            atomic_store(&s->settled, false);
+            atomic_store(&s->flush_done, false);
             if (log->append.clean) result = log_adopt_last(log, s);
             segment_unpin(s);
             if (result != 0) return result;
@@ -357,7 +357,7 @@ static int log_open_clean(struct log *log, const struct log_checkpoint *checkpoi
         if (s == NULL) return LOG_E_MEMORY;
         s->index_interval_bytes = log->view.config.index_interval_bytes;
         atomic_store(&s->sealed, i + 1 < checkpoint->segment_count);
-        atomic_store(&s->settled, i + 1 < checkpoint->segment_count);
+        atomic_store(&s->flush_done, i + 1 < checkpoint->segment_count);
         int result = log_add_segment(log, s);
         if (result != 0) return result;
         log->view.size_bytes += triple[1];

@@ -123,7 +123,7 @@ static int log_adopt_sealed(struct log *log, struct segment *s) LOG_APPENDING(lo
         atomic_store(&s->largest_timestamp_offset, offset);
     }
     atomic_store(&s->sealed, true);
-    atomic_store(&s->settled, true);
+    atomic_store(&s->flush_done, true);
     return 0;
 }
 

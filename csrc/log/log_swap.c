@@ -96,7 +96,7 @@ static int swap_locked(struct log *log, struct segment **sources, uint32_t count
         if (result != 0) {
             /* The next flush sees to it. */
             log_storage_error(log, result, "open");
-            atomic_store(&fresh->settled, false);
+            atomic_store(&fresh->flush_done, false);
         }
     }
     list_fresh(log, (uint32_t)place, count, fresh);

@@ -90,7 +90,7 @@ static void log_walk_doubt(struct log_walker *w, const struct batch_header *h, b
 }
 
 /* What was in doubt stays; holes were told of when they were found. */
-static void log_walk_settle(struct log_walker *w) {
+static void log_walk_resolve(struct log_walker *w) {
     if (w->doubt_position >= 0 && w->doubt_fits)
         segment_tell_batch(w->scan.segment, &w->doubt, w->doubt_position, LOG_WHY_CRC);
     w->doubt_position = -1;
@@ -130,7 +130,7 @@ static int log_walk_take(struct log_walker *w, const struct log_walk *walk,
     int result = 0;
     log_append_assert(log);
     assert(h->base_offset >= w->next); /* segment_batch_fits. */
-    log_walk_settle(w);
+    log_walk_resolve(w);
     if (walk->index) segment_index_batch(s, h, w->scan.position);
     if (h->base_offset >= walk->replay_from)
         result = log_account_in(log, s, h, w->scan.position,
@@ -203,7 +203,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
         w.scan.position = w.doubt_position;
         w.next = w.doubt_next;
     } else if (result == 0) {
-        log_walk_settle(&w);
+        log_walk_resolve(&w);
     }
     meter_add_shared(counted, w.scan.position > told ? (uint64_t)(w.scan.position - told) : 0);
     free(w.buffer.bytes);

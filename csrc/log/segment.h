@@ -56,7 +56,7 @@ struct segment {
     _Atomic uint32_t references;
     _Atomic int32_t pins;     /* >= 0: open, and how many use it; -1: closed */
     _Atomic bool used, dirty; /* second chance; unflushed bytes */
-    _Atomic bool settled;     /* flushed and trimmed since it was sealed */
+    _Atomic bool flush_done;  /* flushed and trimmed since it was sealed */
     bool removed;             /* files renamed or gone: never opened again (files_lock) */
     int fd;
     struct segment_home *home;

@@ -279,18 +279,15 @@ cdef class Log:
         cdef csrc.log_config c_config
         self.use()
         take_config(config, &c_config)
-        with nogil:
-            csrc.log_set_config(self.ptr, &c_config)
+        with nogil: csrc.log_set_config(self.ptr, &c_config)
 
     def become_leader(self, int32_t epoch, int32_t in_sync_count=1) -> None:
         """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark."""
         if epoch < 0 or in_sync_count < 1:
-            raise ValueError(f"leader epoch {epoch} with {in_sync_count} replicas in sync: at least"
-                             " 0 and 1, as in every partition that has a leader")
+            raise ValueError(f"leader epoch {epoch}, {in_sync_count} in sync: at least 0 and 1")
         cdef int error
         self.use()
-        with nogil:
-            error = csrc.log_become_leader(self.ptr, epoch, in_sync_count)
+        with nogil: error = csrc.log_become_leader(self.ptr, epoch, in_sync_count)
         if error != 0:
             self.refuse(error)
 

@@ -28,7 +28,7 @@ def built(name: str, sanitizer: str, parts: tuple[str, ...], *more: str) -> Path
     sources = [str(path) for part in parts for path in sorted(ROOT.glob(f"csrc/{part}"))]
     extra = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
     subprocess.run(
-        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more, "-I", str(ROOT / "csrc"), "-o",
-         str(program), str(ROOT / f"tests/native/{name}.c"), *sources, *LIBRARIES],
+        [*os.environ.get("CC", "gcc").split(), *FLAGS, *extra, *more, "-I", str(ROOT / "csrc"),
+         "-o", str(program), str(ROOT / f"tests/native/{name}.c"), *sources, *LIBRARIES],
         check=True, env=ENVIRONMENT)
     return program

@@ -179,7 +179,7 @@ def test_indexes_that_cannot_be_opened_wait_in_memory_for_the_next_flush(short, 
     assert [offsets(one.read(at))[0] for at in range(12)] == list(range(12))
 
 
-def test_indexes_without_room_are_written_by_a_flush_after_the_one_that_passed_them(short, tmp_path):
+def test_indexes_without_room_are_written_by_a_later_flush_than_their_segment(short, tmp_path):
     directory, disk = short
     one = opened(directory, config={"internal.segment.bytes": 6_000, "index.interval.bytes": 0})
     one.append(make(1, size=1_500), NOW)

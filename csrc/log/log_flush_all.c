@@ -7,9 +7,9 @@
 
 #include "log/log_state.h"
 
-enum { LOG_SETTLE_SYNCFS_MIN = 8 };
+enum { LOG_FLUSH_SYNCFS_MIN = 8 };
 
-struct log_settle {
+struct log_flushing {
     struct log *log;
     int64_t target;
     uint64_t truncations;
@@ -17,7 +17,7 @@ struct log_settle {
     bool noted;
 };
 
-static bool log_settle_due(struct log *log) {
+static bool log_flushing_due(struct log *log) {
     return !atomic_load(&log->deleted) &&
            (atomic_load(&log->ends.end_offset) > atomic_load(&log->ends.flushed) ||
             log_marked(&log->flush.files_marks) || log_marked(&log->flush.epochs_marks) ||
@@ -26,14 +26,14 @@ static bool log_settle_due(struct log *log) {
 
 /* References to the directory's logs: all, or those with something to flush. Not to those that are
  * being opened or let go of. */
-static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_t *count) {
+static struct log_flushing *log_flushing_list(struct log_dir *dir, bool all, uint32_t *count) {
     uint32_t n = 0;
     *count = 0;
     lock_acquire(&dir->logs_lock);
     for (struct log *log = dir->logs; log != NULL; log = log->link.next) n++;
-    struct log_settle *list = calloc(n + 1, sizeof *list);
+    struct log_flushing *list = calloc(n + 1, sizeof *list);
     for (struct log *log = dir->logs; log != NULL && list != NULL; log = log->link.next) {
-        if ((!all && !log_settle_due(log)) || !log_try_retain(log)) continue;
+        if ((!all && !log_flushing_due(log)) || !log_try_retain(log)) continue;
         list[(*count)++].log = log;
     }
     assert(list == NULL || *count <= n);
@@ -41,14 +41,14 @@ static struct log_settle *log_settle_list(struct log_dir *dir, bool all, uint32_
     return list;
 }
 
-static void log_settle_free(struct log_settle *list, uint32_t count) {
+static void log_flushing_free(struct log_flushing *list, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) log_release(list[i].log);
     free(list);
 }
 
 /* Writes the epochs and notes the ends that the sync will cover. A log with unflushed sealed
  * segments is left to log_flush, which also trims them. */
-static void log_settle_note(struct log_settle *entry) {
+static void log_flushing_note(struct log_flushing *entry) {
     struct log *log = entry->log;
     entry->epochs = atomic_load(&log->flush.epochs_marks.synced);
     lock_acquire(&log->flush.lock); /* One writer of the file at a time. */
@@ -70,8 +70,8 @@ static void log_settle_note(struct log_settle *entry) {
     log_view_unlock(log);
 }
 
-static int log_settle_sync(struct log_dir *dir, struct log_settle *list, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) log_settle_note(&list[i]);
+static int log_flushing_sync(struct log_dir *dir, struct log_flushing *list, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) log_flushing_note(&list[i]);
     if (log_dir_disk(dir)->syncfs(dir->fd) != 0) {
         log_dir_fail(dir, errno, "syncfs");
         return LOG_E_IO;
@@ -90,10 +90,10 @@ int log_dir_flush(struct log_dir *dir) {
     uint32_t count;
     int result = 0, refused = 0;
     if (log_dir_offline(dir)) return LOG_E_OFFLINE;
-    struct log_settle *list = log_settle_list(dir, false, &count);
+    struct log_flushing *list = log_flushing_list(dir, false, &count);
     if (list == NULL) return LOG_E_MEMORY;
-    if (count >= LOG_SETTLE_SYNCFS_MIN && dir->syncfs_silent == NULL)
-        result = log_settle_sync(dir, list, count);
+    if (count >= LOG_FLUSH_SYNCFS_MIN && dir->syncfs_silent == NULL)
+        result = log_flushing_sync(dir, list, count);
     for (uint32_t i = 0; i < count && result == 0; i++) {
         if (!list[i].noted) result = log_flush(list[i].log);
         if (result == LOG_E_DELETED) result = 0;
@@ -102,20 +102,20 @@ int log_dir_flush(struct log_dir *dir) {
         refused = result;
         result = 0;
     }
-    log_settle_free(list, count);
+    log_flushing_free(list, count);
     return result != 0 ? result : refused;
 }
 
 int log_dir_settle(struct log_dir *dir) {
     uint32_t count;
     int result = 0;
-    struct log_settle *list = log_settle_list(dir, true, &count);
+    struct log_flushing *list = log_flushing_list(dir, true, &count);
     if (list == NULL) return LOG_E_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         int closed = log_close_files(list[i].log);
         if (closed != 0 && closed != LOG_E_DELETED) result = closed;
     }
-    log_settle_free(list, count);
+    log_flushing_free(list, count);
     int flushed = log_dir_flush(dir);
     return result != 0 ? result : flushed;
 }
