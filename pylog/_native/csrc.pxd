@@ -574,7 +574,7 @@ cdef extern from "net/reactor.h" nogil:
     bint reactors_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len, bint close,
                         int32_t throttle_ms)
     bint reactors_queue_reply(reactors *rs, uint64_t token, const uint8_t *frame, size_t len,
-                        int32_t correlation_id, int32_t throttle_ms)
+                              int32_t correlation_id, int32_t throttle_ms)
     void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
