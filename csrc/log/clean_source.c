@@ -37,7 +37,7 @@ static int measure_damage(struct log_clean *c, struct segment *s, const struct b
         c->damaged = hole.end - c->position;
         if (hole.next_offset >= 0) c->next_offset = hole.next_offset;
     } else if (h != NULL) {
-        segment_tell_batch(s, h, c->position, LOG_WHY_CRC);
+        segment_report_batch(s, h, c->position, LOG_WHY_CRC);
         c->damaged = (int64_t)batch_bytes(h);
     } else {
         return LOG_E_CORRUPT;

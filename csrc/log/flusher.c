@@ -339,8 +339,8 @@ static void *flusher_work(void *argument) {
     for (;;) {
         int64_t due = flusher_removals(dir), later = flusher_take_later(dir);
         if (later != 0 && (due == 0 || later < due)) due = later;
-        if (log_dir_offline(dir) && !f->told) {
-            f->told = true;
+        if (log_dir_offline(dir) && !f->reported) {
+            f->reported = true;
             flusher_fail_all(dir);
         } else if (f->asked.first != NULL) {
             flusher_stage(dir);

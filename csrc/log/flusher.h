@@ -26,7 +26,7 @@ struct flusher {
     struct flusher_queue later; /* something was short: they ask again at later_ms */
     int64_t later_ms;           /* CLOCK_MONOTONIC */
     struct log *slow_first, **slow_last;
-    bool slow_busy, syncfs_busy, closing, told;
+    bool slow_busy, syncfs_busy, closing, reported;
     _Atomic uint32_t syncfs_skips;
     _Atomic uint64_t groups, files;
     int thread_count;

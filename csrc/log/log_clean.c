@@ -234,7 +234,7 @@ static int batch_failure(int error) {
 static bool cannot_be_opened(struct log_clean *c, const struct batch_header *h, int error) {
     if (error != BATCH_E_INFLATE && error != BATCH_E_INFLATE_MAX && error != BATCH_E_CODEC)
         return false;
-    segment_tell_batch(c->sources[c->at], h, c->position, LOG_WHY_RECORDS);
+    segment_report_batch(c->sources[c->at], h, c->position, LOG_WHY_RECORDS);
     return true;
 }
 
@@ -361,7 +361,7 @@ static int write_damage(struct log_clean *c, struct segment *s) {
     c->beside_damage = true;
     /* It was told of where it was. */
     lock_acquire(&o->segment->index_lock);
-    o->segment->told_holes = o->segment->told_batches = INT64_MAX;
+    o->segment->reported_holes = o->segment->reported_batches = INT64_MAX;
     lock_release(&o->segment->index_lock);
     atomic_store(&o->segment->damaged, true);
     return 0;

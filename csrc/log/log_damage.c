@@ -231,7 +231,7 @@ static bool damage_known(struct segment *s, int64_t position, struct segment_hol
 int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct segment_hole *out) {
     lock_acquire(&s->index_lock);
     const struct segment_holes *known = atomic_load(&s->holes);
-    int64_t told = s->told_holes;
+    int64_t told = s->reported_holes;
     bool mapped = known != NULL && known->mapped > position;
     bool found = mapped && damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
@@ -259,7 +259,7 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
         return 0;
     }
     if (d.holes->count > 0) atomic_store(&s->damaged, true);
-    if (s->told_holes < d.end) s->told_holes = d.end;
+    if (s->reported_holes < d.end) s->reported_holes = d.end;
     free(atomic_exchange(&s->holes, d.holes));
     found = damage_leads_to(s, position, out);
     lock_release(&s->index_lock);
@@ -274,11 +274,11 @@ bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hol
     return found;
 }
 
-void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
-                        enum log_damage_why why) {
+void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                          enum log_damage_why why) {
     lock_acquire(&s->index_lock);
-    bool again = position < s->told_batches;
-    if (!again) s->told_batches = position + 1;
+    bool again = position < s->reported_batches;
+    if (!again) s->reported_batches = position + 1;
     lock_release(&s->index_lock);
     atomic_store(&s->damaged, true);
     if (!again)
@@ -287,7 +287,7 @@ void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t
 
 void segment_holes_forget(struct segment *s) {
     lock_acquire(&s->index_lock);
-    s->told_holes = s->told_batches = 0;
+    s->reported_holes = s->reported_batches = 0;
     free(atomic_exchange(&s->holes, NULL));
     lock_release(&s->index_lock);
 }

@@ -57,7 +57,7 @@ static int log_lookup_ask(struct segment *s, int64_t position, const struct batc
     int result = log_lookup_load(s, position, &batch);
     bool damaged = result == 0 && batch_check_crc(batch.bytes, h) != 0;
     if (damaged)
-        segment_tell_batch(s, h, position, LOG_WHY_CRC);
+        segment_report_batch(s, h, position, LOG_WHY_CRC);
     else if (result == 0 && q->greatest)
         result =
             batch_find_max_timestamp(batch.bytes, batch_bytes(h), in, &q->offset, &q->timestamp_ms);

@@ -152,7 +152,7 @@ struct log_known {
     int64_t snapshot;
     int64_t
         flushed; /* below it the disk had everything, whatever was changed since; -1: not known */
-    bool told, kept; /* kept: its last segment is as it was told */
+    bool found, kept; /* kept: its last segment is as it was recorded */
     struct crash_state_found last;
 };
 
@@ -160,7 +160,7 @@ struct log_known {
  * bytes that were appended, one before it flushed and trimmed. */
 static bool log_trusts(const struct log_known *known, const struct segment *s,
                        const struct stat *st, int64_t upper) {
-    if (!known->told || crash_state_ctime_ns(st) > known->last.time_ns) return false;
+    if (!known->found || crash_state_ctime_ns(st) > known->last.time_ns) return false;
     if (st->st_size != atomic_load(&s->bytes)) return false;
     if (st->st_ino == known->last.inode)
         return s->base_offset == known->last.base_offset && st->st_size == known->last.bytes;
@@ -351,7 +351,7 @@ static int log_recover_state(struct log *log, const struct log_listing *listing,
             log, &listing->snapshots, log_snapshot_bound(&listing->segments, known->checkpoint));
         if (known->snapshot < -1) return (int)known->snapshot;
         result = log_recover_segments(log, known, end, now_ms);
-        if (result == 1) known->told = false;
+        if (result == 1) known->found = false;
     }
     return result;
 }
@@ -371,7 +371,7 @@ static int log_recover_list(struct log *log, const struct log_listing *listing,
             atomic_store(&s->bytes, st.st_size);
             atomic_fetch_add(&log->view.size_bytes, st.st_size);
             bool told = crash_state_find(log->home->dir->crash_state, &st, &known->last);
-            known->told = told || known->told;
+            known->found = told || known->found;
             /* Another file may have got the number of one that was removed. */
             if (told && known->last.base_offset == s->base_offset &&
                 known->last.bytes <= st.st_size)

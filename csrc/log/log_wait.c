@@ -34,7 +34,7 @@ static void log_wait_unlink(struct log *log, struct log_waiter *w) REQUIRES(log-
     (void)before;
 }
 
-static void log_wait_tell(struct log *log, struct log_waiter *w, int32_t status)
+static void log_wait_notify(struct log *log, struct log_waiter *w, int32_t status)
     REQUIRES(log->wait.lock) {
     struct message message = {.kind = MESSAGE_WAKE, .status = status, .token = w->token, .data = w};
     bool posted = mailbox_post(w->mailbox, &message);
@@ -64,7 +64,7 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     /* A fault that came before the link woke nobody here. It is a wake-up, never a condition that
      * holds. */
     int failed = log_failed(log);
-    if (failed != 0) log_wait_tell(log, waiter, failed);
+    if (failed != 0) log_wait_notify(log, waiter, failed);
     assert(waiter->linked == (failed == 0)); /* Or a message is on its way. */
     lock_release(&log->wait.lock);
     if (kind == LOG_WAIT_FLUSHED) flusher_ask(log);
@@ -83,7 +83,7 @@ static void log_wait_post(struct log *log, enum log_wait_for kind, int64_t end, 
     struct log_waiter *next;
     for (struct log_waiter *w = log->wait.lists[kind]; w != NULL; w = next) {
         next = w->next;
-        if (end > w->offset) log_wait_tell(log, w, status);
+        if (end > w->offset) log_wait_notify(log, w, status);
     }
 }
 

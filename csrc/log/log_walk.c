@@ -10,7 +10,7 @@
 enum {
     LOG_WALK_WINDOW_BYTES = 256 << 10,
     LOG_WALK_FAR_BYTES = 8 << 10, /* a call costs less than a copy of that */
-    LOG_WALK_TOLD_BYTES = 4 << 20
+    LOG_WALK_REPORT_BYTES = 4 << 20
 };
 
 struct log_walk_buffer {
@@ -92,7 +92,7 @@ static void log_walk_doubt(struct log_walker *w, const struct batch_header *h, b
 /* What was in doubt stays; holes were told of when they were found. */
 static void log_walk_resolve(struct log_walker *w) {
     if (w->doubt_position >= 0 && w->doubt_fits)
-        segment_tell_batch(w->scan.segment, &w->doubt, w->doubt_position, LOG_WHY_CRC);
+        segment_report_batch(w->scan.segment, &w->doubt, w->doubt_position, LOG_WHY_CRC);
     w->doubt_position = -1;
 }
 
@@ -192,7 +192,7 @@ int log_walk_segment(struct log *log, struct segment *s, struct log_walk *walk, 
     int64_t told = w.scan.position;
     walk->holed = false;
     while ((result = log_walk_batch(&w, walk, now_ms)) == 1) {
-        if (w.scan.position - told < LOG_WALK_TOLD_BYTES) continue;
+        if (w.scan.position - told < LOG_WALK_REPORT_BYTES) continue;
         meter_add_shared(counted, (uint64_t)(w.scan.position - told));
         told = w.scan.position;
     }

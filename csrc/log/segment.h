@@ -87,7 +87,7 @@ struct segment {
     /* log_aborted.c; NULL: the file is all. */
     struct segment_aborted *aborted GUARDED_BY(index_lock);
     /* Damage below was noted. */
-    int64_t told_holes GUARDED_BY(index_lock), told_batches GUARDED_BY(index_lock);
+    int64_t reported_holes GUARDED_BY(index_lock), reported_batches GUARDED_BY(index_lock);
     struct iojob job; /* preallocation */
     _Atomic(struct crash_state_slot *) crash_state; /* of the last segment: its log's, or NULL */
 };
@@ -203,8 +203,8 @@ int segment_hole_at(struct segment *s, int64_t position, bool nowait, struct seg
 /* The first known hole that ends behind `position`. Does not block. */
 bool segment_hole_behind(struct segment *s, int64_t position, struct segment_hole *out);
 /* Of a batch with a right header whose CRC or records are not: noted once. */
-void segment_tell_batch(struct segment *s, const struct batch_header *h, int64_t position,
-                        enum log_damage_why why);
+void segment_report_batch(struct segment *s, const struct batch_header *h, int64_t position,
+                          enum log_damage_why why);
 /* After the file was cut. */
 void segment_holes_forget(struct segment *s);
 
