@@ -321,9 +321,14 @@ class CoordinatorRuntime(Generic[M]):
         if shard is None:
             return None, error
         machine = shard.machine
-        found = step(machine, *arguments)
-        # Keeps (3).
-        assert len(machine.records) == machine.cleanups and not machine.replies, step
+        try:
+            found = step(machine, *arguments)
+            # Keeps (3).
+            assert len(machine.records) == machine.cleanups and not machine.replies, step
+        except Exception as bug:
+            # Keeps (5): what it left behind must not go out with the next step.
+            shard.journal.fail(bug)
+            raise
         if machine.records:
             self._write(shard)
         return found, ErrorCode.NONE

@@ -189,10 +189,13 @@ def test_a_step_that_answers_by_itself_is_not_written(on_node):
     on_node(scenario)
 
 
-def test_a_look_that_writes_is_refused(on_node):
+def test_a_look_that_writes_is_refused_and_nothing_of_it_is_written(on_node):
     async def scenario(node, runtime):
         with pytest.raises(AssertionError):
             runtime.look(KEYS[0], Counter.count, KEYS[0])
+        await node.serves(0)
+        assert await count(runtime, KEYS[0]) == 1
+        assert node.parts["counts", 0].end_offset == 1
     on_node(scenario)
 
 
@@ -352,18 +355,25 @@ def test_a_change_under_an_older_epoch_changes_nothing(on_node):
     on_node(scenario)
 
 
+def slow_replay(monkeypatch) -> tuple[threading.Event, threading.Event]:
+    """(set when the next replay of a record has begun, to be set so that it goes on)."""
+    replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
+
+    def slow(machine, key, value):
+        begun.set()
+        assert goes_on.wait(20)
+        replay(machine, key, value)
+
+    monkeypatch.setattr(Counter, "replay", slow)
+    return begun, goes_on
+
+
 def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
     async def scenario(node, runtime):
         for _ in range(3):
             await count(runtime, KEYS[0])
-        replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
-
-        def slow(machine, key, value):
-            begun.set()
-            assert goes_on.wait(20)
-            replay(machine, key, value)
-
-        monkeypatch.setattr(Counter, "replay", slow)
+        replay = Counter.replay
+        begun, goes_on = slow_replay(monkeypatch)
         node.elect(0, US, 1)
         await node.until(begun.is_set)
         late = node.made[-1]
@@ -384,14 +394,7 @@ def test_a_load_that_ends_in_another_term_is_thrown_away(on_node, monkeypatch):
 def test_a_load_that_ends_after_leadership_moved_away_serves_nobody(on_node, monkeypatch):
     async def scenario(node, runtime):
         await count(runtime, KEYS[0])
-        replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
-
-        def slow(machine, key, value):
-            begun.set()
-            assert goes_on.wait(20)
-            replay(machine, key, value)
-
-        monkeypatch.setattr(Counter, "replay", slow)
+        begun, goes_on = slow_replay(monkeypatch)
         node.elect(0, US, 1)
         await node.until(begun.is_set)
         node.elect(0, OTHERS, 2)
@@ -431,19 +434,12 @@ def test_a_stop_ends_a_load(on_node, monkeypatch):
     async def scenario(node, runtime):
         for _ in range(3):
             await count(runtime, KEYS[0])
-        replay, begun, goes_on = Counter.replay, threading.Event(), threading.Event()
-
-        def slow(machine, key, value):
-            begun.set()
-            assert goes_on.wait(20)
-            replay(machine, key, value)
-
         def whole(*arguments, load=runtime._replay):
             load(*arguments)
             ended.set()
 
         ended, runtime._replay = threading.Event(), whole
-        monkeypatch.setattr(Counter, "replay", slow)
+        begun, goes_on = slow_replay(monkeypatch)
         node.elect(0, US, 1)
         await node.until(begun.is_set)
         late = node.made[-1]
