@@ -1,6 +1,5 @@
 """A branch shares its source's segments, and neither ever harms the other."""
 
-import errno
 import os
 import shutil
 
@@ -12,7 +11,7 @@ from pylog.log.errors import StartError
 from pylog.metadata.branching import AT_OFFSET, AT_TIME, SOURCE
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from tests.metadata.node import Node
+from tests.metadata.node import Node, refuse_renames
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
 TIME = 1_700_000_000_000
@@ -205,15 +204,8 @@ def test_a_branch_that_a_start_cannot_name_stops_it_and_is_whole_in_the_next(
     topic_id = branch(node, "copy", "source").topic_id
     node.crash()
     os.rename(tmp_path / "copy-0", tmp_path / f"copy-0.{topic_id.hex()}-stray")
-    rename = os.rename
-
-    def short(name, goal):
-        if str(goal).endswith("copy-0"):
-            raise OSError(errno.ENOSPC, "planted")
-        rename(name, goal)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", short)
+        refuse_renames(patch, "copy-0")
         with pytest.raises(StartError, match="copy-0.*planted"):
             Node(tmp_path)
     assert not (tmp_path / "copy-0").exists()

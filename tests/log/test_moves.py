@@ -1,6 +1,5 @@
 """Partitions that move between the log directories of a node, with writes going on."""
 
-import errno
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pylog._native import batch
 from pylog._native.log import BatchRefused, StorageError
 from pylog.log import manager, moves
 from pylog.log.errors import StartError
-from tests.metadata.node import Node
+from tests.metadata.node import Node, refuse_renames
 from tests.native.test_cleaner import transaction
 from tests.native.test_damage_upkeep import DAMAGES, spoil, survey
 
@@ -194,15 +193,8 @@ def test_the_only_copy_of_a_partition_that_a_start_cannot_name_stops_it(paths, m
     node.logs.get("t", 0).flush()
     node.crash()
     os.rename(paths[0] / "t-0", paths[1] / f"t-0.{'0' * 32}-future")
-    rename = os.rename
-
-    def short(name, goal):
-        if str(goal).endswith("t-0"):
-            raise OSError(errno.ENOSPC, "planted")
-        rename(name, goal)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", short)
+        refuse_renames(patch, "t-0")
         with pytest.raises(StartError, match="t-0.*planted"):
             Node(",".join(map(str, paths)))
     node = Node(",".join(map(str, paths)))

@@ -1,6 +1,8 @@
 """A node on a directory: log manager and metadata service as the broker composes them."""
 
 import asyncio
+import errno
+import os
 import time
 
 from pylog._native.iopool import IoPool
@@ -73,3 +75,15 @@ class Node:
         self.service._log._log.release()
         self.service.store.close()
         self.logs.close()
+
+
+def refuse_renames(patch, ending: str) -> None:
+    """There is no room for names that end so."""
+    rename = os.rename
+
+    def short(name, goal):
+        if str(goal).endswith(ending):
+            raise OSError(errno.ENOSPC, "planted")
+        rename(name, goal)
+
+    patch.setattr(os, "rename", short)

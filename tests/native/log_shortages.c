@@ -1,21 +1,11 @@
 /* What is short of memory or of room on the disk, from below. Usage: log_shortages DIRECTORY SCENE.
  * Exit 0, or 1 with a line on stderr. Linked with -Wl,--wrap=malloc,--wrap=realloc. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "log/epochs.h"
 #include "log/log.h"
 #include "log/producers.h"
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                        \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "scenes.h"
 
 static bool starved;
 void *__real_malloc(size_t bytes);
