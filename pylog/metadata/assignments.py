@@ -1,7 +1,7 @@
 """Which directory of its broker a replica lies in: AssignReplicasToDirs.
 
 Owns: nothing.
-Called by: metadata.active_controller, under its lock.
+Called by: metadata.members, in a decision's turn.
 Invariants: (1) an assignment to a directory that is not online takes the replica out of the ISR in
   the same decision.
 Source: KIP-858; Kafka's ReplicationControlManager; answers as Kafka 4.3's.
@@ -32,7 +32,7 @@ def assign(rules: Rules, request):
             for partition in wanted.partitions:
                 index = partition.partition_index
                 error = _fault(topic, index, broker.id)
-                if error == ErrorCode.NONE:
+                if topic is not None and error == ErrorCode.NONE:
                     change = PartitionChange(rules, topic, index)
                     change.directories[broker.id] = id_
                     record = change.record()

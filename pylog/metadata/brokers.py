@@ -1,7 +1,7 @@
 """Brokers come, live and go: registration, heartbeats, fencing, controlled shutdown.
 
 Owns: nothing; the time is passed in.
-Called by: metadata.active_controller, under its lock.
+Called by: metadata.members, in a decision's turn.
 Invariants: (1) a broker's epoch is the offset of its registration; requests under another are
   refused; (2) a broker is unfenced once it has seen its registration; (3) while one process lives,
   no other takes its broker id; (4) every finalized feature is one that a new broker can serve; (5)
@@ -71,8 +71,9 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     records: list = []
     if before is not None and not is_same:
         records = yield from _restarted(rules, before, request.previous_broker_epoch)
-    epoch = before.epoch if is_same else image.offset + 1
-    records.append(_registration(request, epoch, before if is_same else None))
+    amended = before if is_same else None
+    epoch = image.offset + 1 if amended is None else amended.epoch
+    records.append(_registration(request, epoch, amended))
     return records, epoch
 
 

@@ -125,7 +125,7 @@ def moved(rules: Rules, partitions, *, leaving: int = NO_LEADER, coming: int = N
         if rules.allows_unclean(topic.name):
             change.election = UNCLEAN
         if crashed != NO_LEADER:
-            change.crashed = (crashed,)
+            change.crashed = [crashed]
         change.isr = [id_ for id_ in change.isr if id_ not in (leaving, crashed)]
         record = change.record()
         if record is not None:

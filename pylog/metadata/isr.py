@@ -1,7 +1,7 @@
 """Changes of ISRs that leaders ask for: AlterPartition.
 
 Owns: nothing; no clock, no disk.
-Called by: metadata.active_controller, under its lock.
+Called by: metadata.members, in a decision's turn.
 Invariants: (1) only the leader of the newest epoch changes an ISR, from the state that it names;
   (2) a replica enters only under the epoch of its broker's registration, and while that broker is
   neither fenced nor stopping; (3) one partition's fault is its own.
@@ -89,5 +89,5 @@ def _fault(image: Image, topic, wanted, members, broker_id) -> int:
 
 
 def _may_join(image: Image, broker_id: int, broker_epoch: int) -> bool:
-    broker = image.brokers.get(broker_id)
-    return image.broker_is_active(broker_id) and broker_epoch in (-1, broker.epoch)
+    return image.broker_is_active(broker_id) and (
+        broker_epoch in (-1, image.brokers[broker_id].epoch))

@@ -1,7 +1,7 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.active_controller; metadata.local implements it on a log of our own. Calls may
+Called by: metadata.decider; metadata.local implements it on a log of our own. Calls may
   block: while requests are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
   absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;

@@ -1,8 +1,7 @@
 """The controller's decisions on the brokers of its cluster, and what it does by itself.
 
 Owns: what heartbeats said; the task that gives verdicts and looks after leaders.
-Called by: metadata.active_controller, which is one; api.controller and the broker's own channel
-  through it, on the event loop.
+Called by: metadata.active_controller, which is one, on the event loop.
 Invariants: (1) a heartbeat that changes nothing waits for no decision; (2) a broker is fenced when
   its session is over, or when its connection closed and its listener refuses a dial; (3) a request
   is answered once its records are in the log; its sender follows that itself.
@@ -32,7 +31,7 @@ class Members(Decider):
         super().__init__(metadata_log, tail, settings, random, node_id)
         self._cluster_id = cluster_id
         self._heartbeats = Heartbeats(settings["broker.session.timeout.ms"] * 1_000_000)
-        self._followed = None        # The registrations that `_heartbeats` knows.
+        self._followed: object = None    # The registrations that `_heartbeats` knows.
         self._tending: asyncio.Task | None = None
         self._verdicts: set[asyncio.Task] = set()
 

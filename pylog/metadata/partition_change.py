@@ -68,7 +68,7 @@ class PartitionChange:
         self.eligible = list(state.eligible_leader_replicas)
         self.recovery = state.leader_recovery_state
         self.election = ONLINE
-        self.crashed = ()            # Replicas that may lack what they had: never eligible.
+        self.crashed: list[int] = []    # Replicas that may lack what they had: never eligible.
         self.directories: dict[int, bytes] = {}
         self._may_lead = may_lead or rules.image.broker_is_active
         # Earlier versions changed the replicas alone: the pairs are unknown then.
@@ -137,9 +137,10 @@ class PartitionChange:
         for id_ in (first, self.state.leader, *self.replicas):
             if id_ != NO_LEADER and self._is_complete(id_) and self.can_lead(id_):
                 return id_, False
+        known = self.state.last_known_elr
         if self.rules.keeps_eligible and not self.isr and not self.eligible and (
-                len(self.state.last_known_elr) == 1 and self.can_lead(self.state.last_known_elr[0])):
-            return self.state.last_known_elr[0], True
+                len(known) == 1 and self.can_lead(known[0])):
+            return known[0], True
         if self.election == UNCLEAN:
             for id_ in self.replicas:
                 if self.can_lead(id_):

@@ -136,7 +136,8 @@ def test_partitions_are_charged_to_the_client():
 
 
 def elect(image, kind, topics=(("t", [0]),), lost=frozenset()):
-    records, results = decided(elections.elect_leaders(Rules(image, Settings(), lost), kind, topics))
+    rules = Rules(image, Settings(), lost)
+    records, results = decided(elections.elect_leaders(rules, kind, topics))
     return records, [(name, index, outcome.error) for name, told in results
                      for index, outcome in told]
 
