@@ -11,14 +11,11 @@ Source: KIP-595 (observers), KIP-630 (snapshots).
 
 import os
 
-from pylog._native import batch
 from pylog.log import partitions
 from pylog.log.checkpoints import sync_directory
 from pylog.metadata import snapshots
 from pylog.metadata.local import CONFIG, TOPIC, LocalLog
 from pylog.metadata.store import METADATA_LOG_ID
-
-LENGTH_AT, HEAD_BYTES = 8, 12        # Of a batch: where its length stands, what comes before it.
 
 
 class ObservedLog(LocalLog):
@@ -56,9 +53,7 @@ class ObservedLog(LocalLog):
     def follow(self, data) -> None:
         """Appends what the controller sent; a cut batch at its end comes again. Keeps (2). Raises
         LogError's kinds."""
-        size = _whole(data)
-        if size:
-            self._log.append_as_follower(memoryview(data)[:size], self._now_ms())
+        self._log.append_as_follower(data, self._now_ms())
 
     def diverged(self, epoch: int, end_offset: int) -> None:
         """The controller's last record of `epoch` is before `end_offset`, and there is no later one
@@ -108,13 +103,3 @@ class ObservedLog(LocalLog):
                 return
             yield found
 
-
-def _whole(data) -> int:
-    """Bytes of the whole batches at the beginning of `data`."""
-    position = 0
-    while len(data) - position >= batch.HEADER_BYTES:
-        length = int.from_bytes(data[position + LENGTH_AT:position + HEAD_BYTES], "big")
-        if length <= 0 or position + HEAD_BYTES + length > len(data):
-            break
-        position += HEAD_BYTES + length
-    return position
