@@ -381,7 +381,8 @@ cdef extern from "log/log.h" nogil:
         bint duplicate
     int log_append(log_t *log, uint8_t *batch, size_t len, const batch_summary *summary,
                    int32_t leader_epoch, int64_t now_ms, log_appended *out)
-    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms)
+    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                               size_t *taken)
     enum log_bound:
         LOG_BOUND_END, LOG_BOUND_HIGH_WATERMARK, LOG_BOUND_LAST_STABLE
     struct log_range:
