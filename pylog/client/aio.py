@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 
+from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
 TYPE_CHECKING = False  # Nothing is imported before it is used.
 if TYPE_CHECKING:
     from pylog._native.columns import Record
     from pylog.client.administration import Admin
     from pylog.client.aio_consumer import Consumer
     from pylog.client.aio_producer import Producer
-
-
-from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _PLACES = {"Admin": "pylog.client.administration", "Consumer": "pylog.client.aio_consumer",
            "Producer": "pylog.client.aio_producer", "Record": "pylog._native.columns"}

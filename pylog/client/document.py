@@ -175,7 +175,7 @@ def _type(row: Setting) -> str:
         return "str | Sequence[str]"
     if row.name == "acks":
         return 'Literal["all", "-1", "0", "1", -1, 0, 1]'
-    text = "Literal[%s]" % ", ".join(f'"{value}"' for value in row.values) \
+    text = "Literal[{}]".format(", ".join(f'"{value}"' for value in row.values)) \
         if row.kind is str and row.values else row.kind.__name__
     return text + " | None" if row.default is None else text
 
