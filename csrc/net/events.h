@@ -13,7 +13,9 @@ enum event_kind {
     EVENT_MISS = 2,
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
-    EVENT_SLOW = 5
+    EVENT_SLOW = 5,
+    EVENT_CERTIFIED = 6, /* a connection's peer showed a certificate; it waits for a retry */
+    EVENT_UNSAFE = 7 /* a connection ended for want of TLS, or of trust */
 };
 
 struct event_address {
@@ -38,10 +40,11 @@ struct event {
     int32_t listener, correlation_id, client_id_len; /* -1: null */
     int16_t api_key, api_version;
     struct event_address local, peer;
-    uint32_t missing_count;
+    uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names; or client id */
+                                   their names; or client id; or, of body_len bytes, the
+                                   certificate's name or what went wrong */
 };
 
 struct events;

@@ -41,10 +41,23 @@ cdef class Slow:
     cdef readonly int64_t total_ns, local_ns, remote_ns, send_ns
 
 
+cdef class Certified:
+    cdef readonly uint64_t connection
+    cdef readonly int listener
+    cdef readonly str name
+
+
+cdef class Unsafe:
+    cdef readonly int listener
+    cdef readonly str peer, reason
+    cdef readonly uint64_t left_out
+
+
 cdef class Reactors:
     cdef csrc.reactors *ptr
     cdef csrc.serve_shared *shared
     cdef object grants
     cdef object io_pool
     cdef object quotas
-    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first,
+                     unsigned flags, object maker) except -1

@@ -12,6 +12,7 @@ import os
 
 import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport errno
 from libc.stdint cimport (
     INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
@@ -37,6 +38,7 @@ NATIVE_VERSIONS = {
     csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
 }
 HOSTS_KEPT_MAX = 4096
+cdef const char *MAKER = "pylog.transport_maker"
 
 
 # no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
@@ -118,6 +120,25 @@ cdef class Slow:
         self.left_out = left_out
 
 
+@cython.final
+cdef class Certified:
+    """A connection whose peer showed a certificate with this name (RFC 2253, as Java writes it). It
+    waits for set_principal(), when it is to have one, and retry(), or for close_connection()."""
+
+    def __init__(self, uint64_t connection, int listener, str name):
+        self.connection, self.listener, self.name = connection, listener, name
+
+
+@cython.final
+cdef class Unsafe:
+    """A connection that ended because TLS failed. peer: host:port. left_out: such ones before it
+    that made no event because there were too many."""
+
+    def __init__(self, int listener, str peer, str reason, uint64_t left_out):
+        self.listener, self.peer, self.reason = listener, peer, reason
+        self.left_out = left_out
+
+
 # no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
 @cython.no_gc_clear
@@ -183,23 +204,32 @@ cdef class Reactors:
         if self.shared != NULL:
             csrc.serve_shared_free(self.shared)
 
-    def listen(self, int listener, str host, int port, int backlog):
+    def listen(self, int listener, str host, int port, int backlog, unsigned flags=0,
+               object maker=None):
         """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
-        port: 0 takes a free one. `listener` comes back in events. Raises OSError when it cannot.
+        port: 0 takes a free one. `listener` comes back in events. maker: what makes its connections
+        safe (TlsServer.maker()); None for plain text. Raises OSError when it cannot.
         """
-        return self._listen(listener, host, port, backlog, 0)
+        return self._listen(listener, host, port, backlog, 0, flags, maker)
 
-    def join(self, int listener, str host, int port, int backlog, int first):
+    def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0,
+             object maker=None):
         """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
-        self._listen(listener, host, port, backlog, first)
+        self._listen(listener, host, port, backlog, first, flags, maker)
 
-    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1:
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first,
+                     unsigned flags, object maker) except -1:
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
-        cdef const char *text = name
+        cdef csrc.reactors_listener wanted
         cdef int bound
+        wanted.listener, wanted.port, wanted.backlog = listener, port, backlog
+        wanted.host, wanted.flags = name, flags
+        wanted.maker = NULL
+        if maker is not None:
+            wanted.maker = <csrc.transport_maker *>PyCapsule_GetPointer(maker, MAKER)
         with nogil:
-            bound = csrc.reactors_join(self.ptr, listener, text, port, backlog, first)
+            bound = csrc.reactors_join(self.ptr, &wanted, first)
         if bound < 0:
             raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
         return bound
@@ -268,7 +298,7 @@ cdef class Reactors:
 
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, UnknownClient, Closed or Slow.
+        RequestContext, Miss, UnknownClient, Closed, Slow, Certified or Unsafe.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -419,6 +449,10 @@ cdef bytes _bytes(const csrc.event *e, size_t at, size_t size):
     return PyBytes_FromStringAndSize(<const char *>e.data + at, <Py_ssize_t>size)
 
 
+cdef str _text(const csrc.event *e):
+    return _bytes(e, 0, e.body_len).decode("utf-8", "replace")
+
+
 cdef list _missing(const csrc.event *e):
     cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
     cdef list out = []
@@ -463,4 +497,8 @@ cdef object _event(const csrc.event *e):
         return Miss(e.token, e.principal, _missing(e))
     if e.kind == csrc.EVENT_SLOW:
         return _slow(e)
+    if e.kind == csrc.EVENT_CERTIFIED:
+        return Certified(e.connection, e.listener, _text(e))
+    if e.kind == csrc.EVENT_UNSAFE:
+        return Unsafe(e.listener, f"{_host(&e.peer)}:{e.peer.port}", _text(e), e.missing_count)
     return _request(e)
