@@ -89,19 +89,17 @@ static void end_transport(struct connection *c) {
     assert(c->transport.session == NULL);
 }
 
-/* When it is first looked at, and why. */
-static void set_first_timer(struct reactor *r, struct connection *c,
-                            const struct listener_accepted *a) REQUIRES(r->role) {
-    if (a->refused_ms > 0) {
-        STAT_ADD(r, connections_refused, 1);
-        c->refused = c->muted = true;
-        c->muted_until_ms = r->now_ms + a->refused_ms;
-        timers_set(&r->timers, &c->timer, c->muted_until_ms);
-    } else if (c->transport.handshaking) {
-        timers_set(&r->timers, &c->timer, r->now_ms + HANDSHAKE_MS_MAX);
-    } else if (r->all->config.idle_ms_max >= 0) {
-        timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
-    }
+/* < 0: for ever. */
+static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    int64_t idle_ms_max = r->all->config.idle_ms_max;
+    if (!guard_is_stranger(c)) return idle_ms_max;
+    return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
+}
+
+/* When it is first looked at. */
+static void set_first_timer(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    int64_t wait_ms = c->transport.handshaking ? HANDSHAKE_MS_MAX : idle_max(r, c);
+    if (wait_ms >= 0) timers_set(&r->timers, &c->timer, r->now_ms + wait_ms);
 }
 
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
@@ -133,7 +131,18 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     learn_local_address(c);
     STAT_ADD(r, connections, 1);
     STAT_ADD(r, connections_accepted, 1);
-    set_first_timer(r, c, a);
+    if (a->refused_ms > 0) {
+        STAT_ADD(r, connections_refused, 1);
+        c->refused = c->muted = true;
+        c->muted_until_ms = r->now_ms + a->refused_ms;
+        timers_set(&r->timers, &c->timer, c->muted_until_ms);
+        return;
+    }
+    if (!guard_open(r, c, a->flags)) {
+        connection_close(r, c);
+        return;
+    }
+    set_first_timer(r, c);
 }
 
 void connection_close(struct reactor *r, struct connection *c) {
@@ -173,7 +182,7 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) REQ
     if (c->muted) return c->muted_until_ms;
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {
-        int64_t idle_ms_max = r->all->config.idle_ms_max;
+        int64_t idle_ms_max = idle_max(r, c);
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
     }
     int64_t at_ms = frame_deadline(c), shrink_ms = c->active_ms + SHRINK_MS;

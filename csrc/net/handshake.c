@@ -1,35 +1,22 @@
-/* What comes before a connection's first request: its transport's handshake, and whom the peer's
- * certificate names.
+/* What comes before a connection's first request: its transport's handshake.
  *
  * A step may take a millisecond of arithmetic. So each round has time for a few, and those that
  * come too late have their turn in the next one, after what others have sent. */
-#include <string.h>
-
 #include "format/assertion.h"
 #include "net/reactor_state.h"
 
-static struct event *event_of(struct reactor *r, const struct connection *c, uint32_t kind,
-                              const char *text) REQUIRES(r->role) {
-    size_t bytes = strlen(text);
-    struct event *e = events_make(kind, bytes);
-    if (e == NULL) return NULL;
-    e->connection = reactor_name(r, &c->item);
-    e->listener = c->listener;
-    e->local = c->local;
-    e->peer = c->peer;
-    e->body_len = bytes;
-    memcpy(e->data, text, bytes);
-    return e;
-}
-
 void handshake_report(struct reactor *r, const struct connection *c, const char *why) {
     struct event *e = NULL;
-    if (r->unsafe_posted < UNSAFE_PER_TICK_MAX) e = event_of(r, c, EVENT_UNSAFE, why);
+    if (r->unsafe_posted < UNSAFE_PER_TICK_MAX) e = events_text(EVENT_UNSAFE, why);
     if (e == NULL) {
         r->unsafe_left_out++;
         return;
     }
     r->unsafe_posted++;
+    e->connection = reactor_name(r, &c->item);
+    e->listener = c->listener;
+    e->local = c->local;
+    e->peer = c->peer;
     e->missing_count = r->unsafe_left_out;
     r->unsafe_left_out = 0;
     events_post(r->all->events, e);
@@ -40,18 +27,6 @@ static bool fail(struct reactor *r, struct connection *c, const char *why) REQUI
     if (why[0] != 0) handshake_report(r, c, why);
     connection_close(r, c);
     return false;
-}
-
-/* Whom the certificate means is decided by the control plane, before the first request. */
-static void ask(struct reactor *r, struct connection *c, const char *name) REQUIRES(r->role) {
-    struct event *e = event_of(r, c, EVENT_CERTIFIED, name);
-    if (e == NULL) {
-        c->closing = true;
-        return;
-    }
-    assert(!c->asking && c->first == NULL);
-    c->asking = true;
-    events_post(r->all->events, e);
 }
 
 bool handshake_run(struct reactor *r, struct connection *c) {
@@ -75,7 +50,7 @@ bool handshake_run(struct reactor *r, struct connection *c) {
     if (report.resumed) STAT_ADD(r, handshakes_resumed, 1);
     c->active_ms = c->frame_ms = r->now_ms;
     c->readable = true; /* what came with the last of the handshake is no event of its own */
-    if (report.text[0] != 0) ask(r, c, report.text);
+    if (!guard_shaken(r, c, report.text)) c->closing = true;
     return true;
 }
 

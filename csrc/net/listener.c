@@ -163,7 +163,8 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         close(fd);
         return true;
     }
-    struct listener_accepted a = {.fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker};
+    struct listener_accepted a = {
+        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker};
     listener_address(&from, &a.peer);
     if (r->all->config.quotas != NULL)
         a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);

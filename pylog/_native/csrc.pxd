@@ -381,7 +381,8 @@ cdef extern from "log/log.h" nogil:
         bint duplicate
     int log_append(log_t *log, uint8_t *batch, size_t len, const batch_summary *summary,
                    int32_t leader_epoch, int64_t now_ms, log_appended *out)
-    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms)
+    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                               size_t *taken)
     enum log_bound:
         LOG_BOUND_END, LOG_BOUND_HIGH_WATERMARK, LOG_BOUND_LAST_STABLE
     struct log_range:
@@ -489,7 +490,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_CERTIFIED, EVENT_UNSAFE
+    enum: EVENT_CONNECTED, EVENT_UNSAFE
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -586,13 +587,14 @@ cdef extern from "net/tls.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX
+    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_ASKS, GUARD_RAW_VERSION
     struct reactors_config:
         frames_rules rules
         int threads
         uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
+        int32_t stranger_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
@@ -623,7 +625,8 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
-    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
+    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal,
+                                int32_t session_ms)
     void reactors_watch(reactors *rs, uint64_t connection)
     void reactors_close(reactors *rs, uint64_t connection)
     void reactors_stop_accepting(reactors *rs)

@@ -6,6 +6,10 @@ from pylog._native.quotas import Quotas
 
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
+GUARDED: int
+ASKS: int
+RAW_VERSION: int
+STRANGER_BYTES_MAX: int
 NATIVE_VERSIONS: dict[int, tuple[int, int]]
 
 @final
@@ -48,13 +52,19 @@ class RequestContext:
     throttle_ms: int
     created_count: int
     cacheable: bool
+    closes: bool
     def take_body(self) -> bytes: ...
 
 @final
 class Miss:
     def __init__(
-        self, token: int, principal: int, topics: list[tuple[bytes | None, bytes | None]]
+        self, token: int, principal: int, topics: list[tuple[bytes | None, bytes | None]],
+        api_key: int = 0, connection: int = 0,
     ) -> None: ...
+    @property
+    def api_key(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
     @property
     def token(self) -> int: ...
     @property
@@ -71,6 +81,20 @@ class UnknownClient:
     def principal(self) -> int: ...
     @property
     def client_id(self) -> bytes: ...
+
+@final
+class Connected:
+    def __init__(
+        self, connection: int, listener: int, peer_host: str, certificate: str = ""
+    ) -> None: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def listener(self) -> int: ...
+    @property
+    def peer_host(self) -> str: ...
+    @property
+    def certificate(self) -> str: ...
 
 @final
 class Closed:
@@ -113,16 +137,6 @@ class Slow:
     def left_out(self) -> int: ...
 
 @final
-class Certified:
-    def __init__(self, connection: int, listener: int, name: str) -> None: ...
-    @property
-    def connection(self) -> int: ...
-    @property
-    def listener(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-
-@final
 class Unsafe:
     def __init__(self, listener: int, peer: str, reason: str, left_out: int) -> None: ...
     @property
@@ -134,7 +148,7 @@ class Unsafe:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | UnknownClient | Closed | Slow | Certified | Unsafe
+Event = RequestContext | Miss | UnknownClient | Connected | Closed | Slow | Unsafe
 
 @final
 class Reactors:
@@ -156,6 +170,7 @@ class Reactors:
         sessions_max: int,
         inline_inflate_bytes: int = 65536,
         quotas: Quotas | None = None,
+        stranger_bytes_max: int = ...,
     ) -> None: ...
     def listen(
         self, listener: int, host: str, port: int, backlog: int, flags: int = 0,
@@ -185,7 +200,9 @@ class Reactors:
     def flush_replies(self) -> None: ...
     def retry(self, connection: int) -> None: ...
     def resume(self, token: int, errors: list[int]) -> None: ...
-    def set_principal(self, connection: int, principal: int) -> None: ...
+    def set_principal(
+        self, connection: int, principal: int, session_ms: int = 0
+    ) -> None: ...
     def set_interest(self, connection: int) -> None: ...
     def close_connection(self, connection: int) -> None: ...
     def set_wall_ahead(self, ahead_ms: int) -> None: ...

@@ -15,7 +15,7 @@ from pylog.log.errors import StartError
 from pylog.log.partitions import Role
 from pylog.metadata import identity
 from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import RESOURCE_BROKER, Image, MetadataError
+from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
 from pylog.metadata.local import LocalLog
 from pylog.metadata.store import Store, StoreError
 from pylog.metadata.tail import Tail
@@ -99,11 +99,10 @@ class MetadataService:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
         self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
-        if self.tail.newest.security:
-            # Served without them, topics would be open to everybody.
-            kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
-            raise MetadataError(f"this version does not enforce {kinds}: remove them in Kafka, "
-                                "`brokerd adopt` says how")
+        if not self._settings["authorizer.class.name"] and any(
+                kind == ACCESS_RULE for kind, _ in self.tail.newest.security):
+            log.warning("there are access rules, and no authorizer.class.name that goes by them: "
+                        "everything is open to everybody")
         self.take_broker_configs(self.tail.newest)
         self.controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)

@@ -17,7 +17,8 @@ SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
     "sessions_units": ["sessions"],
     "reactor_server": [*PARTS, "reactor", "handshake", "control", "listener", "connection",
-                       "requests", "receive", "output", "transport_plain", "frames", "reply", "iopool",
+                       "guard", "requests", "receive", "output", "transport_plain", "frames",
+                       "reply", "iopool",
                        "timing"],
 }
 

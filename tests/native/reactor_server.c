@@ -307,7 +307,7 @@ static void request(struct reactors *rs, const struct event *e) {
         answer = text;
     }
     if (what == 'v' && quotas != NULL) quotas_void(quotas, true);
-    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1));
+    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1), 0);
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
     if (what == 'n') {

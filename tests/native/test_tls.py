@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from pylog._native.grants import Grants
 from pylog._native.iopool import IoPool
-from pylog._native.reactor import Certified, Reactors, Unsafe
+from pylog._native.reactor import Connected, Reactors, Unsafe
 from pylog._native.tls import TlsError, TlsServer, library, open_pkcs12
 from pylog.testing.certificates import Authority
 from tests.wire import raw
@@ -51,7 +51,7 @@ class Server:
         if not select.select([self.reactors], [], [], wait_s)[0]:
             return
         for event in self.reactors.poll():
-            if type(event) in (Certified, Unsafe):
+            if type(event) in (Connected, Unsafe):
                 self.events.append(event)
                 continue
             answer = event.correlation_id.to_bytes(4, "big") + event.take_body()
@@ -248,7 +248,7 @@ def test_a_clients_certificate_names_it_before_its_first_request(tmp_path):
             request = raw.frame(raw.header(raw.METADATA, 9, 1) + b"who am I?")
             connection.sendall(request)
             event = server.next_event()
-            assert (type(event), event.name, event.listener) == (Certified, "CN=alice", 4)
+            assert (type(event), event.certificate, event.listener) == (Connected, "CN=alice", 4)
             server.serve(0.1)
             server.reactors.set_principal(event.connection, 12)
             server.reactors.retry(event.connection)
@@ -285,7 +285,7 @@ def test_a_revoked_certificate_is_refused(tmp_path):
     with Server(**asked_for("required", revoked=CA.revoke([bad]))) as server:
         with server.connect(trusting(CA, good, tmp_path)) as connection:
             connection.send(b"\0")
-            assert server.next_event().name == "CN=good"
+            assert server.next_event().certificate == "CN=good"
         with server.connect(trusting(CA, bad, tmp_path)) as connection:
             assert ends(connection)
         assert server.next_event().reason == "certificate revoked"
@@ -300,7 +300,7 @@ def test_a_resumed_session_has_the_name_of_its_certificate(tmp_path):
             server.ask(connection, b"")
             session = connection.session
         with server.connect(context, session=session):
-            assert server.next_event().name == "CN=alice"
+            assert server.next_event().certificate == "CN=alice"
         assert server.stat("handshakes_resumed") == 1
 
 
@@ -317,7 +317,7 @@ def test_names_are_written_as_java_writes_them(tmp_path):
         x509.NameAttribute(NameOID.COMMON_NAME, "client")])
     with Server(**asked_for("required")) as server:
         with server.connect(trusting(CA, CA.issue(name, ()), tmp_path)):
-            assert server.next_event().name == (
+            assert server.next_event().certificate == (
                 "CN=client,1.2.840.113549.1.9.1=#1603614062,UID=u1,DC=example,OU=\\ \\ edge\\ ,"
                 'O=A\\, \\"B\\" \\+ C\\=\\<D\\>\\; \\\\\\#,L=Köln,ST=NRW,C=DE')
 
