@@ -1,7 +1,7 @@
 """TLS by OpenSSL: what a listener's connections are made safe with, and the files that come in.
 
 Owns: the newest OpenSSL context of a listener.
-Called by: security.tls, security.stores, broker.
+Called by: security.tls, security.stores, cli.
 Invariants: (1) a context that cannot be used changes nothing; (2) connections keep the context that
   they began with; (3) only this module needs OpenSSL, so that a broker without TLS does not load
   it.

@@ -1,4 +1,4 @@
-"""From the name in a client's certificate to the name of its principal: ssl.principal.mapping.rules.
+"""From the name in a client's certificate to its principal's: ssl.principal.mapping.rules.
 
 Owns: nothing.
 Called by: server.guard.

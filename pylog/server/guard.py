@@ -74,7 +74,8 @@ class Guard:
                 principal = identities.user(self._mapping(event.listener).name(event.certificate))
             except (Unmapped, ConfigError) as error:
                 log.warning("a client's certificate names no principal", extra={
-                    "peer": event.peer_host, "name": event.certificate, "reason": str(error)})
+                    "peer": event.peer_host, "certificate": event.certificate,
+                    "reason": str(error)})
                 self._reactors.close_connection(event.connection)
                 return
         number = self.identities.enter(event.connection, principal, event.peer_host)

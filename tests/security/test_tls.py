@@ -172,7 +172,8 @@ def test_a_file_that_changed_is_read_again_and_no_connection_is_cut(tmp_path):
 
 def test_records_pass_through_tls_unchanged(broker, random_source):
     topic = broker.create_topic(partitions=1)
-    batches = [raw.batch([(b"", random_source.randbytes(size))]) for size in (10, 40_000, 900_000)]
+    batches = [raw.batch([raw.record(value=random_source.randbytes(size))])
+               for size in (10, 40_000, 900_000)]
     with Connection(broker.port) as connection:
         for batch in batches:
             body = raw.produce_body(9, topic.name, [(0, batch)])
