@@ -283,7 +283,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves):
+                         self._finish_moves, self._refresh_certificates):
                 try:
                     await step()
                 except Exception:
@@ -293,6 +293,10 @@ class Broker:
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())
+
+    async def _refresh_certificates(self) -> None:
+        if self.network.has_tls:
+            await in_thread(self.network.refresh_certificates)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())

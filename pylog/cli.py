@@ -222,6 +222,7 @@ def _adopt(command: str, argv: list[str]) -> int:
 
 def _version(command: str) -> int:
     from . import __version__
+    from ._native.tls import library
 
-    print(f"{command} {__version__}", flush=True)
+    print(f"{command} {__version__} ({library()})", flush=True)
     return 0

@@ -269,10 +269,6 @@ class Settings:
         if not bound:
             raise ConfigError("listeners: at least one must serve clients, and so not be one of "
                               "controller.listener.names")
-        for entry in bound:
-            if entry.protocol not in listeners.PROTOCOLS_SERVED:
-                raise ConfigError(f"listeners: {entry!r} has security protocol {entry.protocol}; "
-                                  f"served: {', '.join(listeners.PROTOCOLS_SERVED)}")
         advertised = listeners.parse(
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
         advertised = tuple(entry for entry in advertised if entry.name not in controllers)
