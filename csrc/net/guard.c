@@ -13,6 +13,7 @@ enum { VERSIONS_ASKED_MAX = 2 };
 
 bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
     c->guarded = (flags & LISTENER_GUARDED) != 0;
+    c->controls = (flags & LISTENER_CONTROL) != 0;
     assert(c->principal == 0 && c->session_until_ms == 0 && !c->raw_tokens);
     if (!(flags & LISTENER_ASKS)) return true;
     struct event *e = events_make(EVENT_CONNECTED, 0);
