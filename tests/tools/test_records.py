@@ -222,7 +222,8 @@ def test_records_go_through_apache_kafka(kafka):
 
 
 def test_a_topic_is_copied_with_the_partitions_of_its_source(target):
-    source, copy, by_key, small = topic_of(target, 4), unique("copy"), unique("copy"), unique("copy")
+    source = topic_of(target, 4)
+    copy, by_key, small = unique("copy"), unique("copy"), unique("copy")
     for partition in range(4):
         send(target, source, f"{partition}\n", "-p", str(partition), "-k", "same")
     text = run("consume", source, "--json", broker=target).out
