@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access
+    from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
@@ -84,11 +85,13 @@ class Dispatcher:
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool],
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
-                 forwarding: Forwarding | None = None):
+                 forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
+                 closed: Callable[[Closed], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
         access: None, everything is allowed. forwarding: to a controller elsewhere, None where it is
-        here.
+        here. control: the controller listeners, if there are any. closed: is told of connections
+        that ended, if somebody asked for that.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -100,6 +103,10 @@ class Dispatcher:
         self._guard = guard
         self._access = access
         self._forwarding = forwarding
+        self._control = control
+        self._closed = closed
+        if control is not None:
+            control.answer_with(self.answered)
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
@@ -171,7 +178,8 @@ class Dispatcher:
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
-                self._security().closed(event)
+                assert self._closed is not None   # Nobody else asks for such events.
+                self._closed(event)
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
             log.exception("an event was not served", extra={"event": type(event).__name__})
@@ -231,8 +239,27 @@ class Dispatcher:
         row = ELEMENTS.get(context.api_key)
         if row is not None and len(body) > row.short_bytes_max:
             return self._long(context, body)
-        result = self._handlers[context.api_key](context, self._decode(context, body, row))
+        result = self._handler(context)(context, self._decode(context, body, row))
         return self._in_parts(context, result) if type(result) in PARTS else result
+
+    def _handler(self, context: RequestContext) -> Handler:
+        """Raises ProtocolError for what the request's listener does not serve."""
+        if self._control is None:
+            return self._handlers[context.api_key]
+        if self._control.is_own(context.listener):
+            return self._control.handler(context.api_key)
+        if context.api_key not in self._handlers:
+            raise ProtocolError("a controller's request on another listener")
+        return self._handlers[context.api_key]
+
+    async def answered(self, context: RequestContext, body: bytes) -> bytes:
+        """The frame, without its size, that answers a request in an envelope. Raises ProtocolError.
+        """
+        result = self._handle(context, body)
+        answer = await result if type(result) in AWAITED else result
+        return codec.response_frame(
+            context.api_key, context.api_version, context.correlation_id, answer,
+            size_prefix=False, bytes_max=self._answer_bytes_max)
 
     async def _forward(self, context: RequestContext, body: bytes) -> None:
         """Has the controller answer."""
@@ -361,7 +388,7 @@ class Dispatcher:
     async def _long(self, context: RequestContext, body: bytes) -> Any:
         """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
         turns = self._turns_of(context.api_key)
-        handle = self._handlers[context.api_key]
+        handle = self._handler(context)
         row = ELEMENTS[context.api_key]
         async with turns.room(len(body)):
             await turns.next()
