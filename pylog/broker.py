@@ -133,10 +133,11 @@ class Broker:
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
-        if self.settings.is_member:
-            self.membership = self._member()
-        elif self.network.addresses:
-            self.metadata.register(self.network.addresses)
+        if self.network.addresses:           # Else it is a controller alone.
+            if self.settings.is_member:
+                self.membership = self._member()
+            else:
+                self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
             self._open_monitor()
 
@@ -214,11 +215,12 @@ class Broker:
         self._upkeep = loop.create_task(self._keep_up())
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
-        if self.membership is not None:
+        if self.settings.is_member:
             self.metadata.stand()
-            self.membership.begin()
         elif self.settings.controller_listeners:
             self.metadata.controller.tend()
+        if self.membership is not None:
+            self.membership.begin()
 
     async def joined(self) -> None:
         """Returns once clients may use this broker. Raises StartError."""
@@ -226,7 +228,6 @@ class Broker:
             await self.membership.joined()
 
     def _dispatcher(self) -> Dispatcher:
-        assert self.controller is not None   # start() opened the metadata.
         access = None if self._authorizer is None else self.guard().access
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
@@ -238,9 +239,9 @@ class Broker:
         if self.settings.controller_listeners:
             control = self._control(access is not None)
         return Dispatcher(
-            self.network.reactors, handlers, control=control, closed=self._connection_closed, metadata=self.metadata, settings=self.settings,
-            quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access,
+            self.network.reactors, handlers, control=control, closed=self._connection_closed,
+            metadata=self.metadata, settings=self.settings, quotas=self.quotas,
+            grants=self.grants, install=self.install, guard=self.guard, access=access,
             forwarding=None if self.membership is None else self.membership.forwarding)
 
     def _control(self, has_access: bool) -> ControllerListeners:
@@ -280,11 +281,13 @@ class Broker:
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
         await asyncio.gather(*tending, return_exceptions=True)
-        if self._publishing is not None:
-            await self.publisher.stop(self._publishing)
         if self.membership is not None:
             await self.membership.close()
+        if self.settings.is_member:
+            # Before the publisher: decisions that are under way wait for it.
             await self.metadata.leave()
+        if self._publishing is not None:
+            await self.publisher.stop(self._publishing)
         self.stop()
 
     def _publisher_ended(self, task: asyncio.Task) -> None:
