@@ -238,9 +238,9 @@ class Broker:
         if self.settings.controller_listeners:
             control = self._control(access is not None)
         return Dispatcher(
-            self.network.reactors, handlers, control=control, closed=self._connection_closed, metadata=self.metadata, settings=self.settings,
+            self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access,
+            access=access, control=control, closed=self._connection_closed,
             forwarding=None if self.membership is None else self.membership.forwarding)
 
     def _control(self, has_access: bool) -> ControllerListeners:

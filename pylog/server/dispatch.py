@@ -33,7 +33,7 @@ from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache
+from pylog.server import answer_cache, timed
 from pylog.server.answer_cache import AnswerCache, Making
 from pylog.server.turns import Turns
 
@@ -217,13 +217,13 @@ class Dispatcher:
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
                 return
-            timed = self._quotas.timed
-            began_ns = self._quotas.clock_ns() if timed else 0
+            counts = self._quotas.timed
+            began_ns = self._quotas.clock_ns() if counts else 0
             result = self._handle(context, body)
-            if timed:
+            if counts:
                 context.busy_ns = self._quotas.clock_ns() - began_ns
                 if type(result) is types.CoroutineType:
-                    result = _timed(result, context, self._quotas.clock_ns)
+                    result = timed.timed(result, context, self._quotas.clock_ns)
             if key is not None and context.cacheable:
                 self._reply_and_cache(context, result, key)
             else:
@@ -580,27 +580,3 @@ def _log_slow(slow: Slow) -> None:
         "remote_ms": f"{slow.remote_ns / 1e6:.3f}", "send_ms": f"{slow.send_ns / 1e6:.3f}",
         "request_bytes": slow.request_bytes, "response_bytes": slow.response_bytes,
         "left_out": slow.left_out})
-
-
-async def _timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:
-    """The coroutine's result, its steps counted in context.busy_ns (3)."""
-    return await _steps(coroutine, context, clock_ns)
-
-
-@types.coroutine
-def _steps(coroutine, context, clock_ns):
-    resume, value = coroutine.send, None
-    while True:
-        began_ns = clock_ns()
-        try:
-            waited = resume(value)
-        except StopIteration as end:
-            return end.value
-        finally:
-            context.busy_ns += clock_ns() - began_ns
-        resume, value = coroutine.send, None
-        try:
-            yield waited
-        except BaseException as error:
-            # A cancellation too is the coroutine's own affair.
-            resume, value = coroutine.throw, error
