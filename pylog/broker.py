@@ -20,7 +20,10 @@ from pylog import api
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ClientQuotas
+from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.verification import Verification
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
@@ -71,12 +74,15 @@ class Broker:
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.metadata = MetadataService(settings, self.logs, self.node_id, self.now_ms)
         self.groups = GroupCoordinator(self)
+        self.markers = Markers(self, self.groups)
+        self.transactions = TransactionCoordinator(self, self.markers.write)
+        self.verification = Verification(self.transactions, settings)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of)
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
-            self.node_id, self.metadata, self.logs, self.grants, self.quotas, self.groups,
-            self._apply_settings)
+            self.node_id, self.metadata, self.logs, self.grants, self.quotas,
+            (self.groups, self.transactions), self._apply_settings)
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -149,6 +155,8 @@ class Broker:
         self._publishing.add_done_callback(self._publisher_ended)
         assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
+        self.markers.start()
+        self.transactions.start()
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
@@ -161,12 +169,14 @@ class Broker:
         assert self.controller is not None   # start() opened the metadata.
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
-            logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
+            logs=self.logs, coordinator=self.groups, transactions=self.transactions,
+            verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
-            quotas=self.quotas, grants=self.grants, install=self.install)
+            quotas=self.quotas, grants=self.grants, install=self.install,
+            verification=self.verification)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
@@ -178,7 +188,9 @@ class Broker:
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
+        await self.transactions.stop()
         await self.groups.stop()
+        self.markers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.

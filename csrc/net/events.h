@@ -13,7 +13,8 @@ enum event_kind {
     EVENT_MISS = 2,
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
-    EVENT_SLOW = 5
+    EVENT_SLOW = 5,
+    EVENT_VERIFY = 6
 };
 
 struct event_address {
@@ -24,6 +25,12 @@ struct event_missing { /* of a miss */
     uint32_t name_at;  /* in data */
     int32_t name_len;  /* -1: named by id */
     uint8_t id[16];
+    int32_t partition; /* of an EVENT_VERIFY */
+};
+struct event_verify { /* behind the names, and before the transactional id */
+    int64_t producer_id;
+    int32_t id_len;
+    int16_t epoch;
 };
 struct event_slow { /* of a slow request, in data, before the client id */
     int64_t total_ns, local_ns, remote_ns, send_ns;
@@ -41,7 +48,7 @@ struct event {
     uint32_t missing_count;
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names; or client id */
+                                   their names, and at body_at an event_verify; or client id */
 };
 
 struct events;

@@ -24,7 +24,7 @@ from collections import deque
 
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient, Verify
 from pylog.coordinator.pending import Pending
 from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.verification import Verification
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
 
@@ -75,9 +76,9 @@ class Dispatcher:
 
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
-                 grants: Grants, install: Callable[[Topic], bool]):
+                 grants: Grants, install: Callable[[Topic], bool], verification: Verification):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
-        no log of it is open.
+        no log of it is open. verification: of what is produced in transactions.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -86,6 +87,7 @@ class Dispatcher:
         self._quotas = quotas
         self._grants = grants
         self._install = install
+        self._verification = verification
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
@@ -147,6 +149,8 @@ class Dispatcher:
         try:
             if type(event) is Miss:
                 self._decide_miss(event)
+            elif type(event) is Verify:
+                self._spawn(self._verify(event))
             elif type(event) is UnknownClient:
                 self._quotas.install(event.principal, event.client_id)
                 self._reactors.retry(event.connection)
@@ -451,6 +455,21 @@ class Dispatcher:
         finally:
             # Keeps (1).
             self._reactors.resume(miss.token, errors)
+
+    async def _verify(self, asked: Verify) -> None:
+        """Whether partitions are part of a transaction that a producer writes to."""
+        partitions = [(name.decode(), index) for name, index in asked.partitions]
+        errors: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(partitions)
+        try:
+            found = await self._verification.of_produce(
+                asked.transactional_id.decode("utf-8", "replace"), asked.producer_id, asked.epoch,
+                partitions, asked.api_version)
+            errors = [found[partition] for partition in partitions]
+        except Exception:
+            log.exception("a transaction was not verified")
+        finally:
+            # Keeps (1).
+            self._reactors.resume(asked.token, errors)
 
     def _grant(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
