@@ -25,8 +25,10 @@ run: build
 build: $(VENV)/.built
 	@$(PY) setup.py -q build_ext --inplace
 
+# Each file of tests in one of two processes: most tests wait for a broker or a JVM.
+WORKERS ?= 2
 test: build $(VENV)/.tested
-	$(PY) -m pytest $(TESTS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 compat: build $(VENV)/.tested
 	@.ci/packages $(COMPAT_NEEDS)

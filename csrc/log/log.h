@@ -258,8 +258,10 @@ int log_append_verified(struct log *log, uint8_t *batch, size_t len,
                         const struct batch_summary *summary, int64_t last_marker, bool from_zero,
                         int64_t now_ms, struct log_appended *out);
 /* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
- * as they are. */
-int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms);
+ * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
+ * many bytes are in the log, also beside an error. */
+int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                           size_t *taken);
 
 /* Bytes that are no good batches, as a copy of another log has them; the log ends at `end` then. */
 int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t end,
@@ -359,8 +361,8 @@ int log_seal(struct log *log, int64_t now_ms);
 int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, or an error */
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
-/* Drops what is at and above offset. A checkpoint must not name a recovery point above it any
- * more. */
+/* Drops what is at and above offset, leader epochs that begin there too, also where the log ends
+ * already. A checkpoint must not name a recovery point above it any more. */
 int log_truncate(struct log *log, int64_t offset);
 void log_expire_producers(struct log *log, int64_t now_ms);
 /* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it

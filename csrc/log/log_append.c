@@ -365,34 +365,47 @@ static void log_begun(struct log *log, int64_t start, int64_t high) LOG_APPENDIN
     log_view_changed(log);
 }
 
-int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms) {
+/* The header of a follower's next batch. 1: it is whole; 0: it is cut short; LOG_E_CORRUPT. */
+static int log_follow_peek(const uint8_t *bytes, size_t len, struct batch_header *h) {
+    int result = batch_parse(bytes, len, h);
+    if (result == BATCH_E_SHORT) return 0;
+    if (result != 0) return LOG_E_CORRUPT;
+    return batch_bytes(h) <= len;
+}
+
+static int log_follow_check(const struct log *log, const uint8_t *batch,
+                            const struct batch_header *h) {
+    if (h->base_offset < atomic_load(&log->ends.end_offset) || h->last_offset_delta < 0 ||
+        h->base_offset > LOG_OFFSET_MAX)
+        return LOG_E_RANGE;
+    return batch_check_crc(batch, h) == 0 ? 0 : LOG_E_CORRUPT;
+}
+
+int log_append_as_follower(struct log *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                           size_t *taken) {
     struct batch_header h;
     size_t at = 0;
     log_append_lock(log);
-    int result = log_append_gate(log);
+    int result = log_append_gate(log), more = 0;
     if (result == 0 && atomic_load(&log->role.leader)) result = LOG_E_NOT_LEADER;
     int64_t start = atomic_load(&log->ends.start_offset), end = atomic_load(&log->ends.end_offset),
             high = atomic_load(&log->ends.high_watermark);
+    if (result == 0 && (more = log_follow_peek(batches, len, &h)) < 0) result = more;
     /* A start may lie within a batch: a copy has the batch whole, and so begins before its start.
      */
-    bool before = result == 0 && log->view.segment_count == 0 &&
-                  batch_parse(batches, len, &h) == 0 && h.base_offset >= 0 && h.base_offset < end &&
-                  batch_last_offset(&h) >= end;
+    bool before = result == 0 && more == 1 && log->view.segment_count == 0 && h.base_offset >= 0 &&
+                  h.base_offset < end && batch_last_offset(&h) >= end;
     if (before) log_begin_at(log, h.base_offset);
-    if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
-    while (result == 0 && at < len) {
-        if (batch_parse(batches + at, len - at, &h) != 0 || batch_bytes(&h) > len - at)
-            result = LOG_E_CORRUPT;
-        else if (h.base_offset < atomic_load(&log->ends.end_offset) || h.last_offset_delta < 0 ||
-                 h.base_offset > LOG_OFFSET_MAX)
-            result = LOG_E_RANGE;
-        else if (batch_check_crc(batches + at, &h) != 0)
-            result = LOG_E_CORRUPT;
-        else
-            result = log_follow_batch(log, batches + at, &h, now_ms);
-        if (result == 0) at += batch_bytes(&h);
+    if (result == 0 && more == 1 && !log->append.writable) result = log_make_writable(log, now_ms);
+    while (result == 0 && more == 1) {
+        result = log_follow_check(log, batches + at, &h);
+        if (result == 0) result = log_follow_batch(log, batches + at, &h, now_ms);
+        if (result != 0) break;
+        at += batch_bytes(&h);
+        if ((more = log_follow_peek(batches + at, len - at, &h)) < 0) result = more;
     }
     assert(at <= len);
+    *taken = at;
     if (before && at == 0 && log->view.segment_count == 0) log_begin_at(log, end);
     if (before) log_begun(log, start, high);
     log_append_unlock(log);

@@ -84,7 +84,12 @@ static int copy_range(struct log_copying *c) {
                  : segment_read(range.segment, range.position, bytes, (size_t)range.length);
     /* A range begins with the batch that holds the offset; after a move of the start that batch may
      * begin before it. */
-    if (result == 0) result = log_append_as_follower(to, bytes, (size_t)range.length, c->now_ms);
+    size_t taken = 0;
+    if (result == 0) {
+        result = log_append_as_follower(to, bytes, (size_t)range.length, c->now_ms, &taken);
+        /* A range is whole batches: what is left of it says more than there is. */
+        if (result == 0 && taken < (size_t)range.length) result = LOG_E_CORRUPT;
+    }
     c->copied += range.length;
     if (bytes != c->buffer) free(bytes);
     log_range_release(&range);

@@ -278,6 +278,18 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     return result != 0 ? result : log_make_writable(log, now_ms);
 }
 
+/* No record goes, but an epoch that began at the end and wrote nothing: whoever follows a leader
+ * that never knew it would be told of it for ever. */
+static int log_truncate_nothing(struct log *log) LOG_APPENDING(log) {
+    int result = log_load_epochs(log);
+    if (result != 0) return result;
+    log_view_change(log);
+    if (epochs_truncate_end(&log->append.epochs, atomic_load(&log->ends.end_offset)))
+        log_mark(&log->flush.epochs_marks);
+    log_view_changed(log);
+    return 0;
+}
+
 int log_truncate(struct log *log, int64_t offset) {
     int result = 0;
     lock_acquire(&log->flush.lock);
@@ -286,6 +298,8 @@ int log_truncate(struct log *log, int64_t offset) {
         result = LOG_E_DELETED;
     else if (offset < atomic_load(&log->ends.end_offset))
         result = log_truncate_locked(log, offset < 0 ? 0 : offset);
+    else
+        result = log_truncate_nothing(log);
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
     return result;

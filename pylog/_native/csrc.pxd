@@ -387,7 +387,8 @@ cdef extern from "log/log.h" nogil:
         int16_t epoch
     bint log_producer_of(log_t *log, int64_t producer_id, int64_t now_ms, log_producer *out)
     bint log_flush_before_ack(const log_t *log)
-    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms)
+    int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
+                               size_t *taken)
     enum log_bound:
         LOG_BOUND_END, LOG_BOUND_HIGH_WATERMARK, LOG_BOUND_LAST_STABLE
     struct log_range:

@@ -417,16 +417,17 @@ cdef class Log:
         return (found.epoch, found.coordinator_epoch, found.transaction_first_offset,
                 found.last_marker)
 
-    def append_as_follower(self, const uint8_t[::1] batches not None, int64_t now_ms) -> None:
-        """Batches that carry offsets and epochs already, written as they are."""
-        cdef size_t size = <size_t>batches.shape[0]
+    def append_as_follower(self, const uint8_t[::1] batches not None, int64_t now_ms) -> int:
+        """Whole batches that carry offsets and epochs, written as they are. Returns their bytes."""
+        cdef size_t size = <size_t>batches.shape[0], taken
         cdef const uint8_t *p = &batches[0] if size > 0 else NULL
         cdef int error
         self.use()
         with nogil:
-            error = csrc.log_append_as_follower(self.ptr, p, size, now_ms)
+            error = csrc.log_append_as_follower(self.ptr, p, size, now_ms, &taken)
         if error != 0:
             self.refuse(error)
+        return taken
 
     def read(self, int64_t offset, int32_t max_bytes=INT32_MAX,
              csrc.log_bound bound=csrc.LOG_BOUND_END, *, bint at_least_one=True) -> bytes:
@@ -547,8 +548,7 @@ cdef class Log:
             self.refuse(error)
 
     def upkeep(self, int64_t now_ms) -> int:
-        """Rolls by time, asks for flushes by age, expires producers, applies retention. Returns the
-        number of segments that went."""
+        """Rolls and asks for flushes by time, expires producers, retains. Segments that went."""
         cdef int error
         self.use()
         with nogil:

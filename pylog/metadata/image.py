@@ -127,6 +127,18 @@ def advance(image: Image, records, offset: int, epoch: int) -> Delta:
     return fold.finish(offset, epoch)
 
 
+def difference(before: Image, after: Image) -> Delta:
+    """What changed between two images of which neither was made from the other."""
+    topics, configs = (before.topics_by_id, after.topics_by_id), (before.configs, after.configs)
+    return Delta(
+        before, after,
+        frozenset(id_ for id_ in topics[0].keys() | topics[1].keys()
+                  if topics[0].get(id_) != topics[1].get(id_)),
+        frozenset(key for key in configs[0].keys() | configs[1].keys()
+                  if configs[0].get(key) != configs[1].get(key)),
+        before.client_quotas != after.client_quotas)
+
+
 def is_known(kind: str) -> bool:
     """Whether this version follows metadata records of that name."""
     return kind in _STEPS or kind in _FRAMES

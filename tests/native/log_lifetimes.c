@@ -136,7 +136,9 @@ static int following_fsync(int fd) {
     if (log_end_offset(copy) == 100) {
         /* Of a second batch the copy has nothing: it ends before what the flush noted. */
         put_u32(batch + 17, 0);
-        CHECK(log_append_as_follower(copy, batch, len, NOW) == LOG_E_CORRUPT);
+        size_t taken;
+        CHECK(log_append_as_follower(copy, batch, len, NOW, &taken) == LOG_E_CORRUPT);
+        CHECK(taken == 0);
     }
     return fsync(fd);
 }

@@ -351,27 +351,6 @@ def test_truncation_drops_records_epochs_and_producer_state(directory):
     assert one.append(make(1), NOW) == (0, 0)
 
 
-def test_a_follower_appends_batches_as_they_are(directory, tmp_path):
-    leader = opened(directory)
-    for i in range(20):
-        leader.append(make(1 + i % 3), NOW)
-    follower = opened(directory, "f", leader=False)
-    follower.become_follower(0)
-    at = 0
-    while at < leader.end_offset:
-        data = leader.read(at, 700)
-        follower.append_as_follower(data, NOW)
-        at = follower.end_offset
-    assert follower.read(0) == leader.read(0)
-    assert follower.high_watermark == 0
-    assert follower.last_epoch == 0
-    damaged = bytearray(make(1))
-    damaged[-1] ^= 1
-    with pytest.raises(log.CorruptLog):
-        batch.stamp(damaged, at, 0)
-        follower.append_as_follower(damaged, NOW)
-
-
 def test_the_offset_for_a_time_is_exact_to_the_record(directory):
     one = opened(directory, config={"internal.segment.bytes": 3_000, "index.interval.bytes": 100})
     stamps = []

@@ -1,0 +1,90 @@
+"""A log that follows: what it takes of a leader's bytes, and what it forgets where it truncates."""
+
+import pytest
+
+from pylog._native import batch, log
+from tests.native.test_log import NOW, TOPIC_ID, checkpoint_of, make, opened
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+def test_a_follower_appends_batches_as_they_are(directory, tmp_path):
+    leader = opened(directory)
+    for i in range(20):
+        leader.append(make(1 + i % 3), NOW)
+    follower = opened(directory, "f", leader=False)
+    follower.become_follower(0)
+    at = 0
+    while at < leader.end_offset:
+        data = leader.read(at, 700)
+        follower.append_as_follower(data, NOW)
+        at = follower.end_offset
+    assert follower.read(0) == leader.read(0)
+    assert follower.high_watermark == 0
+    assert follower.last_epoch == 0
+    damaged = bytearray(make(1))
+    damaged[-1] ^= 1
+    with pytest.raises(log.CorruptLog):
+        batch.stamp(damaged, at, 0)
+        follower.append_as_follower(damaged, NOW)
+
+
+def test_a_follower_leaves_a_batch_that_is_cut_short_for_the_next_fetch(directory):
+    leader, follower = opened(directory), opened(directory, "f", leader=False)
+    for _ in range(3):
+        leader.append(make(2), NOW)
+    data = leader.read(0)
+    size = len(data) // 3
+    follower.become_follower(0)
+    for cut in (1, 11, 12, 60, 61, size - 1):
+        assert follower.append_as_follower(data[:cut], NOW) == 0
+    assert follower.end_offset == 0
+    assert follower.append_as_follower(data[:size + 16], NOW) == size
+    assert follower.end_offset == 2
+    assert follower.append_as_follower(data[size:], NOW) == 2 * size
+    assert follower.read(0) == data
+
+
+def test_a_cut_batch_leaves_a_copy_that_begins_later_as_it_was(directory):
+    leader = opened(directory)
+    leader.append(make(4), NOW)
+    data = leader.read(0)
+    copy = log.Log.open(directory, "late", 0, TOPIC_ID, None, now_ms=NOW, log_start_offset=2)
+    copy.become_follower(0)
+    assert (copy.start_offset, copy.end_offset) == (2, 2)
+    assert copy.append_as_follower(data[:-1], NOW) == 0
+    assert (copy.start_offset, copy.end_offset) == (2, 2)
+    assert copy.append_as_follower(data, NOW) == len(data)
+    assert (copy.start_offset, copy.end_offset) == (2, 4)
+
+
+def test_an_epoch_that_wrote_nothing_goes_where_the_log_is_truncated_to_its_end(directory):
+    one = opened(directory)
+    one.append(make(5), NOW)
+    one.become_leader(3)
+    assert one.end_for_epoch(3) == (3, 5)
+    one.become_follower(4)
+    assert one.end_for_epoch(3) == (3, 5)
+    assert one.truncate(5) == 5
+    assert one.end_for_epoch(3) == (-1, -1)
+    assert one.last_epoch == one.epoch_of(4) == 0
+    one.close(NOW)
+    again = opened(directory, leader=False)
+    assert again.last_epoch == 0
+
+
+def test_a_log_at_rest_loses_such_an_epoch_too(directory):
+    one = opened(directory)
+    one.append(make(5), NOW)
+    one.become_leader(3)
+    one.settle(NOW)
+    saved = checkpoint_of(one)
+    one.close(NOW)
+    again = opened(directory, leader=False, **saved)
+    assert again.last_epoch == 3
+    again.become_follower(4)
+    assert again.truncate(9) == 5
+    assert again.last_epoch == 0
