@@ -403,20 +403,6 @@ cdef class Log:
             self.refuse(error)
         return out.base_offset, out.last_offset
 
-    def producer(self, int64_t producer_id, int64_t now_ms=0) -> tuple:
-        """(epoch, coordinator epoch, first offset of its open transaction, offset of its newest
-        marker since the log was opened) of a producer, each -1 when there is none. Raises LogError.
-        """
-        cdef csrc.log_producer found
-        cdef bint known
-        self.use()
-        with nogil:
-            known = csrc.log_producer_of(self.ptr, producer_id, now_ms, &found)
-        if not known:
-            self.refuse(csrc.LOG_E_IO)
-        return (found.epoch, found.coordinator_epoch, found.transaction_first_offset,
-                found.last_marker)
-
     def append_as_follower(self, const uint8_t[::1] batches not None, int64_t now_ms) -> int:
         """Whole batches that carry offsets and epochs, written as they are. Returns their bytes."""
         cdef size_t size = <size_t>batches.shape[0], taken

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.transaction_service import TransactionCoordinator
     from pylog.coordinator.verification import Verification
     from pylog.metadata.service import MetadataService
+    from pylog.protocol.errors import Error
 
 BATCHED_SINCE = 4       # AddPartitionsToTxn of brokers, for several transactions.
 FENCED_SINCE = 2        # PRODUCER_FENCED in 24, 25 and 26,
@@ -244,7 +245,7 @@ class TransactionsApi:
             result = offsets.commit_in_transaction(machine, request, entries)
             return result if isinstance(result, list) else [result] * len(entries)
 
-        def fault(known: tuple) -> int:
+        def fault(known: tuple) -> Error:
             if request.producer_epoch < known[0]:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             is_open = known[2] >= 0 and known[0] == request.producer_epoch

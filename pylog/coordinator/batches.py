@@ -1,7 +1,9 @@
 """Batches of a transaction: records that wait for its end, and the marker that is its end.
 
 Owns: nothing.
-Called by: coordinator.journal (writes and reads them), coordinator.markers, coordinator.groups.
+Called by: coordinator.journal (writes and reads them), coordinator.markers, coordinator.offsets,
+  coordinator.offsets_transactional, coordinator.runtime, coordinator.service,
+  coordinator.transaction_service, api.transactions.
 Invariants: (1) a marker is one control record of version 0 in a batch without a sequence.
 Source: KIP-98; KIP-890 (a marker of version 2 has a higher epoch than its records); KAFKA-19999
   (one that is repeated is taken again).
@@ -17,7 +19,7 @@ from pylog.protocol.errors import Error, ErrorCode
 
 ABORT_KEY = b"\0\0\0\0"
 COMMIT_KEY = b"\0\0\0\1"
-UNKNOWN = -1, -1, -1, -1    # What Log.producer() tells of a producer that it does not know.
+UNKNOWN = -1, -1, -1, -1    # What producer_of() tells of a producer that it does not know.
 
 
 class TransactionalRecords(NamedTuple):
@@ -52,7 +54,7 @@ class Marker(NamedTuple):
             attributes=batch.TRANSACTIONAL | batch.CONTROL)
 
     def fault(self, known: tuple[int, int, int, int]) -> Error:
-        """Why a log refuses it. known: as Log.producer() tells of the producer."""
+        """Why a log refuses it. known: as producer_of() tells."""
         epoch, coordinator_epoch, first_open, _ = known
         if self.epoch < epoch or (
                 self.version >= EPOCH_BUMP_SINCE and self.epoch == epoch and first_open >= 0
@@ -64,8 +66,8 @@ class Marker(NamedTuple):
 
 
 def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
-    """What a batch of a transaction is; None for a control batch that ends none. header: batch.Header;
-    rows: its records as batch.records() has them."""
+    """What a batch of a transaction is; None for a control batch that ends none. header:
+    batch.Header; rows: its records as batch.records() has them."""
     if not header.attributes & batch.CONTROL:
         return TransactionalRecords(header.producer_id, header.producer_epoch, [
             (row[2], row[3]) for row in rows if row[2] is not None])

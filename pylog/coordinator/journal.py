@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pylog._native import batch
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import Log, LogError
+from pylog._native.producers import producer_of
 from pylog.coordinator import batches
 from pylog.coordinator.batches import Marker, TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode
@@ -90,9 +91,9 @@ class Journal:
             token.answer(message)
 
     def producer(self, producer_id: int) -> tuple[int, int, int, int]:
-        """As Log.producer(), of everything that was written. Raises LogError."""
+        """As producer_of(), of everything that was written. Raises LogError."""
         self.append_now()
-        return self.log.producer(producer_id, self._wall_ms())
+        return producer_of(self.log, producer_id, self._wall_ms())
 
     def append_now(self) -> None:
         """Appends what this turn of the loop has gathered, without waiting for its end."""
@@ -107,8 +108,11 @@ class Journal:
         try:
             now_ms = self._wall_ms()
             for part in _parts(gathered):
-                data = part.batch(now_ms, self._codec) if type(part) is not list else batch.build(
-                    [(key, value, now_ms, ()) for key, value in part], codec=self._codec)
+                if isinstance(part, list):
+                    data = batch.build([(key, value, now_ms, ()) for key, value in part],
+                                       codec=self._codec)
+                else:
+                    data = part.batch(now_ms, self._codec)
                 self.log.append(data, now_ms, leader_epoch=self._epoch, trusted=True)
         except Exception as error:
             # Keeps (3), whatever it was: what waits for these records must not be told of them.
@@ -234,23 +238,24 @@ def _parts(records: list[Written]) -> Iterator[list[Record] | TransactionalRecor
     """Records in stretches that make one batch each; a record that is too long is one of its own,
     and what is a batch stays one.
     """
-    first, size = 0, 0
-    for index, record in enumerate(records):
-        if type(record) is not tuple:
-            if index > first:
-                yield records[first:index]
-            yield record
-            first, size = index + 1, 0
+    part: list[Record] = []
+    size = 0
+    for written in records:
+        if isinstance(written, TransactionalRecords | Marker):
+            if part:
+                yield part
+            yield written
+            part, size = [], 0
             continue
-        key, value = record
+        key, value = written
         length = len(key) + len(value or b"") + 32
-        if index > first and (size + length > BATCH_BYTES_MAX
-                              or index - first >= BATCH_RECORDS_MAX):
-            yield records[first:index]
-            first, size = index, 0
+        if part and (size + length > BATCH_BYTES_MAX or len(part) >= BATCH_RECORDS_MAX):
+            yield part
+            part, size = [], 0
+        part.append(written)
         size += length
-    if first < len(records):
-        yield records[first:]
+    if part:
+        yield part
 
 
 def replay(partition_log: Log, offset: int) -> Iterator[Written]:

@@ -2,8 +2,8 @@
 an acks=all answer promises.
 
 Owns: what waits for markers to be durable, the native waiters.
-Called by: coordinator.transaction_service, api.transactions (write); coordinator.service gives it
-  offsets' partitions; on the event loop.
+Called by: broker (start, close), api.transactions and coordinator.transaction_service (write), on
+  the event loop.
 Invariants: (1) a marker is appended once for a call, after its epochs were compared with what the
   log knows of the producer; (2) the answer comes after the marker is durable; (3) a slot of the
   waiters waits for one log, its markers in the order of their offsets.
@@ -18,6 +18,7 @@ from typing import Protocol
 
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import Log, LogError
+from pylog._native.producers import producer_of
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.internal_topic import Node
 from pylog.coordinator.pending import Pending
@@ -78,7 +79,7 @@ class Markers:
             try:
                 # Keeps (1).
                 now_ms = self._node.now_ms()
-                error = marker.fault(partition_log.producer(marker.producer_id, now_ms))
+                error = marker.fault(producer_of(partition_log, marker.producer_id, now_ms))
                 if error == ErrorCode.NONE:
                     _, last = partition_log.append(marker.batch(now_ms), now_ms, trusted=True)
                     self._after(partition_log, last, pending)

@@ -77,7 +77,8 @@ def commit_in_transaction(groups, request, entries) -> list:
         return [error] * len(entries)
     wall_ms = groups.clock.wall_ms()
     limit = groups.limits.metadata_characters_max
-    errors, written = [], []
+    errors = []
+    written: list[tuple[bytes, bytes | None]] = []
     for topic, topic_id, partition, offset, epoch, metadata in entries:
         if metadata and len(metadata) > limit:
             errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)

@@ -257,10 +257,10 @@ class CoordinatorRuntime(Generic[M]):
         for written in replay(partition_log, offset):
             if self._stopped or not shard.serves(epoch):
                 return
-            if type(written) is tuple:
-                machine.replay(*written)
-            else:
+            if isinstance(written, TransactionalRecords | Marker):
                 self._coordination.replay_batch(machine, written)
+            else:
+                machine.replay(*written)
         self._coordination.prepare(machine)
 
     # ---- requests -------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class CoordinatorRuntime(Generic[M]):
     def run_as_producer(self, index: int, pending: Pending, fault: Callable[..., Error],
                         producer_id: int, step: Callable[..., Any], *arguments: Any) -> Pending:
         """As run() on one partition, of a step that writes as a producer. fault: what the log knows
-        of the producer (Log.producer) -> why the step is refused, or NONE."""
+        of the producer, as producer_of() tells -> why the step is refused, or NONE."""
         known, error = self.producer_at(index, producer_id)
         if error == ErrorCode.NONE:
             error = fault(known)
@@ -288,7 +288,7 @@ class CoordinatorRuntime(Generic[M]):
 
     def producer_at(self, index: int,
                     producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
-        """(as Log.producer(), NONE) of a partition, or (nothing known, the error to answer)."""
+        """(as producer_of(), NONE) of a partition, or (nothing known, the error to answer)."""
         shard, error = self._at(index) if index < len(self._shards) \
             else (None, ErrorCode.NOT_COORDINATOR)
         if shard is None:

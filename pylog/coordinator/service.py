@@ -91,7 +91,7 @@ class GroupCoordinator:
         return -1 if topic is None else partition_of(group_id, len(topic.partitions))
 
     def producer_at(self, index: int, producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
-        """(as Log.producer(), NONE) of a partition that this broker serves, or why it does not."""
+        """(as producer_of(), NONE) of a partition that this broker serves, or why it does not."""
         return self.runtime.producer_at(index, producer_id)
 
     def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:

@@ -1,11 +1,12 @@
 """Transactions as a pure state machine: requests and a clock in, records and replies out.
 
 Owns: the transactional ids of one partition of `__transaction_state`, and their timers.
-Called by: coordinator.transaction_service, in steps of the runtime; the simulation; tests.
-Invariants: (1) an epoch is answered to one producer only: whoever comes later has a higher one; (2)
-  a transaction that is prepared ends as it was prepared, whatever happens meanwhile; (3) its markers
-  are asked for after its record is durable: Ending goes out as a reply; (4) what ends it without its
-  client (a timeout, a newer producer) fences that client.
+Called by: coordinator.transaction_service, api.transactions and coordinator.verification, in steps
+  of the runtime; tests.
+Invariants: (1) an epoch is answered to one producer only: whoever comes later has a higher one;
+  (2) a transaction that is prepared ends as it was prepared, whatever happens meanwhile; (3) its
+  markers are asked for after its record is durable: Ending goes out as a reply; (4) what ends it
+  without its client (a timeout, a newer producer) fences that client.
 Source: KIP-98, KIP-360 (bumped epochs), KIP-890 (epoch bump per transaction), KIP-939 (two phases,
   as far as Kafka 4.3 serves it), KIP-664, KIP-1152 (filters of a list).
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pylog.coordinator import transaction
+from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Time
 from pylog.coordinator.timers import Timers
 from pylog.coordinator.transaction import (
@@ -81,7 +83,7 @@ class Transactions:
         self.clock = clock
         self.transactions: dict[str, Transaction] = {}
         self.timers = Timers()
-        self.records: list[tuple[bytes, bytes | None]] = []
+        self.records: list[Written] = []
         self.replies: list[tuple[Any, Any]] = []
         self.cleanups = 0
         self.changed: set[str] = set()

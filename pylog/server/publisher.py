@@ -21,8 +21,8 @@ log = logging.getLogger("pylog.publisher")
 
 class Publisher:
     """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
-    and the `coordinators`. apply_settings: puts the broker's settings into force where it is composed; blocks
-    and returns the listeners' addresses when they changed, else None.
+    and the `coordinators`. apply_settings: puts the broker's settings into force where it is
+    composed; blocks and returns the listeners' addresses when they changed, else None.
     """
 
     def __init__(self, node_id: int, metadata, logs, grants, quotas, coordinators,

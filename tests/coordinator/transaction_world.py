@@ -28,7 +28,8 @@ class Partition:
 
     def __init__(self, faults):
         self.faults = faults
-        self.entries = []          # ("data", producer, epoch, value) or ("end", producer, committed)
+        # ("data", producer, epoch, value) or ("end", producer, epoch, whether it committed).
+        self.entries = []
         self.known = {}            # producer id -> [epoch, coordinator epoch, first, marker, next]
 
     def of(self, producer_id):
