@@ -14,7 +14,8 @@ enum event_kind {
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
     EVENT_SLOW = 5,
-    EVENT_VERIFY = 6
+    EVENT_CONNECTED = 6, /* of a listener that asks who it is; answered by reactors_retry */
+    EVENT_VERIFY = 7
 };
 
 struct event_address {

@@ -291,7 +291,7 @@ cdef extern from "serve/exposition.h" nogil:
 cdef extern from "log/log.h" nogil:
     enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
     enum: LOG_E_NOT_LEADER, LOG_E_DELETED, LOG_E_FULL, LOG_E_MEMORY, LOG_E_CORRUPT
-    enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK
+    enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK, LOG_E_NOT_REPLICA
     int16_t log_error_code(int error)
     struct log_t "log":
         pass
@@ -336,7 +336,8 @@ cdef extern from "log/log.h" nogil:
         int32_t compression_level, min_insync_replicas
         int8_t compression_codec
         bint log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records
-        bint acks_all_flush
+        bint acks_all_flush, flush_before_fetch
+        int64_t replica_lag_ms
     struct log_checkpoint:
         int64_t recovery_point, log_start_offset, high_watermark
         bint clean
@@ -359,7 +360,26 @@ cdef extern from "log/log.h" nogil:
     void log_set_config(log_t *log, const log_config *config)
     const log_config *log_config_get(log_t *log, log_config *copy)
     int log_become_leader(log_t *log, int32_t epoch, int32_t in_sync_count)
+    int log_lead_replicas(log_t *log, int32_t epoch, int32_t in_sync_count)
     void log_become_follower(log_t *log, int32_t epoch)
+    bint log_high_watermark_is_current(const log_t *log)
+    enum: LOG_REPLICAS_MAX
+    struct log_replica:
+        int64_t epoch
+        int32_t broker
+        bint in_sync, maximal, eligible
+    int log_set_replicas(log_t *log, int32_t partition_epoch, const log_replica *named,
+                         uint32_t count, int32_t in_sync_count)
+    struct log_follower_fetch:
+        int64_t epoch, offset, start_offset, now_ns, told_high
+        int32_t broker
+        bint may_ask
+    int log_follower_at(log_t *log, log_follower_fetch *at)
+    struct log_follower:
+        int64_t epoch, end, start, fetched_ns, caught_up_ns
+        int32_t broker
+        bint in_sync
+    uint32_t log_followers(log_t *log, log_follower *out, uint32_t max)
     bint log_is_leader(const log_t *log)
     int32_t log_leader_epoch(const log_t *log)
     void log_advance_high_watermark(log_t *log, int64_t high_watermark)
@@ -496,7 +516,8 @@ cdef extern from "serve/quotas.h" nogil:
 
 # ---- events.h
 cdef extern from "net/events.h" nogil:
-    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW, EVENT_VERIFY
+    enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
+    enum: EVENT_CONNECTED, EVENT_VERIFY
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -557,13 +578,14 @@ cdef extern from "serve/serve.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX
+    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_ASKS, GUARD_RAW_VERSION
     struct reactors_config:
         frames_rules rules
         int threads
         uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
+        int32_t stranger_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
@@ -572,9 +594,10 @@ cdef extern from "net/reactor.h" nogil:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)
     void reactors_free(reactors *rs)
-    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
+    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog,
+                        unsigned flags)
     int reactors_join(reactors *rs, int listener, const char *host, int port, int backlog,
-                      int first)
+                      int first, unsigned flags)
     void reactors_unlisten(reactors *rs, int listener)
     void reactors_set_limits(reactors *rs, const reactors_limits *limits)
     bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
@@ -591,7 +614,8 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
-    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
+    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal,
+                                int32_t session_ms)
     void reactors_watch(reactors *rs, uint64_t connection)
     void reactors_close(reactors *rs, uint64_t connection)
     void reactors_stop_accepting(reactors *rs)

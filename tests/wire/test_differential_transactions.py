@@ -173,8 +173,9 @@ class Walk:
     def look(self) -> None:
         """What a consumer sees."""
         for stable in (False, True):
-            answer = ask(self.connection, OFFSET_FETCH, 7, group_id=self.group, topics=[
-                {"name": self.topic, "partition_indexes": [0, 1]}], require_stable=stable)
+            answer = self._until(
+                OFFSET_FETCH, 7, lambda answer: answer["error_code"], group_id=self.group,
+                topics=[{"name": self.topic, "partition_indexes": [0, 1]}], require_stable=stable)
             self.note("fetched", stable, sorted(
                 (cell["partition_index"], cell["committed_offset"], cell["error_code"])
                 for cell in answer["topics"][0]["partitions"]))
