@@ -8,7 +8,9 @@ Invariants: (1) a partition is told NONE only when the coordinator has it in the
 Source: KIP-890.
 """
 
+import logging
 from collections.abc import Iterable
+from typing import Any
 
 from pylog.config import Settings
 from pylog.coordinator.markers import Partition
@@ -21,6 +23,7 @@ from pylog.protocol.errors import Error, ErrorCode
 PLAIN, ABORTABLE, ADDING = range(3)
 PRODUCE_KINDS = (11, ABORTABLE), (12, ADDING)
 OFFSETS_KINDS = (4, ABORTABLE), (5, ADDING)
+log = logging.getLogger("pylog.coordinator")
 _LATER = frozenset((
     ErrorCode.NETWORK_EXCEPTION, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR))
@@ -37,6 +40,18 @@ class Verification:
     def __init__(self, transactions: TransactionCoordinator, settings: Settings):
         self._transactions = transactions
         self._settings = settings
+
+    async def verdicts(self, asked: Any) -> list[int]:
+        """The error code of each partition that a reactor.Verify names, whatever goes wrong."""
+        partitions = [(name.decode(), index) for name, index in asked.partitions]
+        try:
+            found = await self.of_produce(
+                asked.transactional_id.decode("utf-8", "replace"), asked.producer_id, asked.epoch,
+                partitions, asked.api_version)
+            return [found[partition] for partition in partitions]
+        except Exception:
+            log.exception("a transaction was not verified")
+            return [ErrorCode.UNKNOWN_SERVER_ERROR] * len(partitions)
 
     async def of_produce(self, id_: str, producer_id: int, epoch: int,
                          partitions: list[Partition], version: int) -> dict[Partition, Error]:

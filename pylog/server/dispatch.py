@@ -511,19 +511,8 @@ class Dispatcher:
             self._reactors.resume(miss.token, errors)
 
     async def _verify(self, asked: Verify) -> None:
-        """Whether partitions are part of a transaction that a producer writes to."""
-        partitions = [(name.decode(), index) for name, index in asked.partitions]
-        errors: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(partitions)
-        try:
-            found = await self._verification.of_produce(
-                asked.transactional_id.decode("utf-8", "replace"), asked.producer_id, asked.epoch,
-                partitions, asked.api_version)
-            errors = [found[partition] for partition in partitions]
-        except Exception:
-            log.exception("a transaction was not verified")
-        finally:
-            # Keeps (1).
-            self._reactors.resume(asked.token, errors)
+        """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
+        self._reactors.resume(asked.token, await self._verification.verdicts(asked))
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
