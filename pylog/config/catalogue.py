@@ -91,7 +91,7 @@ BROKER = (
      "Most bytes of one fetch of the metadata log."),
     ("controller.quorum.fetch.snapshot.max.bytes", "int", 1048576, "1..", "low", "", "live",
      "Most bytes of one fetch of a metadata snapshot."),
-    ("controller.quorum.fetch.timeout.ms", "int", 2000, "0..", "high", "", "inert",
+    ("controller.quorum.fetch.timeout.ms", "int", 2000, "0..", "high", "", "live",
      "Time without a successful fetch before a voter stands for election."),
     ("controller.quorum.request.timeout.ms", "int", 2000, "0..", "medium", "", "live",
      "Wait for an answer of a controller."),
@@ -800,6 +800,8 @@ BROKER = (
 # can make an answer of 7.9 GB. What is reasonable stays below: a million partitions, about what one
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
+# quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
+# differ where machines are shared, endpoints and prefix where etcd is.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -820,6 +822,16 @@ OWN = (
     ("metrics.listener", "string", "", "", "medium", "", "live",
      "host:port of the metrics endpoint (Prometheus, OpenMetrics); empty: none, port 0: a free "
      "one."),
+    ("quorum.etcd.client.port", "int", 2379, "1..65535", "medium", "", "live",
+     "Port on each controller's host where its etcd serves the controllers."),
+    ("quorum.etcd.command", "string", "etcd", "non-empty", "medium", "", "live",
+     "Name or path of the etcd that brokerd runs on the hosts of several controllers."),
+    ("quorum.etcd.endpoints", "list", (), "", "medium", "", "live",
+     "host:port of an etcd that others run; empty: brokerd runs one on each controller's host."),
+    ("quorum.etcd.peer.port", "int", 2380, "1..65535", "medium", "", "live",
+     "Port on each controller's host where its etcd serves the other members."),
+    ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
+     "What the names of this cluster's keys in etcd begin with."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
     ("replica.flush.before.fetch.enable", "boolean", False, "", "high", "", "live",
