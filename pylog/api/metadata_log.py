@@ -175,8 +175,12 @@ class MetadataLogApi:
         known, end = metadata_log.end_for_epoch(epoch)
         if known == epoch and offset <= end:
             return None
+        if known < 0:
+            # An epoch that is none of this log's: its newest one may be common.
+            newest = self._metadata.tail.newest
+            known, end = newest.epoch, newest.offset + 1
         return self._row(controller, ErrorCode.NONE, diverging_epoch=response.EpochEndOffset(
-            epoch=max(known, 0), end_offset=max(end, 0)))
+            epoch=known, end_offset=end))
 
     async def _records(self, controller, asked, bytes_max: int) -> Message:
         end, data = self._metadata.tail.newest.offset + 1, b""

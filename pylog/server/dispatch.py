@@ -25,7 +25,14 @@ from collections import deque
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
-    Closed, Connected, Miss, RequestContext, Slow, UnknownClient, Unsafe,
+    Closed,
+    Connected,
+    Miss,
+    RequestContext,
+    Slow,
+    UnknownClient,
+    Unsafe,
+    Verify,
 )
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
@@ -33,7 +40,7 @@ from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache
+from pylog.server import answer_cache, timed
 from pylog.server.answer_cache import AnswerCache, Making
 from pylog.server.turns import Turns
 
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.verification import Verification
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
@@ -83,15 +91,16 @@ class Dispatcher:
 
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
-                 grants: Grants, install: Callable[[Topic], bool],
+                 grants: Grants, install: Callable[[Topic], bool], verification: Verification,
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
                  closed: Callable[[Closed], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
-        access: None, everything is allowed. forwarding: to a controller elsewhere, None where it is
-        here. control: the controller listeners, if there are any. closed: is told of connections
-        that ended, if somebody asked for that.
+        access: None, everything is allowed. verification: of what is produced in transactions.
+        forwarding: to a controller elsewhere, None where it is here. control: the controller
+        listeners, if there are any. closed: is told of connections that ended, if somebody asked
+        for that.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -100,6 +109,7 @@ class Dispatcher:
         self._quotas = quotas
         self._grants = grants
         self._install = install
+        self._verification = verification
         self._guard = guard
         self._access = access
         self._forwarding = forwarding
@@ -168,6 +178,8 @@ class Dispatcher:
         try:
             if type(event) is Miss:
                 self._decide_miss(event)
+            elif type(event) is Verify:
+                self._spawn(self._verify(event))
             elif type(event) is UnknownClient:
                 self._quotas.install(event.principal, event.client_id)
                 self._reactors.retry(event.connection)
@@ -217,13 +229,13 @@ class Dispatcher:
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
                 return
-            timed = self._quotas.timed
-            began_ns = self._quotas.clock_ns() if timed else 0
+            counts = self._quotas.timed
+            began_ns = self._quotas.clock_ns() if counts else 0
             result = self._handle(context, body)
-            if timed:
+            if counts:
                 context.busy_ns = self._quotas.clock_ns() - began_ns
                 if type(result) is types.CoroutineType:
-                    result = _timed(result, context, self._quotas.clock_ns)
+                    result = timed.timed(result, context, self._quotas.clock_ns)
             if key is not None and context.cacheable:
                 self._reply_and_cache(context, result, key)
             else:
@@ -526,6 +538,10 @@ class Dispatcher:
             # Keeps (1).
             self._reactors.resume(miss.token, errors)
 
+    async def _verify(self, asked: Verify) -> None:
+        """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
+        self._reactors.resume(asked.token, await self._verification.verdicts(asked))
+
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
         """
@@ -580,27 +596,3 @@ def _log_slow(slow: Slow) -> None:
         "remote_ms": f"{slow.remote_ns / 1e6:.3f}", "send_ms": f"{slow.send_ns / 1e6:.3f}",
         "request_bytes": slow.request_bytes, "response_bytes": slow.response_bytes,
         "left_out": slow.left_out})
-
-
-async def _timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:
-    """The coroutine's result, its steps counted in context.busy_ns (3)."""
-    return await _steps(coroutine, context, clock_ns)
-
-
-@types.coroutine
-def _steps(coroutine, context, clock_ns):
-    resume, value = coroutine.send, None
-    while True:
-        began_ns = clock_ns()
-        try:
-            waited = resume(value)
-        except StopIteration as end:
-            return end.value
-        finally:
-            context.busy_ns += clock_ns() - began_ns
-        resume, value = coroutine.send, None
-        try:
-            yield waited
-        except BaseException as error:
-            # A cancellation too is the coroutine's own affair.
-            resume, value = coroutine.throw, error
