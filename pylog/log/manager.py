@@ -14,7 +14,7 @@ import os
 import threading
 from itertools import chain
 
-from pylog._native.log import Log, LogDeleted, LogError, Shortage
+from pylog._native.log import Log, LogError, Shortage
 from pylog.log import branches, hints, partition_directories, partitions, recovery
 from pylog.log.checkpointer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
@@ -366,22 +366,23 @@ class LogManager:
         for index in range(len(logs)):
             self._offline.discard((name, index))
             self._unopened.pop((name, index), None)
+        self._delete(name, topic_id, [
+            (index, partition_log) for index, partition_log in enumerate(logs)
+            if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
+
+    def _delete(self, name: str, topic_id: bytes, doomed: list, forget) -> None:
+        """Renames logs away that nobody finds any more. doomed: [(index, Log)]. forget: takes
+        [(directory's number, index)]."""
         held = []
-        for index, partition_log in enumerate(logs):
-            if partition_log is not None:
-                self.checkpointer.forget((topic_id, index))
-                self._timed.discard(partition_log)
-                place = self._place_of.get(partition_log, 0)
-                self.disks.loads[place] -= 1
-                held.append((place, index))
-                try:
-                    partition_log.delete(self._now_ms())
-                except LogError as error:
-                    # The next start finds a directory that no topic has.
-                    log.error("a partition could not be deleted", extra={
-                        "topic": name, "partition": index, "reason": str(error)})
-        self._hints.forget_topic(name, held)
-        for partition_log in logs:
+        for index, partition_log in doomed:
+            self.checkpointer.forget((topic_id, index))
+            self._timed.discard(partition_log)
+            place = self._place_of.get(partition_log, 0)
+            self.disks.loads[place] -= 1
+            held.append((place, index))
+            partitions.delete(partition_log, self._now_ms())
+        forget(held)
+        for _, partition_log in doomed:
             # Not before: a checkpoint that is being written would take it for the first's.
             self._place_of.pop(partition_log, None)
 
@@ -406,8 +407,9 @@ class LogManager:
         for name, (_, _, overrides) in list(self._topics.items()):
             self.configure(name, overrides)
 
-    def assume(self, name: str, roles: list) -> None:
-        """Puts a topic's logs into their roles, opens new partitions; roles as in create()."""
+    def assume(self, name: str, roles: list, added=()) -> None:
+        """Puts a topic's logs into their roles, opens new partitions; roles as in create(). added:
+        indexes of older partitions that this node has a replica of from now on."""
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config, known = self._config(overrides), len(logs)
@@ -417,9 +419,26 @@ class LogManager:
             # One of the older ones that is not open could not be opened: it stays as it is.
             if role is not None and logs[index] is not None:
                 partitions.assume(logs[index], role)
-            elif role is not None and index >= known:
+            elif role is not None and (index >= known or index in added):
                 self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
                            partitions.NOTHING_KNOWN, False)
+
+    def drop(self, name: str, indexes) -> None:
+        """Deletes partitions of which this node has a replica no more; their topic stays."""
+        self._wait_ready(name)
+        topic_id, logs, _ = self._topics[name]
+        dropped = []
+        with self.moves.lock:
+            for index in indexes:
+                self.moves.cancel(name, index)
+                self._offline.discard((name, index))
+                self._unopened.pop((name, index), None)
+                if logs[index] is not None:
+                    dropped.append((index, logs[index]))
+                    with self._lists_lock:
+                        logs[index] = None
+        self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
+            [(place, (name, index)) for place, index in held]))
 
     def by_topic(self) -> list:
         """[(topic, its Logs, None where there is none)], in no order; on any thread."""
@@ -568,8 +587,8 @@ class LogManager:
             self.disks.look_at_space()
             recovery.report(self.directories, self.paths)
             self._hints.tend()
-            self._tend(now_ms, (entry[3] for entry in self._all()) if every else [
-                *self._timed, *self._short_of_space()])
+            partitions.tend((entry[3] for entry in self._all()) if every else [
+                *self._timed, *self._short_of_space()], now_ms, lambda: self._closing)
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
@@ -585,16 +604,3 @@ class LogManager:
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
         # A clock that was set back delays nothing: what is due later than possible is due now.
         return not self._due[which] - interval_ms <= now_ms < self._due[which]
-
-    def _tend(self, now_ms: int, logs) -> None:
-        for partition_log in logs:
-            if self._closing:
-                return
-            if partition_log.log_dir.offline:
-                continue
-            try:
-                partition_log.upkeep(now_ms)
-            except LogDeleted:
-                continue
-            except LogError as error:
-                log.error("upkeep failed", extra={"reason": str(error)})

@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
+from pylog.metadata.threads import in_thread
+from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.channel import ControllerChannel
+from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
+from pylog.replication.leadership import Leadership
 from pylog.replication.lifecycle import Lifecycle
 from pylog.replication.registration import heartbeat, registration
 from pylog.replication.remote_controller import RemoteController
+from pylog.replication.replicas import Replicas
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 
 # Leaderships are handed over within this, or the broker stops with them.
 LEAVE_SECONDS = 300.0
+TICK_SECONDS_MAX = 1.0
 
 
 class Membership:
@@ -47,14 +54,32 @@ class Membership:
         self.channel = ControllerChannel(
             metadata.controllers, self.lifecycle, metadata.tail, node_id=node_id,
             settings=settings, registration=self._registration, heartbeat=self._heartbeat,
-            is_ready=lambda: not logs.recovering)
+            is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(self.channel, node_id)
         self.forwarding = Forwarding(self.channel)
-        self._beating: asyncio.Task | None = None
+        self._fetchers = ReplicaFetchers(settings, node_id, dial)
+        self.leadership = Leadership(node_id, self.channel, settings, time.monotonic_ns)
+        self.replicas = Replicas(
+            node_id, logs, self.leadership, self._fetchers, settings.between_brokers)
+        self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:
-        """Registers, and is a member from then on."""
-        self._beating = asyncio.get_running_loop().create_task(self.channel.run())
+        """Registers, and is a member from then on. The published image is the one from which the
+        partitions were opened."""
+        image, loop = self._metadata.image, asyncio.get_running_loop()
+        self.replicas.take_brokers(image)
+        for topic in image.topics.values():
+            self.replicas.begin(topic)
+        self._tasks = [loop.create_task(self.channel.run()), loop.create_task(self._tick())]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(
+                min(self._settings["replica.lag.time.max.ms"] / 2000, TICK_SECONDS_MAX))
+            self.leadership.tick()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self._fetchers.set_broker_epoch(broker_epoch)
 
     async def joined(self) -> None:
         """Returns once the controller has unfenced this broker. Raises StartError."""
@@ -70,15 +95,20 @@ class Membership:
 
     async def leave(self) -> None:
         """Keeps (2)."""
-        if self._beating is not None and self._settings["controlled.shutdown.enable"]:
-            await self.channel.leave(self._beating, LEAVE_SECONDS)
+        if self._tasks and self._settings["controlled.shutdown.enable"]:
+            await self.channel.leave(self._tasks[0], LEAVE_SECONDS)
 
     async def close(self) -> None:
         """Speaks to the controller no more."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.leadership.close()
         self.channel.close()
+
+    async def stop_fetching(self) -> None:
+        """No log is written to by a fetcher any more; before logs are closed."""
+        await in_thread(self._fetchers.close)
 
     def _registration(self, wanted: Any) -> Any:
         metadata = self._metadata
