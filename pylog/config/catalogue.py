@@ -536,7 +536,7 @@ BROKER = (
      "Longest wait of a follower's fetch."),
     ("replica.high.watermark.checkpoint.interval.ms", "long", 5000, "", "high", "", "inert",
      "Pause between writes of the high watermarks."),
-    ("replica.lag.time.max.ms", "long", 30000, "", "high", "", "inert",
+    ("replica.lag.time.max.ms", "long", 30000, "", "high", "", "live",
      "Time a follower may lag before it leaves the in-sync set."),
     ("replica.selector.class", "string", None, "", "medium", "", "inert",
      "Java class that chooses a replica to read from."),
@@ -818,6 +818,8 @@ OWN = (
      "one."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
+    ("replica.flush.before.fetch.enable", "boolean", False, "", "high", "", "live",
+     "A replica counts for the high watermark with what it has on disk only."),
     ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
      "Requests that take longer are logged, a few each second; -1: none are."),
 )
