@@ -133,7 +133,8 @@ class Broker:
         from pylog.replication.membership import Membership
 
         return Membership(
-            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns)
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.

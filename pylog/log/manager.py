@@ -69,8 +69,8 @@ class LogManager:
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
-        names = chain.from_iterable(self.disks.listings)
-        return any(map(partition_directories.is_partition, names))
+        return any(map(partition_directories.is_partition,
+                       chain.from_iterable(self.disks.listings)))
 
     def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
@@ -165,8 +165,7 @@ class LogManager:
         return True
 
     def _checkpoint_damage(self) -> None:
-        """Has recovery points above all that is on disk: a start after a crash cuts no copy where
-        its damage begins."""
+        """Recovery points above all on disk: a start after a crash cuts no copy at its damage."""
         with self._upkeep_lock:
             if not self.recovering:
                 self.checkpointer.write(self._store)
@@ -230,8 +229,7 @@ class LogManager:
         return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
-        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)] of what lies in
-        the directories that are `stopped` then."""
+        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)], of `stopped`."""
         self._closing = True
         # What was not looked at is not known to be whole: no mark of a clean stop.
         known = self._recovery is None or self._recovery.stop()
@@ -371,8 +369,7 @@ class LogManager:
             if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
 
     def _delete(self, name: str, topic_id: bytes, doomed: list, forget) -> None:
-        """Renames logs away that nobody finds any more. doomed: [(index, Log)]. forget: takes
-        [(directory's number, index)]."""
+        """Renames [(index, Log)] away. forget: takes [(directory's number, index)]."""
         held = []
         for index, partition_log in doomed:
             self.checkpointer.forget((topic_id, index))
@@ -427,16 +424,13 @@ class LogManager:
         """Deletes partitions of which this node has a replica no more; their topic stays."""
         self._wait_ready(name)
         topic_id, logs, _ = self._topics[name]
-        dropped = []
-        with self.moves.lock:
+        with self.moves.lock, self._lists_lock:
+            dropped = [(index, logs[index]) for index in indexes if logs[index] is not None]
             for index in indexes:
                 self.moves.cancel(name, index)
                 self._offline.discard((name, index))
                 self._unopened.pop((name, index), None)
-                if logs[index] is not None:
-                    dropped.append((index, logs[index]))
-                    with self._lists_lock:
-                        logs[index] = None
+                logs[index] = None
         self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
             [(place, (name, index)) for place, index in held]))
 

@@ -1,4 +1,4 @@
-"""The partitions that this broker leads: their followers, and what the controller is asked for them.
+"""The partitions that this broker leads: their followers, and what is asked of the controller.
 
 Owns: an Isr for each partition that is led, the AlterPartition request under way.
 Called by: replication.replicas.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pylog.metadata.image import Image, Partition
+    from pylog.metadata.image import Image
     from pylog.replication.channel import ControllerChannel
 
 AGAIN_S = 0.1
@@ -169,8 +169,8 @@ class Leadership:
         repeated = False
         for key, proposal in asked.items():
             row = rows.get(key)
-            error = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
-            repeated |= self._answered(key, proposal, error, row)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if row is None else row.error_code
+            repeated |= self._answered(key, proposal, code, row)
         return not repeated
 
     def _request(self, asked: dict) -> Any:

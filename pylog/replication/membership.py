@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
@@ -29,6 +28,7 @@ from pylog.replication.replicas import Replicas
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from pylog.log.manager import LogManager
@@ -40,10 +40,11 @@ TICK_SECONDS_MAX = 1.0
 
 
 class Membership:
-    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound."""
+    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
+    now_ns: CLOCK_MONOTONIC, by which followers lag."""
 
     def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
-                 addresses: list):
+                 addresses: list, now_ns: Callable[[], int]):
         self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
@@ -58,7 +59,7 @@ class Membership:
         self.controller = RemoteController(self.channel, node_id)
         self.forwarding = Forwarding(self.channel)
         self._fetchers = ReplicaFetchers(settings, node_id, dial)
-        self.leadership = Leadership(node_id, self.channel, settings, time.monotonic_ns)
+        self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.replicas = Replicas(
             node_id, logs, self.leadership, self._fetchers, settings.between_brokers)
         self._tasks: list[asyncio.Task] = []

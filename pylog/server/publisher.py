@@ -68,8 +68,8 @@ class Publisher:
     # ---- effects --------------------------------------------------------------------------------
 
     async def _apply(self, delta: Delta) -> None:
-        for effect in (self._apply_broker_settings, self._apply_brokers, self._apply_topics, self._apply_topic_configs,
-                       self._apply_quotas, self._save_image):
+        for effect in (self._apply_broker_settings, self._apply_brokers, self._apply_topics,
+                       self._apply_topic_configs, self._apply_quotas, self._save_image):
             try:
                 await effect(delta)
             except Exception:

@@ -1,0 +1,46 @@
+"""A brokerd in the cluster of a running Kafka, whose controller is Kafka's."""
+
+import pytest
+
+from tests.replication import support
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(scope="module")
+def member(kafka, tmp_path_factory):
+    broker = support.member(tmp_path_factory.mktemp("member"), kafka, 2).start()
+    try:
+        yield broker
+        assert broker.alarms() == []
+        assert broker.stop() == 0
+        # A controlled shutdown: it is out of the cluster's metadata at once.
+        assert support.until(lambda: support.brokers(kafka), [1]) == [1]
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def topic(kafka, request):
+    name = request.node.name.replace("[", ".").replace("]", "")[:80]
+    yield name
+    support.delete(kafka, name)
+
+
+def test_it_is_a_broker_of_the_cluster_for_clients_of_either(kafka, member):
+    assert support.until(lambda: support.brokers(kafka), [1, 2]) == [1, 2]
+    assert support.brokers(member) == [1, 2]
+
+
+def test_a_topic_that_was_asked_for_here_is_led_where_it_was_assigned(kafka, member, topic):
+    support.create(member, topic, [[2], [1]])
+    for broker in (member, kafka):
+        wanted = [(2, [2]), (1, [1])]
+        assert support.until(lambda at=broker: support.states(at, topic), wanted) == wanted
+
+
+def test_records_go_to_and_come_from_its_partitions_through_either(kafka, member, topic):
+    support.create(kafka, topic, [[2]])
+    support.until(lambda: support.states(member, topic), [(2, [2])])
+    support.produce(kafka, topic, [b"%d" % number for number in range(500)])
+    assert support.consumed(member, topic, 500) == [b"%d" % number for number in range(500)]
