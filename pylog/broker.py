@@ -145,7 +145,8 @@ class Broker:
 
         return Membership(
             self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
-            time.monotonic_ns)
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)))
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.

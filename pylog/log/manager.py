@@ -229,7 +229,7 @@ class LogManager:
         return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
-        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)], of `stopped`."""
+        """Brings all to disk. Returns [((topic id, partition), Checkpoint)], those of `stopped`."""
         self._closing = True
         # What was not looked at is not known to be whole: no mark of a clean stop.
         known = self._recovery is None or self._recovery.stop()

@@ -14,9 +14,9 @@ import random
 
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
-from pylog.metadata.threads import in_thread
 from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
+from pylog.replication.assignments import Assignments
 from pylog.replication.channel import ControllerChannel
 from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pylog.log.manager import LogManager
     from pylog.metadata.member import MemberMetadata
+    from pylog.security.identities import Principal
 
 # Leaderships are handed over within this, or the broker stops with them.
 LEAVE_SECONDS = 300.0
@@ -41,10 +42,11 @@ TICK_SECONDS_MAX = 1.0
 
 class Membership:
     """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
-    now_ns: CLOCK_MONOTONIC, by which followers lag."""
+    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding."""
 
     def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
-                 addresses: list, now_ns: Callable[[], int]):
+                 addresses: list, now_ns: Callable[[], int],
+                 principal_of: Callable[[int], Principal | None]):
         self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
@@ -57,11 +59,12 @@ class Membership:
             settings=settings, registration=self._registration, heartbeat=self._heartbeat,
             is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(self.channel, node_id)
-        self.forwarding = Forwarding(self.channel)
+        self.forwarding = Forwarding(self.channel, principal_of)
         self._fetchers = ReplicaFetchers(settings, node_id, dial)
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
-        self.replicas = Replicas(
-            node_id, logs, self.leadership, self._fetchers, settings.between_brokers)
+        self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
+        self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
+                                 settings.between_brokers)
         self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:
@@ -105,11 +108,12 @@ class Membership:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.leadership.close()
+        await self.assignments.close()
         self.channel.close()
 
     async def stop_fetching(self) -> None:
         """No log is written to by a fetcher any more; before logs are closed."""
-        await in_thread(self._fetchers.close)
+        await self._fetchers.close()
 
     def _registration(self, wanted: Any) -> Any:
         metadata = self._metadata

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pylog.log.manager import LogManager
     from pylog.metadata.image import Delta, Image, Topic
+    from pylog.replication.assignments import Assignments
     from pylog.replication.leadership import Leadership
     from pylog.replication.roles import Commands
 
@@ -31,8 +32,9 @@ class Replicas:
     name of the one that brokers use among themselves."""
 
     def __init__(self, node_id: int, logs: LogManager, leadership: Leadership, fetchers: Any,
-                 listener: str):
+                 assignments: Assignments, listener: str):
         self.leadership = leadership
+        self.assignments = assignments
         self.fetchers = fetchers
         self._node_id = node_id
         self._logs = logs
@@ -76,6 +78,7 @@ class Replicas:
         self._begin(topic, wanted.lead, wanted.follow)
 
     def _begin(self, topic: Topic, lead: list, follow: list) -> None:
+        self.assignments.look(topic)
         for index in lead:
             partition_log = self._logs.get(topic.name, index)
             if partition_log is not None and partition_log.is_leader:

@@ -1,4 +1,4 @@
-"""A model controller on a socket: it sends a metadata log to observers, as a test has written it."""
+"""A model controller on a socket: observers get the metadata log that a test has written."""
 
 import asyncio
 
