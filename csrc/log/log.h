@@ -329,7 +329,8 @@ struct log_waiter { /* lives in the owner's structure; linked while it waits */
     int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
                        leadership */
     uint8_t wait_for;
-    bool linked; /* under the log's waiter lock */
+    bool as_follower; /* that the log does not lead is no reason to wake it at once */
+    bool linked;      /* under the log's waiter lock */
 };
 /* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the
  * directory's flusher for a group commit that covers `offset`. */
