@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
+    from pylog.replication.membership import Membership
     from pylog.monitor.server import Monitor
 
 __all__ = ["Broker", "StartError", "run"]
@@ -69,7 +70,9 @@ class Broker:
         self.grants = Grants()
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
-        self.metadata = MetadataService(settings, self.logs, self.node_id, self.now_ms)
+        self.metadata = _metadata(
+            settings, self.logs, self.node_id, self.now_ms)
+        self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of)
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
@@ -95,8 +98,8 @@ class Broker:
 
     @property
     def controller(self):
-        """The active controller."""
-        return self.metadata.controller
+        """The active controller, or what stands for it here."""
+        return self.metadata.controller if self.membership is None else self.membership.controller
 
     def install(self, topic: Topic) -> bool:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
@@ -107,26 +110,42 @@ class Broker:
         self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed)
         return True
 
-    def start(self) -> None:
+    async def _start(self) -> None:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
         self.logs.open()
-        self.metadata.open()
+        if self.settings.is_member:
+            await self.metadata.join()
+        else:
+            self.metadata.open()
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
-        self.metadata.register(self.network.addresses)
+        if self.settings.is_member:
+            self.membership = self._member()
+        else:
+            self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
-            # Imported here: it costs a start 5 ms, and not every broker is watched.
-            from pylog.monitor.server import Monitor
+            self._open_monitor()
 
-            assert self.metadata.store is not None   # open() made it.
-            self.monitor = Monitor(
-                self.settings["metrics.listener"], coordinator=self.groups, logs=self.logs,
-                quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
-                store=self.metadata.store,
-                node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
-                seconds=time.monotonic)
-            self.monitor.open()
+    def _member(self) -> Membership:
+        # Imported here: a broker that is its own controller does without.
+        from pylog.replication.membership import Membership
+
+        return Membership(
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+
+    def _open_monitor(self) -> None:
+        # Imported here: it costs a start 5 ms, and not every broker is watched.
+        from pylog.monitor.server import Monitor
+
+        assert self.metadata.store is not None   # open() made it.
+        self.monitor = Monitor(
+            self.settings["metrics.listener"], coordinator=self.groups, logs=self.logs,
+            quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
+            store=self.metadata.store,
+            node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
+            seconds=time.monotonic)
+        self.monitor.open()
 
     def _apply_settings(self) -> list | None:
         """Puts changed settings into force in what the broker composes. Blocks. Returns the
@@ -139,10 +158,11 @@ class Broker:
             self._io_threads = self.settings["num.io.threads"]
             self.io_pool.resize(min(self._io_threads, IO_THREADS_MAX))
 
-    def begin(self) -> None:
-        """Starts, and answers requests on the running loop until end(). Raises as start()."""
+    async def begin(self) -> None:
+        """Starts, and answers requests on the running loop until end(). Raises StartError, OSError.
+        """
         loop = asyncio.get_running_loop()
-        self.start()
+        await self._start()
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
@@ -156,6 +176,13 @@ class Broker:
         self._upkeep = loop.create_task(self._keep_up())
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
+        if self.membership is not None:
+            self.membership.begin()
+
+    async def joined(self) -> None:
+        """Returns once clients may use this broker. Raises StartError."""
+        if self.membership is not None:
+            await self.membership.joined()
 
     def _dispatcher(self) -> Dispatcher:
         assert self.controller is not None   # start() opened the metadata.
@@ -166,12 +193,15 @@ class Broker:
             node_id=self.node_id, now_ms=self.now_ms)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
-            quotas=self.quotas, grants=self.grants, install=self.install)
+            quotas=self.quotas, grants=self.grants, install=self.install,
+            forwarding=None if self.membership is None else self.membership.forwarding)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
         loop = asyncio.get_running_loop()
         reactors = self.network.reactors
+        if self.membership is not None:
+            await self.membership.leave()
         tending = [task for task in (self._upkeep, self._recovery) if task is not None]
         for task in tending:
             task.cancel()
@@ -185,6 +215,9 @@ class Broker:
         await asyncio.gather(*tending, return_exceptions=True)
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
+        if self.membership is not None:
+            await self.membership.close()
+            await self.metadata.leave()
         self.stop()
 
     def _publisher_ended(self, task: asyncio.Task) -> None:
@@ -263,13 +296,24 @@ def run(settings, ready=None) -> int:
     return asyncio.run(_serve(settings, ready))
 
 
+def _metadata(settings, *arguments):
+    """What the broker knows of its cluster, by where its controller is."""
+    if not settings.is_member:
+        return MetadataService(settings, *arguments)
+    # Imported here: a broker that is its own controller does without.
+    from pylog.metadata.member import MemberMetadata
+
+    return MemberMetadata(settings, *arguments)
+
+
 async def _serve(settings, ready) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(settings)
-    broker.begin()
+    if not await _begun(broker, stopping):
+        return 0
     if ready is not None:
         ready(broker.network.addresses)
     # What a start made lives as long as the process: the collector need not look at it again.
@@ -282,3 +326,22 @@ async def _serve(settings, ready) -> int:
     await broker.end(DRAIN_MS_BROKEN if broker.broken.is_set() else DRAIN_MS_MAX)
     log.info("stopped")
     return 1 if broker.broken.is_set() else 0
+
+
+async def _begun(broker: Broker, stopping: asyncio.Event) -> bool:
+    """Starts; False when it is to stop before it could. Raises StartError, OSError."""
+    if not broker.settings.is_member:
+        await broker.begin()
+        return True
+    stop = asyncio.ensure_future(stopping.wait())
+    for step in (broker.begin, broker.joined):
+        # Controllers that do not answer can take long.
+        going = asyncio.ensure_future(step())
+        await asyncio.wait([going, stop], return_when=asyncio.FIRST_COMPLETED)
+        if not going.done():
+            going.cancel()
+            await asyncio.gather(going, return_exceptions=True)
+            return False
+        going.result()
+    stop.cancel()
+    return True

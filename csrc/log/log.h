@@ -40,7 +40,8 @@ enum log_error {                  /* negative results; log_error_code maps them 
                  LOG_E_CORRUPT = -111,   /* 2: a batch on disk does not parse */
                  LOG_E_TXN_STATE = -112, /* 48 */
                  LOG_E_WOULD_BLOCK =
-                     -113 /* only from log_read_nowait: a page that it needs is not cached */
+                     -113, /* only from log_read_nowait: a page that it needs is not cached */
+                 LOG_E_NOT_REPLICA = -114 /* 75: the leader knows of no such replica */
 };
 int16_t log_error_code(int error);
 
@@ -132,6 +133,8 @@ struct log_config {
     int8_t compression_codec; /* -1: producer's, by copy; else enum codec */
     bool log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records;
     bool acks_all_flush; /* acks=all waits for the disk when this replica is alone */
+    bool flush_before_fetch; /* a replica counts for the high watermark with what it has on disk */
+    int64_t replica_lag_ms; /* who caught up within it is about to join the ISR */
 };
 
 /* What a clean start knows without touching the directory; all -1/0: scan and recover. */
@@ -185,6 +188,9 @@ const struct log_config *log_config_get(struct log *log, struct log_config *copy
 /* Leader of `epoch` with so many in-sync replicas, this one included: with one, appends move the
  * high watermark by themselves. Also when only the ISR changed. */
 int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
+/* The same of a partition with other replicas: they are named by log_set_replicas, and before that
+ * the high watermark stays. */
+int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count);
 void log_become_follower(struct log *log, int32_t epoch);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
@@ -202,6 +208,47 @@ bool log_take_room(struct log *log, int64_t bytes);
 void log_give_room(struct log *log, int64_t bytes);
 /* In-sync replicas, this one included, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
+
+/* Fewer are in the ISR, or on their way into it, than min.insync.replicas asks for. */
+bool log_lacks_replicas(const struct log *log);
+/* How often it has ceased to lead: what was appended under another number may be gone. */
+uint32_t log_resignations(const struct log *log);
+/* Its high watermark has reached what this leader began with: until then a reader may have seen a
+ * higher one from the leader before (KIP-207). */
+bool log_high_watermark_is_current(const struct log *log);
+
+/* ---- the other replicas of a partition that this log leads ---- */
+enum { LOG_REPLICAS_MAX = 1024 };
+struct log_replica {
+    int64_t epoch; /* its broker's in the metadata */
+    int32_t broker;
+    bool in_sync, maximal; /* in the ISR; in it or on the way into it (KIP-497) */
+    bool eligible;         /* for the ISR: its broker is neither fenced nor shutting down */
+};
+/* What the metadata says of all others. Positions of a broker whose epoch is equal are carried
+ * over. 0; 1: a newer partition epoch is known; LOG_E_NOT_LEADER, LOG_E_MEMORY. */
+int log_set_replicas(struct log *log, int32_t partition_epoch, const struct log_replica *named,
+                     uint32_t count, int32_t in_sync_count);
+struct log_follower_fetch {
+    int64_t epoch; /* of its broker, -1: it does not say */
+    int64_t offset, start_offset; /* where it reads: it has all before; and where it begins */
+    int64_t now_ns;               /* CLOCK_MONOTONIC */
+    int64_t told_high; /* out: the high watermark at its fetch before, -1: there was none */
+    int32_t broker;
+    bool may_ask; /* whether 1 may be answered */
+};
+/* A follower fetches from `offset` on; moves the high watermark. 0; 1: it may join the ISR, which
+ * is said once for each log_set_replicas; LOG_E_NOT_LEADER: this log does not lead, or another
+ * process of that broker is registered since; LOG_E_NOT_REPLICA; LOG_E_RANGE. */
+int log_follower_at(struct log *log, struct log_follower_fetch *at);
+struct log_follower {
+    int64_t epoch, end, start;        /* as it said; -1: it has said nothing yet */
+    int64_t fetched_ns, caught_up_ns; /* 0: not yet */
+    int32_t broker;
+    bool in_sync;
+};
+/* Fills up to `max`; returns how many there are. */
+uint32_t log_followers(struct log *log, struct log_follower *out, uint32_t max);
 
 int64_t log_start_offset(const struct log *log);
 int64_t log_end_offset(const struct log *log);
@@ -235,6 +282,7 @@ struct log_appended {
     int64_t base_offset, last_offset;
     int64_t append_time_ms; /* -1 for CreateTime */
     int64_t log_start_offset;
+    uint32_t resignations; /* log_resignations at the append */
     bool duplicate; /* answered from producer state; nothing was written */
 };
 /* Appends one checked batch as the leader of `leader_epoch` (-1: whatever the epoch is): producer

@@ -128,6 +128,8 @@ void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end)
     if (atomic_load_explicit(&log->role.alone, memory_order_relaxed)) {
         atomic_store(&log->ends.high_watermark, end);
         log_set_last_stable(log);
+    } else if (log->view.replicas != NULL) {
+        log_replicas_appended(log);
     }
     log_ends_check(log);
     log_view_changed(log);
@@ -139,7 +141,8 @@ void log_wake_after_append(struct log *log) {
     log_wait_wake(log, LOG_WAIT_LAST_STABLE, atomic_load(&log->ends.last_stable));
     /* Somebody waits for the disk: the group under way may have been collected before these bytes.
      */
-    if (atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
+    bool wanted = atomic_load(&log->role.flush_before_fetch) && !atomic_load(&log->role.alone);
+    if (wanted || atomic_load(&log->wait.counts[LOG_WAIT_FLUSHED]) != 0) flusher_ask(log);
 }
 
 /* ---- as leader ---- */
@@ -206,6 +209,7 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     if (batch_bytes(&h) != len) return LOG_E_CORRUPT;
     log_append_lock(log);
     meter_add(&log->counts.appends, 1);
+    out->resignations = atomic_load_explicit(&log->role.resignations, memory_order_relaxed);
     int result = log_append_gate(log);
     if (result == 0 &&
         (!atomic_load_explicit(&log->role.leader, memory_order_relaxed) ||

@@ -18,23 +18,24 @@ enum { LOG_REMOVAL_PAUSE_MS = 1000 }; /* before a removal that met a shortage is
 
 int16_t log_error_code(int error) {
     static const int16_t codes[] = {
-        [LOG_E_IO - LOG_E_WOULD_BLOCK] = 56,
-        [LOG_E_OFFLINE - LOG_E_WOULD_BLOCK] = 56,
-        [LOG_E_RANGE - LOG_E_WOULD_BLOCK] = 1,
-        [LOG_E_SEQUENCE - LOG_E_WOULD_BLOCK] = 45,
-        [LOG_E_EPOCH - LOG_E_WOULD_BLOCK] = 47,
-        [LOG_E_DUPLICATE - LOG_E_WOULD_BLOCK] = 46,
-        [LOG_E_NOT_LEADER - LOG_E_WOULD_BLOCK] = 6,
-        [LOG_E_DELETED - LOG_E_WOULD_BLOCK] = 3,
-        [LOG_E_FULL - LOG_E_WOULD_BLOCK] = 56,
-        [LOG_E_MEMORY - LOG_E_WOULD_BLOCK] = 56, /* clients try again, as they do at -1 not */
-        [LOG_E_CORRUPT - LOG_E_WOULD_BLOCK] = 2,
-        [LOG_E_TXN_STATE - LOG_E_WOULD_BLOCK] = 48,
-        [0] = 56,
+        [LOG_E_IO - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_OFFLINE - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_RANGE - LOG_E_NOT_REPLICA] = 1,
+        [LOG_E_SEQUENCE - LOG_E_NOT_REPLICA] = 45,
+        [LOG_E_EPOCH - LOG_E_NOT_REPLICA] = 47,
+        [LOG_E_DUPLICATE - LOG_E_NOT_REPLICA] = 46,
+        [LOG_E_NOT_LEADER - LOG_E_NOT_REPLICA] = 6,
+        [LOG_E_DELETED - LOG_E_NOT_REPLICA] = 3,
+        [LOG_E_FULL - LOG_E_NOT_REPLICA] = 56,
+        [LOG_E_MEMORY - LOG_E_NOT_REPLICA] = 56, /* clients try again, as they do at -1 not */
+        [LOG_E_CORRUPT - LOG_E_NOT_REPLICA] = 2,
+        [LOG_E_TXN_STATE - LOG_E_NOT_REPLICA] = 48,
+        [LOG_E_WOULD_BLOCK - LOG_E_NOT_REPLICA] = 56,
+        [0] = 75,
     };
     if (error >= 0) return 0;
-    if (error > LOG_E_IO || error < LOG_E_WOULD_BLOCK) return batch_error_code(error);
-    return codes[error - LOG_E_WOULD_BLOCK];
+    if (error > LOG_E_IO || error < LOG_E_NOT_REPLICA) return batch_error_code(error);
+    return codes[error - LOG_E_NOT_REPLICA];
 }
 
 int64_t log_dir_now_ms(clockid_t clock) {

@@ -383,13 +383,15 @@ static void log_init(struct log *log, const uint8_t topic_id[16],
                      const struct log_config *config) NO_THREAD_SAFETY_ANALYSIS {
     log->references = 1;
     log->role.leader_epoch = -1;
-    log->role.in_sync_count = 2;
+    log->role.in_sync_count = log->role.maximal_count = 2;
+    log->role.in_sync_count_min = 1;
     log->append.first_open = log->append.snapshot_offset = -1;
     log->flush.held_point = INT64_MAX;
     log->append.last_epoch = -1;
     memcpy(log->topic_id, topic_id, 16);
     log->view.config = *config;
     log->role.flush_before_ack = config->acks_all_flush;
+    log->role.flush_before_fetch = config->flush_before_fetch;
     lock_init_adaptive(&log->append.lock);
     lock_init_adaptive(&log->view.lock);
     lock_init_adaptive(&log->wait.lock);
@@ -413,6 +415,7 @@ static void log_free(struct log *log) NO_THREAD_SAFETY_ANALYSIS {
     free(log->view.segments);
     free(log->view.hints);
     free(log->view.completed);
+    free(log->view.replicas);
     lock_destroy(&log->append.lock);
     lock_destroy(&log->view.lock);
     lock_destroy(&log->wait.lock);
@@ -578,9 +581,13 @@ void log_set_config(struct log *log, const struct log_config *config) {
     if (log->view.segment_count > 0)
         log->view.segments[log->view.segment_count - 1]->index_interval_bytes =
             config->index_interval_bytes;
+    log_replicas_bound(log);
+    bool replicated = log->view.replicas != NULL;
     log_view_changed(log);
     log_append_unlock(log);
     atomic_store(&log->role.flush_before_ack, config->acks_all_flush);
+    atomic_store(&log->role.flush_before_fetch, config->flush_before_fetch);
+    if (replicated) log_replicas_look(log);
 }
 
 const struct log_config *log_config_get(struct log *log, struct log_config *copy) {

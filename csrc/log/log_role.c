@@ -29,7 +29,20 @@ int log_failed(const struct log *log) {
 }
 
 bool log_flush_before_ack(const struct log *log) {
-    return atomic_load(&log->role.alone) && atomic_load(&log->role.flush_before_ack);
+    return atomic_load(&log->role.in_sync_count) == 1 &&
+           atomic_load(&log->role.flush_before_ack);
+}
+
+bool log_lacks_replicas(const struct log *log) {
+    return atomic_load(&log->role.maximal_count) < atomic_load(&log->role.in_sync_count_min);
+}
+
+uint32_t log_resignations(const struct log *log) {
+    return atomic_load(&log->role.resignations);
+}
+
+bool log_high_watermark_is_current(const struct log *log) {
+    return atomic_load(&log->ends.high_watermark) >= atomic_load(&log->role.epoch_start);
 }
 
 void log_set_last_stable(struct log *log) {
@@ -86,21 +99,25 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     return result < 0 ? LOG_E_MEMORY : 0;
 }
 
-int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
-    bool alone = in_sync_count == 1;
+/* `alone`: there is no other replica that the high watermark waits for. */
+static int log_lead(struct log *log, int32_t epoch, int32_t in_sync_count, bool alone) {
     assert(epoch >= 0);
     assert(in_sync_count >= 1); /* It is one of them. */
     if (atomic_load(&log->deleted)) return LOG_E_DELETED;
     log_append_lock(log);
+    int64_t end = atomic_load(&log->ends.end_offset);
+    bool led = atomic_load(&log->role.leader) && atomic_load(&log->role.leader_epoch) == epoch;
+    if (!led) atomic_store(&log->role.epoch_start, end);
     atomic_store(&log->role.leader_epoch, epoch);
-    atomic_store(&log->role.alone, alone);
     atomic_store(&log->role.in_sync_count, in_sync_count);
+    atomic_store(&log->role.maximal_count, in_sync_count);
     /* A log at rest notes its epoch when it is next looked at: nothing can be appended before. */
-    int result = log->append.epochs_loaded
-                     ? log_begin_epoch(log, epoch, atomic_load(&log->ends.end_offset))
-                     : 0;
+    int result = log->append.epochs_loaded ? log_begin_epoch(log, epoch, end) : 0;
     log_view_change(log);
-    if (alone) atomic_store(&log->ends.high_watermark, atomic_load(&log->ends.end_offset));
+    /* Another epoch's positions are of another history. */
+    if (!led || alone) log_replicas_forget(log);
+    if (alone || log->view.replicas == NULL) atomic_store(&log->role.alone, alone);
+    if (alone) atomic_store(&log->ends.high_watermark, end);
     log_set_last_stable(log);
     log_ends_check(log);
     log_view_changed(log);
@@ -110,11 +127,23 @@ int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
     return result;
 }
 
+int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count) {
+    return log_lead(log, epoch, in_sync_count, in_sync_count == 1);
+}
+
+int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count) {
+    return log_lead(log, epoch, in_sync_count, false);
+}
+
 void log_become_follower(struct log *log, int32_t epoch) {
     log_append_lock(log);
     atomic_store(&log->role.leader_epoch, epoch);
+    if (atomic_load(&log->role.leader)) atomic_fetch_add(&log->role.resignations, 1);
     atomic_store(&log->role.leader, false);
+    log_view_change(log);
     atomic_store(&log->role.alone, false);
+    log_replicas_forget(log);
+    log_view_changed(log);
     log_append_unlock(log);
     log_wait_fail(log, LOG_E_NOT_LEADER);
 }

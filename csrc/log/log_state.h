@@ -121,11 +121,34 @@ struct log_queue {
     uint64_t sync_truncations;
 };
 
-/* Who may append, and what moves the high watermark. Written under append.lock, read anywhere. */
+/* Who may append, and what moves the high watermark. Written under append.lock (alone and
+ * in_sync_count_min: under view.lock), read anywhere. */
 struct log_role {
-    _Atomic bool leader, alone;
-    _Atomic int32_t leader_epoch, in_sync_count;
-    _Atomic bool flush_before_ack; /* the setting acks_all_flush, readable without a lock */
+    _Atomic bool leader;
+    _Atomic bool alone; /* appends move the high watermark by themselves */
+    _Atomic int32_t leader_epoch, in_sync_count, maximal_count;
+    _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most all replicas */
+    _Atomic uint32_t resignations;
+    _Atomic int64_t epoch_start; /* the end at which it became leader */
+    /* The settings acks_all_flush and flush_before_fetch, readable without a lock. */
+    _Atomic bool flush_before_ack, flush_before_fetch;
+};
+
+/* What a leader knows of another replica: the row of the metadata, and its last fetch. */
+struct log_remote {
+    int64_t epoch;         /* its broker's in the metadata */
+    int64_t fetched_epoch; /* that it fetched with, -1: it did not say */
+    int64_t end, start;    /* -1: it has not fetched yet */
+    int64_t leader_end_then, told_high;
+    int64_t fetched_ns, caught_up_ns; /* CLOCK_MONOTONIC; 0: not yet */
+    int32_t broker;
+    bool in_sync, maximal, eligible;
+    bool asked; /* it was said that it may join */
+};
+struct log_replicas {
+    int32_t partition_epoch;
+    uint32_t count, maximal_count;
+    struct log_remote of[];
 };
 
 /* log_start <= last_stable <= high_watermark <= log_end, and flushed <= log_end: log_ends_check.
@@ -168,6 +191,7 @@ struct log_view {
     uint32_t next_hint GUARDED_BY(lock);
     struct log_completed *completed GUARDED_BY(lock); /* ended above the high watermark */
     uint32_t completed_count GUARDED_BY(lock), completed_room GUARDED_BY(lock);
+    struct log_replicas *replicas GUARDED_BY(lock); /* NULL: no others are named */
 };
 
 /* One flush, truncation, swap or deletion at a time. */
@@ -307,7 +331,7 @@ void log_dir_job_end(struct log_dir *dir);
 /* For a small file that a shortage keeps from being written: nothing is lost but time, for a start
  * from this offset on makes it anew. So the recovery point stays here until the file is written. */
 static inline bool log_is_error(int result) { /* a log_error, and no -errno */
-    return result <= LOG_E_IO && result >= LOG_E_WOULD_BLOCK;
+    return result <= LOG_E_IO && result >= LOG_E_NOT_REPLICA;
 }
 bool log_is_short(int result); /* -errno, or a log_error: room, memory or descriptors are short */
 void log_hold_point(struct log *log, int64_t offset);
@@ -439,6 +463,21 @@ void log_set_last_stable(struct log *log) REQUIRES(log->view.lock);
 /* A transaction has ended; it is stable when its marker is below the high watermark.
  * 0 or LOG_E_MEMORY. */
 int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) LOG_APPENDING(log);
+
+/* log_replicas.c */
+/* Moves the high watermark as far as the replicas allow, which the metadata has named. */
+void log_replicas_move(struct log *log, int64_t now_ns) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access);
+/* The end moved, and appends do not move the high watermark by themselves. */
+void log_replicas_appended(struct log *log) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access);
+/* in_sync_count_min, after the table or the settings changed. */
+void log_replicas_bound(struct log *log) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access);
+void log_replicas_forget(struct log *log) REQUIRES(log->view.lock)
+    REQUIRES_SHARED(log->view.access);
+/* As log_replicas_move, with its wake-ups: the settings or the flushed offset have changed. */
+void log_replicas_look(struct log *log);
 
 /* log_append.c */
 /* Takes append.lock with no preallocation queued or running: before a file is cut, closed, or

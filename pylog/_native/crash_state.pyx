@@ -10,7 +10,7 @@ Source: csrc/log/crash_state.h.
 import os
 
 from pylog._native cimport csrc
-from pylog._native.log cimport LogDir
+from pylog._native.log_dir cimport LogDir
 
 
 def remember(LogDir directory not None, where) -> None:

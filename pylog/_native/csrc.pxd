@@ -291,7 +291,7 @@ cdef extern from "serve/exposition.h" nogil:
 cdef extern from "log/log.h" nogil:
     enum: LOG_E_IO, LOG_E_OFFLINE, LOG_E_RANGE, LOG_E_SEQUENCE, LOG_E_EPOCH, LOG_E_DUPLICATE
     enum: LOG_E_NOT_LEADER, LOG_E_DELETED, LOG_E_FULL, LOG_E_MEMORY, LOG_E_CORRUPT
-    enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK
+    enum: LOG_E_TXN_STATE, LOG_E_WOULD_BLOCK, LOG_E_NOT_REPLICA
     int16_t log_error_code(int error)
     struct log_t "log":
         pass
@@ -336,7 +336,8 @@ cdef extern from "log/log.h" nogil:
         int32_t compression_level, min_insync_replicas
         int8_t compression_codec
         bint log_append_time, cleanup_delete, cleanup_compact, preallocate, walk_records
-        bint acks_all_flush
+        bint acks_all_flush, flush_before_fetch
+        int64_t replica_lag_ms
     struct log_checkpoint:
         int64_t recovery_point, log_start_offset, high_watermark
         bint clean
@@ -359,7 +360,26 @@ cdef extern from "log/log.h" nogil:
     void log_set_config(log_t *log, const log_config *config)
     const log_config *log_config_get(log_t *log, log_config *copy)
     int log_become_leader(log_t *log, int32_t epoch, int32_t in_sync_count)
+    int log_lead_replicas(log_t *log, int32_t epoch, int32_t in_sync_count)
     void log_become_follower(log_t *log, int32_t epoch)
+    bint log_high_watermark_is_current(const log_t *log)
+    enum: LOG_REPLICAS_MAX
+    struct log_replica:
+        int64_t epoch
+        int32_t broker
+        bint in_sync, maximal, eligible
+    int log_set_replicas(log_t *log, int32_t partition_epoch, const log_replica *named,
+                         uint32_t count, int32_t in_sync_count)
+    struct log_follower_fetch:
+        int64_t epoch, offset, start_offset, now_ns, told_high
+        int32_t broker
+        bint may_ask
+    int log_follower_at(log_t *log, log_follower_fetch *at)
+    struct log_follower:
+        int64_t epoch, end, start, fetched_ns, caught_up_ns
+        int32_t broker
+        bint in_sync
+    uint32_t log_followers(log_t *log, log_follower *out, uint32_t max)
     bint log_is_leader(const log_t *log)
     int32_t log_leader_epoch(const log_t *log)
     void log_advance_high_watermark(log_t *log, int64_t high_watermark)

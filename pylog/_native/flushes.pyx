@@ -12,7 +12,8 @@ import cython
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from pylog._native.log cimport Log, LogDir
+from pylog._native.log cimport Log
+from pylog._native.log_dir cimport LogDir
 from pylog._native cimport csrc as c
 
 cdef enum:

@@ -1,7 +1,7 @@
 """Worker threads for what may block: flushes, preallocation, rolls, cold reads, large inflations.
 
 Owns: the io pool's threads and their scratch memory.
-Called by: broker (size); log and reactors submit to it natively.
+Called by: _native.log_dir, broker (size); reactors submit to it natively.
 Invariants: csrc/thread/iopool.h's.
 Source: csrc/thread/iopool.h.
 """

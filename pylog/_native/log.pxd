@@ -1,11 +1,5 @@
 from pylog._native cimport csrc
-from pylog._native.iopool cimport IoPool
-
-
-cdef class LogDir:
-    cdef csrc.log_dir *dir
-    cdef readonly IoPool io_pool
-    cdef readonly str path
+from pylog._native.log_dir cimport LogDir
 
 
 cdef class Log:

@@ -1,9 +1,14 @@
+from collections.abc import Container
 from typing import Any
 from uuid import UUID
 
 from typing_extensions import Buffer
 
-from pylog._native.iopool import IoPool
+from pylog._native.log_dir import DISK_BROKEN as DISK_BROKEN
+from pylog._native.log_dir import DISK_FULL as DISK_FULL
+from pylog._native.log_dir import DISK_NO_SYNC as DISK_NO_SYNC
+from pylog._native.log_dir import DISK_SYSTEM as DISK_SYSTEM
+from pylog._native.log_dir import LogDir as LogDir
 from pylog._native.log_errors import BatchRefused as BatchRefused
 from pylog._native.log_errors import CorruptLog as CorruptLog
 from pylog._native.log_errors import LogDeleted as LogDeleted
@@ -17,29 +22,6 @@ from pylog._native.log_errors import StorageError as StorageError
 END: int
 HIGH_WATERMARK: int
 LAST_STABLE: int
-DISK_SYSTEM: int
-DISK_FULL: int
-DISK_NO_SYNC: int
-DISK_BROKEN: int
-
-class LogDir:
-    io_pool: IoPool
-    path: str
-    def __init__(
-        self, path: Any, io_pool: IoPool | int | None = None, *, open_files_max: int | None = None
-    ) -> None: ...
-    @property
-    def offline(self) -> bool: ...
-    def fail(self, error: int) -> bool: ...
-    @property
-    def failure(self) -> tuple[int, str, str] | None: ...
-    def set_disk(self, disk: int) -> None: ...
-    def look_at_space(self, reserve_bytes: int | None = None) -> tuple[int, int]: ...
-    @property
-    def short_of_space(self) -> bool: ...
-    def flush(self) -> None: ...
-    def settle(self) -> None: ...
-    def stats(self) -> dict[str, int]: ...
 
 class Log:
     log_dir: LogDir
@@ -68,7 +50,24 @@ class Log:
     def settle(self, now_ms: int = 0) -> None: ...
     def delete(self, now_ms: int = 0) -> None: ...
     def set_config(self, config: dict[str, Any]) -> None: ...
-    def become_leader(self, epoch: int, in_sync_count: int = 1) -> None: ...
+    def become_leader(
+        self, epoch: int, in_sync_count: int = 1, *, replicated: bool = False
+    ) -> None: ...
+    def set_replicas(
+        self,
+        partition_epoch: int,
+        self_id: int,
+        replicas: list[tuple[int, int, bool, bool]],
+        in_sync_count: int,
+        *,
+        ineligible: Container[int] = (),
+    ) -> bool: ...
+    def followers(self) -> list[tuple[int, int, int, int, int, int]]: ...
+    def follower_at(
+        self, broker_id: int, broker_epoch: int, offset: int, start_offset: int, now_ns: int
+    ) -> bool: ...
+    @property
+    def high_watermark_is_current(self) -> bool: ...
     def become_follower(self, epoch: int) -> None: ...
     def advance_high_watermark(self, offset: int) -> None: ...
     @property

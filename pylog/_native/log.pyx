@@ -1,175 +1,39 @@
 """The partition log: append, read, look up, flush and keep one partition's segments.
 
-Owns: a log directory's descriptors and flusher, one reference to each log.
+Owns: one reference to each log.
 Called by: log, metadata, coordinator, api (any thread); native modules take `Log.ptr`.
 Invariants: csrc/log/log.h's. The GIL is released around every call that may touch a disk.
 Source: KIP-98 (producer state), KIP-101 (leader epochs), KIP-74 (progress of a read).
 """
 
-import errno as errno_names
-import os
-
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from pylog._native cimport csrc
-from pylog._native.iopool cimport IoPool
+from pylog._native.log_config cimport take_config
+from pylog._native.log_dir cimport LogDir
 
-from pylog._native.iopool import IO_THREADS_DEFAULT
+from pylog._native.log_dir import (
+    DISK_BROKEN, DISK_FULL, DISK_NO_SYNC, DISK_SYSTEM, error_of,
+)
 from pylog._native.log_errors import (
     BatchRefused, CorruptLog, LogDeleted, LogError, NotLeader, OffsetOutOfRange, SequenceError,
     Shortage, StorageError,
 )
-from pylog._native.log_settings import native_settings
 
 END = csrc.LOG_BOUND_END
 HIGH_WATERMARK = csrc.LOG_BOUND_HIGH_WATERMARK
 LAST_STABLE = csrc.LOG_BOUND_LAST_STABLE
-DISK_SYSTEM = csrc.DISK_SYSTEM
-DISK_FULL = csrc.DISK_FULL
-DISK_NO_SYNC = csrc.DISK_NO_SYNC
-DISK_BROKEN = csrc.DISK_BROKEN
-
-KINDS = {
-    csrc.LOG_E_IO: (StorageError, "the disk failed"),
-    csrc.LOG_E_OFFLINE: (StorageError, "the log directory is offline"),
-    csrc.LOG_E_RANGE: (OffsetOutOfRange, "the offset is outside the log"),
-    csrc.LOG_E_SEQUENCE: (SequenceError, "the producer's sequence is out of order"),
-    csrc.LOG_E_EPOCH: (SequenceError, "the producer's epoch is older than the log's"),
-    csrc.LOG_E_DUPLICATE: (SequenceError, "the producer's batch is an old duplicate"),
-    csrc.LOG_E_NOT_LEADER: (NotLeader, "this replica does not lead the partition"),
-    csrc.LOG_E_DELETED: (LogDeleted, "the log is deleted"),
-    csrc.LOG_E_FULL: (Shortage, "no space is left"),
-    csrc.LOG_E_MEMORY: (Shortage, "memory or descriptors are short"),
-    csrc.LOG_E_CORRUPT: (CorruptLog, "the log's files do not hold what they should"),
-    csrc.LOG_E_TXN_STATE: (LogError, "the transaction is in another state"),
-}
-
-
-def error_of(error: int, what: str) -> LogError:
-    kind, text = KINDS.get(error, (LogError, f"error {error}"))
-    if error > csrc.LOG_E_IO:
-        kind, text = BatchRefused, csrc.batch_error_text(error).decode()
-    return kind(error, csrc.log_error_code(error), f"{what}: {text}")
-
-
-cdef int take_config(dict settings, csrc.log_config *out) except -1:
-    values = native_settings(settings)
-    memset(out, 0, sizeof(csrc.log_config))
-    out.segment_ms = values["segment.ms"]
-    out.segment_jitter_ms = values["segment.jitter.ms"]
-    out.retention_ms = values["retention.ms"]
-    out.retention_bytes = values["retention.bytes"]
-    out.file_delete_delay_ms = values["file.delete.delay.ms"]
-    out.flush_messages = values["flush.messages"]
-    out.flush_ms = values["flush.ms"]
-    out.timestamp_before_max_ms = values["message.timestamp.before.max.ms"]
-    out.timestamp_after_max_ms = values["message.timestamp.after.max.ms"]
-    out.producer_id_expiration_ms = values["producer.id.expiration.ms"]
-    out.inflated_bytes_max = values["decompressed.batch.bytes.max"]
-    out.segment_bytes = values["segment.bytes"]
-    out.segment_index_bytes = values["segment.index.bytes"]
-    out.index_interval_bytes = values["index.interval.bytes"]
-    out.max_message_bytes = values["max.message.bytes"]
-    out.min_insync_replicas = values["min.insync.replicas"]
-    out.compression_codec = values["codec"]
-    out.compression_level = INT32_MIN if values["level"] is None else values["level"]
-    out.log_append_time = values["message.timestamp.type"] == "LogAppendTime"
-    out.cleanup_delete = "delete" in values["cleanup.policy"]
-    out.cleanup_compact = "compact" in values["cleanup.policy"]
-    out.preallocate = values["preallocate"]
-    out.walk_records = values["records.validate.enable"]
-    out.acks_all_flush = values["log.flush.acks.all.enable"]
-    return 0
-
-
-# No GC here: clearing a cycle's fields in any order would free a directory before its logs.
-@cython.no_gc
-cdef class LogDir:
-    """One log directory: its failure is sticky, its flusher commits for all its logs together."""
-
-    def __cinit__(self, path, io_pool=None, *, open_files_max=None):
-        cdef int error = 0
-        cdef bytes name = os.fsencode(path)
-        cdef const char *c_name = name
-        if io_pool is None or isinstance(io_pool, int):
-            io_pool = IoPool(io_pool or IO_THREADS_DEFAULT)
-        self.io_pool = io_pool
-        self.path = os.fsdecode(path)
-        cdef csrc.iopool *pool = self.io_pool.pool
-        with nogil:
-            self.dir = csrc.log_dir_new(c_name, pool, &error)
-        if self.dir == NULL:
-            raise OSError(error, os.strerror(error), self.path)
-        if open_files_max is not None:
-            csrc.log_dir_set_open_files(self.dir, open_files_max)
-
-    def __dealloc__(self):
-        with nogil:
-            csrc.log_dir_free(self.dir)
-
-    @property
-    def offline(self) -> bool:
-        return csrc.log_dir_offline(self.dir)
-
-    def fail(self, int error) -> bool:
-        """A file beside the logs met errno `error`. True: offline; False: a mere shortage."""
-        return csrc.log_dir_give_up(self.dir, error)
-
-    @property
-    def failure(self):
-        """(errno, its name, the failing call) of what took the directory offline, or None."""
-        cdef const char *call = NULL
-        cdef int error = csrc.log_dir_failure(self.dir, &call)
-        if error == 0:
-            return None
-        return error, errno_names.errorcode.get(error, ""), call.decode() if call != NULL else ""
-
-    def look_at_space(self, reserve_bytes=None):
-        """(free, total) in bytes; reserve_bytes: left free by clients. Once a second or so."""
-        cdef int64_t free_bytes = 0, total_bytes = 0
-        if reserve_bytes is not None:
-            csrc.log_dir_set_reserve(self.dir, reserve_bytes)
-        with nogil:
-            csrc.log_dir_tend(self.dir, &free_bytes, &total_bytes)
-        return free_bytes, total_bytes
-
-    @property
-    def short_of_space(self) -> bool:
-        """Clients' appends are refused: less is free than the reserve."""
-        return csrc.log_dir_short_of_space(self.dir)
-
-    def set_disk(self, size_t disk) -> None:
-        """For tests, another disk for the logs: a DISK_ kind, or the address of a `struct disk`."""
-        if csrc.DISK_BROKEN < disk < 4096:
-            raise ValueError(f"disk {disk}")
-        csrc.log_dir_set_disk(self.dir, csrc.disk_of(<csrc.disk_kind>disk)
-                              if disk <= csrc.DISK_BROKEN else <const csrc.disk *>disk)
-
-    def flush(self) -> None:
-        """Blocks until all that was appended here before is on disk; one sync for many logs."""
-        cdef int error
-        with nogil:
-            error = csrc.log_dir_flush(self.dir)
-        if error != 0:
-            raise error_of(error, self.path)
-
-    def settle(self) -> None:
-        """As Log.settle for every log here, with one sync: theirs find nothing left to do."""
-        cdef int error
-        with nogil:
-            error = csrc.log_dir_settle(self.dir)
-        if error != 0:
-            raise error_of(error, self.path)
-
-    def stats(self) -> dict:
-        """Open segment descriptors, group commits, and files synced by them."""
-        cdef csrc.log_dir_figures figures
-        csrc.log_dir_stats(self.dir, &figures)
-        return figures
+# Whoever opens logs finds here what belongs to them; a cimported name is none of the module's.
+globals()["LogDir"] = LogDir
+__all__ = [
+    "DISK_BROKEN", "DISK_FULL", "DISK_NO_SYNC", "DISK_SYSTEM", "BatchRefused", "CorruptLog", "Log",
+    "LogDeleted", "LogDir", "LogError", "NotLeader", "OffsetOutOfRange", "SequenceError",
+    "Shortage", "StorageError",
+]
 
 
 @cython.no_gc
@@ -281,19 +145,87 @@ cdef class Log:
         take_config(config, &c_config)
         with nogil: csrc.log_set_config(self.ptr, &c_config)
 
-    def become_leader(self, int32_t epoch, int32_t in_sync_count=1) -> None:
-        """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark."""
+    def become_leader(self, int32_t epoch, int32_t in_sync_count=1, *,
+                      bint replicated=False) -> None:
+        """Leads `epoch`. in_sync_count: with 1, its own, appends move the high watermark.
+        replicated: there are other replicas, and it waits for what set_replicas says of them."""
         if epoch < 0 or in_sync_count < 1:
             raise ValueError(f"leader epoch {epoch}, {in_sync_count} in sync: at least 0 and 1")
         cdef int error
         self.use()
-        with nogil: error = csrc.log_become_leader(self.ptr, epoch, in_sync_count)
+        with nogil:
+            error = csrc.log_lead_replicas(self.ptr, epoch, in_sync_count) if replicated \
+                else csrc.log_become_leader(self.ptr, epoch, in_sync_count)
         if error != 0:
             self.refuse(error)
 
     def become_follower(self, int32_t epoch) -> None:
         self.use()
         with nogil: csrc.log_become_follower(self.ptr, epoch)
+
+    def set_replicas(self, int32_t partition_epoch, int32_t self_id, list replicas,
+                     int32_t in_sync_count, *, ineligible=()) -> bool:
+        """What the metadata says of the replicas of a partition that this log leads.
+
+        replicas: [(broker id, broker epoch, in the ISR, in the maximal ISR)], with or without
+        self_id. in_sync_count: of the ISR, this one included. ineligible: brokers that may not join
+        now, fenced or shutting down; nothing waits for them unless they are in the maximal ISR.
+        Returns False when a newer partition epoch is known. Raises NotLeader.
+        """
+        cdef csrc.log_replica named[csrc.LOG_REPLICAS_MAX]
+        cdef uint32_t count = 0
+        cdef int result
+        if len(replicas) > csrc.LOG_REPLICAS_MAX or in_sync_count < 1:
+            raise ValueError(f"{len(replicas)} replicas, {in_sync_count} in sync")
+        self.use()
+        for broker_id, broker_epoch, in_isr, in_maximal in replicas:
+            if broker_id != self_id:
+                named[count].broker, named[count].epoch = broker_id, broker_epoch
+                named[count].in_sync, named[count].maximal = in_isr, in_isr or in_maximal
+                named[count].eligible = broker_id not in ineligible
+                count += 1
+        with nogil:
+            result = csrc.log_set_replicas(self.ptr, partition_epoch, named, count, in_sync_count)
+        if result < 0:
+            self.refuse(result)
+        return result == 0
+
+    def followers(self) -> list:
+        """[(broker id, broker epoch, end offset, start offset, fetched_ns, caught_up_ns)] of the
+        replicas that set_replicas named, as their last fetch said, on CLOCK_MONOTONIC.
+
+        Epoch -1: it does not say; offsets -1 and times 0: nothing is known. caught_up_ns: when it
+        last had all that there was; at first, of the ISR, the time at which it was named.
+        """
+        cdef csrc.log_follower found[csrc.LOG_REPLICAS_MAX]
+        cdef uint32_t count, i
+        self.use()
+        with nogil:
+            count = csrc.log_followers(self.ptr, found, csrc.LOG_REPLICAS_MAX)
+        return [(found[i].broker, found[i].epoch, found[i].end, found[i].start,
+                 found[i].fetched_ns, found[i].caught_up_ns) for i in range(count)]
+
+    def follower_at(self, int32_t broker_id, int64_t broker_epoch, int64_t offset,
+                    int64_t start_offset, int64_t now_ns) -> bool:
+        """A follower's fetch, as the data plane enters it. True: it may join the ISR. Raises
+        LogError."""
+        cdef csrc.log_follower_fetch at
+        cdef int result
+        self.use()
+        at.broker, at.epoch, at.offset, at.start_offset = \
+            broker_id, broker_epoch, offset, start_offset
+        at.now_ns, at.may_ask = now_ns, True
+        with nogil:
+            result = csrc.log_follower_at(self.ptr, &at)
+        if result < 0:
+            self.refuse(result)
+        return result == 1
+
+    @property
+    def high_watermark_is_current(self) -> bool:
+        """Readers may be told the high watermark: it has reached what this leader began with."""
+        self.use()
+        return csrc.log_high_watermark_is_current(self.ptr)
 
     def advance_high_watermark(self, int64_t offset) -> None:
         self.use()

@@ -1,7 +1,7 @@
 """Topic settings as the native log takes them, by Kafka's names.
 
 Owns: Kafka's defaults, for what a caller leaves out.
-Called by: _native.log.
+Called by: _native.log_config.
 Invariants: every name of DEFAULTS is in what native_settings gives.
 Source: Kafka 4.3's topic configuration.
 """
@@ -34,6 +34,8 @@ DEFAULTS = {
     "preallocate": False,
     "producer.id.expiration.ms": 86400000,
     "records.validate.enable": True,
+    "replica.flush.before.fetch.enable": False,
+    "replica.lag.time.max.ms": 30000,
     "retention.bytes": -1,
     "retention.ms": 604800000,
     "segment.bytes": 1073741824,

@@ -14,7 +14,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, malloc
 
-from pylog._native.log cimport Log, LogDir
+from pylog._native.log cimport Log
+from pylog._native.log_dir cimport LogDir
 from pylog._native.reactor cimport Reactors
 from pylog._native cimport csrc as c
 

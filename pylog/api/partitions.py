@@ -10,7 +10,9 @@ Source: KIP-195, KIP-460, KIP-455, KIP-860; answers as Kafka 4.3's.
 
 from __future__ import annotations
 
-from pylog.metadata import partitions
+from pylog.metadata import reassignments
+from pylog.metadata.partition_change import PREFERRED, UNCLEAN
+from pylog.metadata.partitions import Outcome
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -78,9 +80,9 @@ class PartitionsApi:
             results = _timed_out(topics)
             # Version 0 has no error of the whole.
             fault = ErrorCode.REQUEST_TIMED_OUT if context.api_version else ErrorCode.NONE
-        elif topics != [] and election not in (partitions.PREFERRED, partitions.UNCLEAN):
+        elif topics != [] and election not in (PREFERRED, UNCLEAN):
             fault, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {election}"
-            results = [(name, [(index, partitions.Outcome(fault, text)) for index in indexes])
+            results = [(name, [(index, Outcome(fault, text)) for index in indexes])
                        for name, indexes in topics or ()]
         else:
             fault = ErrorCode.NONE
@@ -131,10 +133,10 @@ class PartitionsApi:
                     adding_replicas=list(state.adding_replicas),
                     removing_replicas=list(state.removing_replicas))
                 for index, state in moving])
-            for name, moving in partitions.reassignments(self._metadata.image, topics)])
+            for name, moving in reassignments.under_way(self._metadata.image, topics)])
 
 
 def _timed_out(topics) -> list:
     """What had no time to be done is not begun. topics: (name, partition indexes) pairs."""
-    outcome = partitions.Outcome(ErrorCode.REQUEST_TIMED_OUT)
+    outcome = Outcome(ErrorCode.REQUEST_TIMED_OUT)
     return [(name, [(index, outcome) for index in indexes]) for name, indexes in topics]

@@ -18,6 +18,7 @@ import struct
 
 from pylog._native.log import LogError
 from pylog.metadata.controller import NO_TOPIC, topic_name_fault
+from pylog.metadata.refusal import Refusal
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -77,6 +78,9 @@ class ProducersApi:
         except LogError as error:
             return messages.InitProducerIdResponse(
                 error_code=error.code, producer_id=NONE, producer_epoch=NONE)
+        except Refusal as refusal:
+            return messages.InitProducerIdResponse(
+                error_code=refusal.error, producer_id=NONE, producer_epoch=NONE)
         return messages.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     async def describe_producers(

@@ -152,6 +152,29 @@ def _check_quorum(settings) -> None:
     if None in voters:
         raise ConfigError(f"Invalid configuration value for {name}. Each entry should be in the "
                           "form `{id}@{host}:{port}`.")
-    if voters and settings["node.id"] not in {int(voter[1]) for voter in voters if voter}:
+    ids = {int(voter[1]) for voter in voters if voter}
+    if settings.is_member:
+        _check_member(settings, ids)
+    elif voters and settings["node.id"] not in ids:
         raise ConfigError(f"the node id {settings['node.id']} must be included in the set of "
                           f"voters {name}={format_value(settings[name])}")
+
+
+def _check_member(settings, voter_ids: set) -> None:
+    """A broker without the controller's role: the controllers must be named, and be others."""
+    if not voter_ids:
+        raise ConfigError("If using process.roles, controller.quorum.voters must contain a "
+                          "parseable set of controllers.")
+    if settings["node.id"] in voter_ids:
+        raise ConfigError("If process.roles contains just the 'broker' role, the node id "
+                          f"{settings['node.id']} must not be included in the set of voters "
+                          "controller.quorum.voters=Set("
+                          f"{', '.join(map(str, sorted(voter_ids)))})")
+    names = settings["controller.listener.names"]
+    if not names:
+        raise ConfigError("controller.listener.names must contain at least one value when running "
+                          "KRaft with just the broker role")
+    own = {listener.name for listener in settings.listeners}
+    if len(own) < len(settings["listeners"]):
+        raise ConfigError("controller.listener.names must not contain a value appearing in the "
+                          "'listeners' configuration when running KRaft with just the broker role")

@@ -51,7 +51,7 @@ class Settings:
         self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
-        if len(self.listeners) < len(self["listeners"]):
+        if len(self.listeners) < len(self["listeners"]) and not self.is_member:
             self.warnings.append("no controller listener is opened: the controller is in brokerd")
 
     @classmethod
@@ -88,6 +88,11 @@ class Settings:
         if name in self.dynamic_own or name in self.dynamic_cluster:
             return "dynamic"
         return self._origins.get(name, "set") if name in self._values else "default"
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this broker's controller is elsewhere: it is one of several nodes."""
+        return "controller" not in self["process.roles"]
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
@@ -222,10 +227,10 @@ class Settings:
         self._origins.setdefault("broker.id", self.origin("node.id"))
 
     def _check_roles(self) -> None:
-        if set(self["process.roles"]) != {"broker", "controller"}:
+        if "broker" not in self["process.roles"]:
             raise ConfigError(
-                f"process.roles={values.format_value(self['process.roles'])}: pylog runs broker "
-                "and controller in one process, so it must be broker,controller or left out")
+                f"process.roles={values.format_value(self['process.roles'])}: pylog runs the "
+                "controller in a broker's process: broker, broker,controller, or left out")
 
     def _read_listeners(self) -> None:
         self.listeners, self.advertised_listeners = self._parse_listeners()

@@ -58,6 +58,15 @@ def clean_mark(directory: str) -> tuple:
     return state.st_ino, state.st_mtime_ns
 
 
+def clean_epoch(directory: str) -> int:
+    """The broker epoch in the directory's mark; -1 when there is none."""
+    try:
+        with open(os.path.join(directory, CLEAN_SHUTDOWN), encoding="utf-8") as file:
+            return int(json.load(file)["brokerEpoch"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return -1
+
+
 def remove_clean_mark(directory: str) -> None:
     """Must be on disk before anything is appended: else a crash would look like a clean stop."""
     try:

@@ -20,7 +20,8 @@ log = logging.getLogger("pylog.log")
 
 # What the broker's settings add to a topic's for its logs.
 BROKER_SETTINGS = ("producer.id.expiration.ms", "decompressed.batch.bytes.max",
-                   "records.validate.enable", "log.flush.acks.all.enable")
+                   "records.validate.enable", "log.flush.acks.all.enable",
+                   "replica.flush.before.fetch.enable", "replica.lag.time.max.ms")
 
 Checkpoint = namedtuple("Checkpoint", (
     "recovery_point", "log_start_offset", "high_watermark", "log_end_offset", "last_epoch",

@@ -1,56 +1,42 @@
 """The active controller: decides on the newest image and appends; effects are the publisher's.
 
-Owns: the right to append, the order of decisions, this broker's block of producer ids.
+Owns: this broker's block of producer ids.
 Called by: metadata.service (take_office, register), api (everything else), on the event loop.
-Invariants: (1) one decision at a time, also one that is made in slices, each on the image that
-  holds all records before it; (2) a record counts only after it is on disk; (3) a request is
-  answered after its records have had their effects on this broker; nothing else hangs on the
-  request; (4) a producer id is given out once; (5) what is decided from the state of this broker
-  too, its settings or its disks, is decided after that state is the newest image's.
+Invariants: (1) a request is answered after its records have had their effects on this broker;
+  nothing else hangs on the request; (2) a producer id is given out once; (3) what is decided from
+  the state of this broker too, its settings or its disks, is decided after that state is the
+  newest image's.
 Source: KIP-631 (Kafka's QuorumController), KIP-320 (leader epochs).
 """
 
-import asyncio
 import logging
 
 from pylog._native.log import LogError
-from pylog.metadata import branching, configs, controller, features, partitions, quotas, snapshots
-from pylog.metadata.image import RESOURCE_BROKER, Delta, Image, apply
-from pylog.metadata.log import MetadataBatch
+from pylog.metadata import (
+    branching, configs, controller, elections, features, partitions, quotas, reassignments,
+)
+from pylog.metadata.decider import after
+from pylog.metadata.image import RESOURCE_BROKER
+from pylog.metadata.members import Members
+from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.slices import in_slices
 from pylog.metadata.store import StoreError
-from pylog.metadata.threads import in_thread, whole
+from pylog.metadata.threads import in_thread
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-
-RECORDS_PER_APPEND_MAX = 10_000
-# About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
-RECORDS_BETWEEN_SNAPSHOTS = 200_000
-_BELONG_TO_THE_ONE_BEFORE = frozenset(("PartitionRecord", "ConfigRecord"))
 
 log = logging.getLogger("pylog.metadata")
 
 
-class ActiveController:
+class ActiveController(Members):
     """This node as the controller. metadata_log: where it appends; tail: what it decides on; logs:
     this node's own partitions, of which branches are prepared and failed directories are known."""
 
-    def __init__(self, metadata_log, tail, logs, settings, random, node_id: int):
-        self._log = metadata_log
-        self._tail = tail
+    def __init__(self, metadata_log, tail, logs, settings, random, node_id: int, cluster_id=None):
+        super().__init__(metadata_log, tail, settings, random, node_id, cluster_id)
         self._logs = logs
-        self._settings = settings
-        self._random = random
-        self._node_id = node_id
-        self._epoch = -1
-        self._deciding = asyncio.Lock()
         self._producer_ids = controller.ProducerIds(0, 0)
-        self._tried_offset = -1      # of the last snapshot that could not be written
-
-    @property
-    def _image(self) -> Image:
-        return self._tail.newest
 
     # ---- before requests are served; these block ------------------------------------------------
 
@@ -60,10 +46,25 @@ class ActiveController:
         clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
         """
         self._log.session(self._node_id)
-        self._epoch = self._log.elect(self._node_id)
-        records = [messages.AbortTransactionRecord(reason="a new controller")] \
+        self._take_office(self._log.elect(self._node_id))
+        self._commit_now(self._first_records() + controller.lead_again(
+            self._image, self._node_id, clean))
+
+    def _first_records(self) -> list:
+        return [messages.AbortTransactionRecord(reason="a new controller")] \
             if self._tail.in_transaction else []
-        self._commit_now(records + controller.lead_again(self._image, self._node_id, clean))
+
+    async def begin(self, epoch: int) -> None:
+        """Becomes the controller of `epoch`, of a cluster of several controllers. Raises LogError's
+        kinds."""
+        self._take_office(epoch)
+        async with self._deciding:
+            image = self._image
+            records = self._first_records()
+            if image.offset == -1:
+                records += controller.bootstrap_cluster()
+            await self._commit(records)
+        self.tend()
 
     def register(self, endpoints, directories) -> None:
         """Makes this broker one that leads partitions.
@@ -71,36 +72,33 @@ class ActiveController:
         endpoints: [(listener, host, port, security protocol's number)]. directories: the log
         directories' ids. Raises LogError's kinds.
         """
+        self._heartbeats.local_id = self._node_id
         self._commit_now(self._registration(endpoints, directories))
 
     def leave_offline_now(self, offline) -> None:
         """leave_offline() of a start. Raises LogError's kinds."""
-        self._commit_now(partitions.leave_offline(self._image, self._node_id, offline))
-
-    def _commit_now(self, records: list) -> None:
-        for part in _parts(records):
-            self._tail.push(self._appended(part))
+        self._commit_now(elections.leave_offline(self._image, self._node_id, offline))
 
     def _registration(self, endpoints, directories) -> list:
         image = self._image
         records = controller.bootstrap(image) if image.offset == -1 else []
         records += controller.register_broker(
-            _after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
+            after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
             directories, self._random)
-        return records + controller.unfence_broker(_after(image, records), self._node_id)
+        return records + controller.unfence_broker(after(image, records), self._node_id)
 
     # ---- decisions ------------------------------------------------------------------------------
 
     async def register_again(self, endpoints, directories) -> None:
         """Registers listeners that came or went; does not wait for effects."""
-        async with self._deciding:
-            try:
+        try:
+            async with self._deciding:
                 await self._commit(self._registration(endpoints, directories))
-            except LogError as error:
-                log.error("listeners cannot be registered", extra={"reason": str(error)})
-            except Exception:
-                # No caller sees the result.
-                log.exception("listeners cannot be registered")
+        except LogError as error:
+            log.error("listeners cannot be registered", extra={"reason": str(error)})
+        except Exception:
+            # No caller sees the result.
+            log.exception("listeners cannot be registered")
 
     async def create_topics(self, request, mutations=None) -> list:
         """Decides a CreateTopicsRequest. Returns TopicResults.
@@ -128,19 +126,6 @@ class ActiveController:
             offset = self._image.offset
         await self._tail.wait(offset)
         return results + refused
-
-    async def _caught_up(self) -> None:
-        """Keeps (5). Under the lock: effects wait for no decision."""
-        await self._tail.wait(self._image.offset)
-
-    async def _tried(self, records: list) -> LogError | None:
-        """Commits; returns the error that kept some or all records out of the log."""
-        try:
-            await self._commit(records)
-        except LogError as error:
-            log.error("metadata could not be appended", extra={"reason": str(error)})
-            return error
-        return None
 
     async def _committed(self, records: list, results: list, refused=None) -> tuple:
         """Commits. Returns (the results, refused when that failed; the offset to wait for, once the
@@ -207,21 +192,21 @@ class ActiveController:
         return results
 
     async def elect_leaders(self, election: int, topics) -> list:
-        """Elects leaders; arguments and results as partitions.elect_leaders."""
+        """Elects leaders; arguments and results as elections.elect_leaders."""
         async with self._deciding:
             await self._caught_up()
             lost = {(self._node_id, *partition) for partition in self._logs.offline}
-            records, results = await in_slices(
-                partitions.elect_leaders(self._image, election, topics, lost))
+            records, results = await in_slices(elections.elect_leaders(
+                Rules(self._image, self._settings, lost), election, topics))
             results, offset = await self._committed(records, results, _refused_partitions)
         await self._tail.wait(offset)
         return results
 
     async def alter_reassignments(self, request) -> list:
-        """Decides an AlterPartitionReassignmentsRequest; results as partitions'."""
+        """Decides an AlterPartitionReassignmentsRequest; results as reassignments.alter."""
         async with self._deciding:
-            records, results = partitions.alter_reassignments(
-                self._image, request.topics, request.allow_replication_factor_change)
+            records, results = reassignments.alter(
+                self._rules(), request.topics, request.allow_replication_factor_change)
             results, offset = await self._committed(records, results, _refused_partitions)
         await self._tail.wait(offset)
         return results
@@ -234,7 +219,7 @@ class ActiveController:
         async with self._deciding:
             # A topic that was made again meanwhile has nothing there.
             await self._caught_up()
-            records = partitions.leave_offline(self._image, self._node_id, [
+            records = elections.leave_offline(self._image, self._node_id, [
                 partition for partition in offline if self._logs.is_offline(*partition)])
             try:
                 offset = await self._commit(records)
@@ -267,7 +252,7 @@ class ActiveController:
         await self._tail.wait(offset)
 
     async def next_producer_id(self) -> int:
-        """An id that no producer had before (4). Raises LogError's kinds."""
+        """An id that no producer had before (2). Raises LogError's kinds."""
         while not self._producer_ids.count:
             async with self._deciding:
                 if not self._producer_ids.count:
@@ -277,38 +262,6 @@ class ActiveController:
         first, count = self._producer_ids
         self._producer_ids = controller.ProducerIds(first + 1, count - 1)
         return first
-
-    # ---- the log --------------------------------------------------------------------------------
-
-    async def _commit(self, records: list) -> int:
-        """Makes records part of the log (2). Returns the offset to wait for."""
-        assert self._deciding.locked()       # Keeps (1).
-        for part in _parts(records):
-            # Not cancelled halfway: records in the log must be in the tail.
-            await whole(self._append(part))
-        # Amid a transaction the image lacks records that the snapshot would stand for.
-        if not self._tail.in_transaction and self._image.offset - max(
-                self._log.snapshot_end, self._tried_offset) >= RECORDS_BETWEEN_SNAPSHOTS:
-            await in_thread(self._take_snapshot)
-        return self._image.offset
-
-    async def _append(self, records: list) -> None:
-        self._tail.push(await in_thread(self._appended, records))
-
-    def _appended(self, records: list) -> Delta:
-        last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
-        assert last_offset == self._image.offset + len(records), (last_offset, self._image.offset)
-        return self._tail.fold(MetadataBatch(last_offset, self._epoch, records))
-
-    def _take_snapshot(self) -> None:
-        image = self._image
-        try:
-            self._log.snapshot(snapshots.records_of(image), image.offset, image.epoch)
-            self._log.trim(image.offset + 1)
-        except (LogError, OSError) as error:
-            # Its records are in the log: their requests are answered.
-            self._tried_offset = image.offset
-            log.error("a snapshot could not be written", extra={"reason": str(error)})
 
 
 def _refused(results: list, error: LogError, is_done=lambda result: False) -> list:
@@ -327,19 +280,3 @@ def _refused_topics(results: list, error: LogError) -> list:
 def _refused_partitions(results: list, error: LogError) -> list:
     """_refused() for [(topic name, [(index, Outcome)])]."""
     return [(name, _refused_topics(outcomes, error)) for name, outcomes in results]
-
-
-def _after(image: Image, records: list) -> Image:
-    """The image as it will be once the records are appended."""
-    return apply(image, records, image.offset + len(records), image.epoch) if records else image
-
-
-def _parts(records: list):
-    """Records in stretches that are appended whole: a topic never without all of its partitions."""
-    first = 0
-    while first < len(records):
-        end = min(first + RECORDS_PER_APPEND_MAX, len(records))
-        while end < len(records) and type(records[end]).__name__ in _BELONG_TO_THE_ONE_BEFORE:
-            end += 1
-        yield records[first:end]
-        first = end

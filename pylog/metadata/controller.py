@@ -12,8 +12,10 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
+from pylog.metadata import placement
 from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
+from pylog.metadata.versions import NEWEST_VERSION, OLDEST_VERSION
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -21,8 +23,8 @@ PARTITIONS_PER_REQUEST_MAX = 10_000
 PRODUCER_IDS_PER_BLOCK = 1000
 PRODUCER_ID_MAX = 2**63 - 1
 TOPIC_NAME_CHARACTERS_MAX = 249
-METADATA_VERSION = 30   # 4.3-IV0
-METADATA_VERSION_MIN = 7
+METADATA_VERSION = NEWEST_VERSION
+METADATA_VERSION_MIN = OLDEST_VERSION
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 DIRECTORY_UNASSIGNED = bytes(16)
@@ -209,21 +211,7 @@ def _assignment(image, topic, settings, random):
                       "Number of partitions was set to an invalid non-positive value.")
     count = settings["num.partitions"] if count == -1 else count
     factor = settings["default.replication.factor"] if factor == -1 else factor
-    return place(image, count, factor, random)
-
-
-def place(image: Image, count: int, factor: int, random) -> list:
-    """Replica lists for `count` partitions, striped over the active brokers from a random start."""
-    active = sorted(id_ for id_ in image.brokers if image.broker_is_active(id_))
-    if factor > len(active):
-        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
-                      f"Unable to replicate the partition {factor} time(s): The target "
-                      f"replication factor of {factor} cannot be reached because only "
-                      f"{len(active)} broker(s) are registered.")
-    turned = [tuple(active[(first + step) % len(active)] for step in range(factor))
-              for first in range(len(active))]
-    start = random.randrange(len(active))
-    return [turned[(start + index) % len(active)] for index in range(count)]
+    return placement.place(image, count, factor, random)
 
 
 def _manual_assignment(image, topic):
@@ -362,6 +350,12 @@ def bootstrap(image: Image):
     """The first records of an empty metadata log."""
     assert image.offset == -1, image.offset
     return [messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
+
+
+def bootstrap_cluster() -> list:
+    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966)."""
+    return [*bootstrap(Image()), messages.FeatureLevelRecord(
+        name="eligible.leader.replicas.version", feature_level=1)]
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):

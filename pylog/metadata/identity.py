@@ -21,13 +21,21 @@ Identity = namedtuple("Identity", ("cluster_id", "node_id", "directories"))
 Identity.__doc__ = "cluster_id: 22 characters; directories: path -> 16-byte id."
 
 
-def load_or_format(paths, node_id: int, random) -> Identity:
-    """The identity that the directories hold; new directories are formatted. Raises StartError."""
-    found = {path: properties_of(path) for path in paths}
-    clusters = {entry["cluster.id"] for entry in found.values() if entry}
+def cluster_of(paths) -> str | None:
+    """The cluster that the directories belong to; None: they are all new. Raises StartError."""
+    clusters = {entry["cluster.id"] for entry in map(properties_of, paths) if entry}
     if len(clusters) > 1:
         raise StartError(f"the log directories belong to different clusters: {', '.join(clusters)}")
-    cluster_id = clusters.pop() if clusters else id_text(random_id(random))
+    return clusters.pop() if clusters else None
+
+
+def load_or_format(paths, node_id: int, random, new_cluster_id: str | None = None) -> Identity:
+    """The identity that the directories hold; new directories are formatted. Raises StartError.
+
+    new_cluster_id: of the cluster that a new node joins; without it, it begins one.
+    """
+    cluster_id = cluster_of(paths) or new_cluster_id or id_text(random_id(random))
+    found = {path: properties_of(path) for path in paths}
     directories = {}
     for path, entry in found.items():
         if not entry:

@@ -127,6 +127,34 @@ def advance(image: Image, records, offset: int, epoch: int) -> Delta:
     return fold.finish(offset, epoch)
 
 
+def changed(old: Partition, record) -> Partition:
+    """A partition's state after a PartitionChangeRecord."""
+    change = {"partition_epoch": old.partition_epoch + 1}
+    for field in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories",
+                  "eligible_leader_replicas", "last_known_elr"):
+        value = getattr(record, field)
+        if value is not None:
+            change[field] = tuple(value)
+    if record.leader != NO_LEADER_CHANGE:
+        change["leader"] = record.leader
+        change["leader_epoch"] = old.leader_epoch + 1
+    if record.leader_recovery_state != -1:
+        change["leader_recovery_state"] = record.leader_recovery_state
+    return old._replace(**change)
+
+
+def difference(before: Image, after: Image) -> Delta:
+    """What changed between two images of which neither was made from the other."""
+    topics, configs = (before.topics_by_id, after.topics_by_id), (before.configs, after.configs)
+    return Delta(
+        before, after,
+        frozenset(id_ for id_ in topics[0].keys() | topics[1].keys()
+                  if topics[0].get(id_) != topics[1].get(id_)),
+        frozenset(key for key in configs[0].keys() | configs[1].keys()
+                  if configs[0].get(key) != configs[1].get(key)),
+        before.client_quotas != after.client_quotas)
+
+
 def is_known(kind: str) -> bool:
     """Whether this version follows metadata records of that name."""
     return kind in _STEPS or kind in _FRAMES
@@ -231,19 +259,7 @@ def _partition_change(fold: _Fold, record) -> None:
     index = record.partition_id
     if not 0 <= index < len(states):
         raise MetadataError(f"a change names partition {index} of {len(states)}")
-    old = states[index]
-    change = {"partition_epoch": old.partition_epoch + 1}
-    for field in ("isr", "replicas", "removing_replicas", "adding_replicas", "directories",
-                  "eligible_leader_replicas", "last_known_elr"):
-        value = getattr(record, field)
-        if value is not None:
-            change[field] = tuple(value)
-    if record.leader != NO_LEADER_CHANGE:
-        change["leader"] = record.leader
-        change["leader_epoch"] = old.leader_epoch + 1
-    if record.leader_recovery_state != -1:
-        change["leader_recovery_state"] = record.leader_recovery_state
-    states[index] = fold.shared(old._replace(**change))
+    states[index] = fold.shared(changed(states[index], record))
 
 
 def _remove_topic(fold: _Fold, record) -> None:

@@ -70,7 +70,8 @@ class LocalLog(MetadataLog):
         if expected_end != self._log.end_offset:
             raise Conflict(f"the log ends at {self._log.end_offset}, not at {expected_end}")
         now_ms = self._now_ms()
-        data = batch.build([(None, snapshots.encoded(record), now_ms, ()) for record in new])
+        data = batch.build([
+            (None, value, now_ms, ()) for value in self.values_of(new)])
         try:
             _, last_offset = self._log.append(data, now_ms, leader_epoch=epoch, trusted=True)
             self._log.flush()
@@ -79,6 +80,10 @@ class LocalLog(MetadataLog):
             raise
         assert last_offset == expected_end + len(new) - 1, (last_offset, expected_end, len(new))
         return last_offset
+
+    def values_of(self, new: list) -> list[bytes]:
+        """The records as they stand in the log, in the cluster's metadata.version."""
+        return [snapshots.encoded(record, self.metadata_version) for record in new]
 
     def _take_back(self, end: int, error: LogError) -> None:
         """Keeps (1)."""

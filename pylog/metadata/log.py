@@ -1,7 +1,7 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.active_controller; metadata.local implements it on a log of our own. Calls may
+Called by: metadata.decider; metadata.local implements it on a log of our own. Calls may
   block: while requests are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
   absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;
@@ -13,6 +13,11 @@ Source: KIP-500, KIP-595, KIP-630 (snapshots).
 from abc import ABC, abstractmethod
 from collections import namedtuple
 
+from pylog._native.log import LogError
+from pylog.metadata.versions import NEWEST_VERSION
+
+NOT_CONTROLLER = 41      # Kafka's error code.
+
 MetadataBatch = namedtuple("MetadataBatch", ("last_offset", "epoch", "records"))
 MetadataBatch.__doc__ = "Records that were appended together; `records` are decoded messages."
 
@@ -21,8 +26,20 @@ class Conflict(Exception):
     """An append came too late: another record or a newer controller came first."""
 
 
+class NotController(LogError):
+    """This node does not decide, or no longer: another is the controller."""
+
+    def __init__(self):
+        super().__init__(0, NOT_CONTROLLER, "this node is not the active controller")
+
+
 class MetadataLog(ABC):
     """A gapless sequence of records."""
+
+    # Of the cluster: records are written for it. Its controller sets it before it appends.
+    metadata_version = NEWEST_VERSION
+    # About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
+    records_between_snapshots = 200_000
 
     @property
     def snapshot_end(self) -> int:

@@ -59,15 +59,8 @@ class MetadataService:
 
     def open(self) -> None:
         """Formats or reads the log directories and opens the partitions. Raises StartError."""
+        store, clean, checkpoints = self._open_directories(None)
         logs = self._logs
-        self._identity = identity.load_or_format(
-            [path for _, path in logs.disks.usable()], self._node_id, self._random)
-        try:
-            self.store = store = Store(logs.paths[0])
-        except StoreError as error:
-            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
-        clean = logs.disks.take_clean_marks(store.take_clean_mark())
-        checkpoints = store.load_checkpoints()
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
@@ -76,10 +69,30 @@ class MetadataService:
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
         except (MetadataError, LogError, ValueError) as error:
-            # ValueError: records that do not decode, batches that are none.
-            raise StartError(
-                f"the metadata log in {logs.paths[0]} cannot be read: {error}") from error
-        image = self.tail.newest
+            raise self._unreadable(error) from error
+        try:
+            self._open_partitions(store, clean, checkpoints)
+            self.controller.leave_offline_now(logs.take_failed())
+        except LogError as error:
+            raise StartError(f"the metadata log cannot be written: {error}") from error
+        self.tail.begin()
+
+    def _open_directories(self, new_cluster_id: str | None) -> tuple:
+        """Takes identity and state. Returns (the store, numbers of the directories whose last stop
+        was clean, the logs' checkpoints). Raises StartError."""
+        logs = self._logs
+        self._identity = identity.load_or_format(
+            [path for _, path in logs.disks.usable()], self._node_id, self._random, new_cluster_id)
+        try:
+            self.store = store = Store(logs.paths[0])
+        except StoreError as error:
+            raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
+        clean = logs.disks.take_clean_marks(store.take_clean_mark())
+        return store, clean, store.load_checkpoints()
+
+    def _open_partitions(self, store: Store, clean: frozenset, checkpoints: dict) -> None:
+        """Opens what the newest image gives this broker. Raises StartError, LogError's kinds."""
+        logs, image = self._logs, self.tail.newest
         if image.offset == -1 and logs.holds_partitions():
             raise StartError(
                 f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
@@ -88,25 +101,29 @@ class MetadataService:
                 [(topic.name, topic.id, local_roles(topic, self._node_id),
                   image.topic_config(topic.name)) for topic in image.topics.values()],
                 checkpoints, clean, store)
-            self.controller.leave_offline_now(logs.take_failed())
-        except LogError as error:
-            raise StartError(f"the metadata log cannot be written: {error}") from error
         except StoreError as error:
             raise StartError(f"{logs.paths[0]}/state.lmdb cannot be used: {error}") from error
-        self.tail.begin()
+
+    def _unreadable(self, error: Exception) -> StartError:
+        # ValueError is one: records that do not decode, batches that are none.
+        return StartError(f"the metadata log in {self._logs.paths[0]} cannot be read: {error}")
 
     def _follow_log(self, store: Store) -> None:
         """Brings the tail to the log's end. Raises MetadataError, LogError's kinds, ValueError."""
         self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
+        self._take_newest()
+        self.controller = ActiveController(
+            self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
+
+    def _take_newest(self) -> None:
+        """What a start needs of the newest image before it serves. Raises MetadataError."""
         if self.tail.newest.security:
             # Served without them, topics would be open to everybody.
             kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
             raise MetadataError(f"this version does not enforce {kinds}: remove them in Kafka, "
                                 "`brokerd adopt` says how")
         self.take_broker_configs(self.tail.newest)
-        self.controller = ActiveController(
-            self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
 
     def _stored_image(self, store: Store) -> Image:
         """The image in state.lmdb, unless it does not belong to this log."""
@@ -120,20 +137,27 @@ class MetadataService:
     def register(self, addresses) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
         try:
-            self.controller.register(self._endpoints(addresses), self._directories)
+            self.controller.register(self.endpoints(addresses), self.directories)
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
         self.tail.begin()
 
     async def register_again(self, addresses) -> None:
         """Registers listeners that came or went. addresses: as in register."""
-        await self.controller.register_again(self._endpoints(addresses), self._directories)
+        await self.controller.register_again(self.endpoints(addresses), self.directories)
 
     @property
-    def _directories(self) -> list:
+    def directories(self) -> list:
+        """The log directories' ids."""
         return list(self._identity.directories.values())
 
-    def _endpoints(self, addresses) -> list:
+    @property
+    def directory_ids(self) -> dict:
+        """Path -> id of the log directories."""
+        return self._identity.directories
+
+    def endpoints(self, addresses) -> list:
+        """[(listener, host, port, security protocol's number)] as registered; addresses: bound."""
         protocols = {listener.name: SECURITY_PROTOCOLS[listener.protocol]
                      for listener in self._settings.listeners}
         advertised = [(listener.name, listener.host, listener.port)

@@ -1,7 +1,7 @@
 """Snapshots of the metadata log: an image as records, in files beside the log.
 
 Owns: `<end offset>-<epoch>.checkpoint` files.
-Called by: metadata.local, metadata.active_controller.
+Called by: metadata.local, metadata.decider.
 Invariants: (1) a snapshot is complete or absent: it is renamed into place after it is on disk; (2)
   applying the records of an image to an empty one gives that image again.
 Source: KIP-630: batches between a header and a footer, which are control records.
@@ -12,29 +12,22 @@ import re
 
 from pylog._native import batch
 from pylog.log.checkpoints import sync_directory
+from pylog.metadata import versions
 from pylog.metadata.image import Image
-from pylog.protocol import codec, messages, records, tables
+from pylog.metadata.versions import NEWEST_VERSION
+from pylog.protocol import codec, messages, records
 
 RECORDS_PER_BATCH = 1000
 HEADER = b"\0\0\0\x03"   # A control record's key: version 0, then its type.
 FOOTER = b"\0\0\0\x04"
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_versions: dict = {}
 
 
-def version_of(record) -> int:
-    """The version in which this metadata.version writes a record: the newest one."""
-    kind = type(record)
-    version = _versions.get(kind)
-    if version is None:
-        version = _versions[kind] = tables.message(kind.__name__).versions[1]
-    return version
-
-
-def encoded(record) -> bytes:
-    """A record's value in the log and in snapshots."""
-    return records.encode_record(version_of(record), record)
+def encoded(record, metadata_version: int = NEWEST_VERSION) -> bytes:
+    """A record's value in the log and in snapshots of a cluster with that metadata.version."""
+    version = versions.record_version(type(record).__name__, metadata_version)
+    return records.encode_record(version, versions.fitted(record, metadata_version))
 
 
 def decoded(data, header) -> list:
@@ -116,11 +109,14 @@ def _stretches(found: list, now_ms: int):
     """Yields (records of one batch, its attributes)."""
     header = messages.SnapshotHeaderRecord(version=0, last_contained_log_timestamp=now_ms)
     footer = messages.SnapshotFooterRecord(version=0)
+    level = next((record.feature_level for record in found
+                  if type(record).__name__ == "FeatureLevelRecord"
+                  and record.name == "metadata.version"), NEWEST_VERSION)
     yield [(HEADER, codec.program("SnapshotHeaderRecord", 0).encode(header), now_ms, ())], \
         batch.CONTROL
     for first in range(0, len(found), RECORDS_PER_BATCH):
         stretch = found[first:first + RECORDS_PER_BATCH]
-        yield [(None, encoded(record), now_ms, ()) for record in stretch], 0
+        yield [(None, encoded(record, level), now_ms, ()) for record in stretch], 0
     yield [(FOOTER, codec.program("SnapshotFooterRecord", 0).encode(footer), now_ms, ())], \
         batch.CONTROL
 

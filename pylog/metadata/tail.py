@@ -1,8 +1,8 @@
 """The end of the metadata log as this broker knows it: what is committed, and what is in force.
 
 Owns: the newest image, the published one, and the deltas between the two.
-Called by: metadata.service; active_controller (through metadata.service) and server.publisher
-  (through metadata.service). On the event loop, and before it runs.
+Called by: metadata.service; active_controller (through metadata.service), metadata.observer, which
+  let it grow; server.publisher (through metadata.service). On the event loop, and before it runs.
 Invariants: (1) deltas leave in the order of the log, each once; (2) `published` is an image that
   was `newest` before, and never goes back; (3) wait(offset) returns after every effect of the
   records up to `offset`, whoever wrote them; (4) records between a begin and an end count at the
@@ -16,7 +16,7 @@ from collections import deque
 from heapq import heappop, heappush
 from itertools import count
 
-from pylog.metadata.image import Delta, Image, advance
+from pylog.metadata.image import Delta, Image, advance, apply, difference
 
 
 class Tail:
@@ -51,6 +51,12 @@ class Tail:
         delta = advance(self.newest, records, batch.last_offset, batch.epoch)
         self._held = held          # Keeps (5).
         return delta
+
+    def replace(self, batch) -> None:
+        """A snapshot, whose records are all there is, takes the place of `newest`."""
+        after = apply(Image(), batch.records, batch.last_offset, batch.epoch)
+        self._held = None
+        self.push(difference(self.newest, after))
 
     def push(self, delta: Delta) -> None:
         """The delta's records are committed; its effects follow (1)."""

@@ -26,6 +26,7 @@ from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
 from pylog.coordinator.pending import Pending
+from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
+    from pylog.replication.forwarding import Forwarding
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
@@ -75,9 +77,10 @@ class Dispatcher:
 
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
-                 grants: Grants, install: Callable[[Topic], bool]):
+                 grants: Grants, install: Callable[[Topic], bool],
+                 forwarding: Forwarding | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
-        no log of it is open.
+        no log of it is open. forwarding: to a controller elsewhere, None where it is here.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -86,6 +89,7 @@ class Dispatcher:
         self._quotas = quotas
         self._grants = grants
         self._install = install
+        self._forwarding = forwarding
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
@@ -179,6 +183,10 @@ class Dispatcher:
         try:
             context.taken_ns = self._reactors.now_ns()
             body = context.take_body()
+            if self._forwarding is not None and self._forwarding.takes(context, body):
+                context.parked_ns = context.taken_ns
+                self._spawn(self._forward(context, body))
+                return
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
                 return
@@ -206,6 +214,19 @@ class Dispatcher:
             return self._long(context, body)
         result = self._handlers[context.api_key](context, self._decode(context, body, row))
         return self._in_parts(context, result) if type(result) in PARTS else result
+
+    async def _forward(self, context: RequestContext, body: bytes) -> None:
+        """Has the controller answer."""
+        assert self._forwarding is not None
+        try:
+            frame = await self._forwarding.forward(context, body)
+        except PeerError as error:
+            self._refuse(context, error)
+        except Exception:
+            self._fail(context)
+        else:
+            self._send(context, frame, 0)
+            self._count(context, self._reactors.now_ns(), ErrorCode.NONE)
 
     def _conclude(self, context: RequestContext, result: Any) -> None:
         """Brings a handler's result to _reply(), now or when it is there. Keeps (5)."""

@@ -62,7 +62,7 @@ class Node:
         """Starts the broker; the port of its first listener. Raises BrokerFailed."""
         broker = Broker(Settings(self._texts), self.clock.wall_ms)
         try:
-            broker.begin()
+            await broker.begin()
         except (StartError, OSError) as error:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None

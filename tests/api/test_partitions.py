@@ -2,8 +2,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pylog.metadata import partitions
+from pylog.config import Settings
+from pylog.metadata import elections, reassignments
 from pylog.metadata.image import apply
+from pylog.metadata.partition_change import PREFERRED, UNCLEAN, Rules
+from pylog.metadata.partitions import Outcome
 from pylog.metadata.slices import in_slices
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
@@ -59,8 +62,8 @@ def test_a_partition_without_a_leader_gets_its_preferred_one_back():
         await make(broker)
         image = change(broker.image, "t", leader=-1)
         records, results = await in_slices(
-            partitions.elect_leaders(image, partitions.PREFERRED, None))
-        assert results == [("t", [(0, partitions.Outcome())])]
+            elections.elect_leaders(Rules(image, Settings()), PREFERRED, None))
+        assert results == [("t", [(0, Outcome())])]
         assert [record.leader for record in records] == [1]
     with_broker(scenario)
 
@@ -70,10 +73,10 @@ def test_an_unclean_election_takes_a_replica_that_was_out_of_sync():
         await make(broker)
         image = change(broker.image, "t", leader=-1, isr=[])
         _, refused = await in_slices(
-            partitions.elect_leaders(image, partitions.PREFERRED, [("t", [0])]))
+            elections.elect_leaders(Rules(image, Settings()), PREFERRED, [("t", [0])]))
         assert refused[0][1][0][1].error == 80
         records, _ = await in_slices(
-            partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])]))
+            elections.elect_leaders(Rules(image, Settings()), UNCLEAN, [("t", [0])]))
         assert (records[0].leader, list(records[0].isr)) == (1, [1])
     with_broker(scenario)
 
@@ -82,30 +85,28 @@ def test_a_replica_without_its_disk_is_elected_by_nobody():
     async def scenario(broker):
         await make(broker)
         image, lost = change(broker.image, "t", leader=-1), {(1, "t", 0)}
-        for election, error in ((partitions.PREFERRED, 80), (partitions.UNCLEAN, 83)):
+        for election, error in ((PREFERRED, 80), (UNCLEAN, 83)):
             records, results = await in_slices(
-                partitions.elect_leaders(image, election, [("t", [0])], lost))
+                elections.elect_leaders(Rules(image, Settings(), lost), election, [("t", [0])]))
             assert not records and results[0][1][0][1].error == error
     with_broker(scenario)
 
 
-def test_a_reassignment_names_what_comes_and_goes_and_can_be_cancelled():
+def test_a_reassignment_that_only_drops_replicas_is_done_at_once():
     async def scenario(broker):
         await make(broker)
         image = change(broker.image, "t", replicas=[1, 2])
         wanted = SimpleNamespace(partition_index=0, replicas=[1])
-        records, _ = partitions.alter_reassignments(
-            image, [SimpleNamespace(name="t", partitions=[wanted])], True)
+        asked = [SimpleNamespace(name="t", partitions=[wanted])]
+        records, _ = reassignments.alter(Rules(image, Settings()), asked, True)
         image = apply(image, records, image.offset + 1, image.epoch)
         state = image.partition("t", 0)
-        assert (state.replicas, state.removing_replicas) == ((1, 2), (2,))
-        assert partitions.reassignments(image, None) == [("t", [(0, state)])]
+        assert (state.replicas, state.removing_replicas) == ((1,), ())
+        assert reassignments.under_way(image, None) == []
         wanted.replicas = None
-        records, results = partitions.alter_reassignments(
-            image, [SimpleNamespace(name="t", partitions=[wanted])], True)
-        assert results[0][1][0][1].error == 0
-        image = apply(image, records, image.offset + 1, image.epoch)
-        assert partitions.reassignments(image, None) == []
+        records, results = reassignments.alter(Rules(image, Settings()), asked, True)
+        assert not records
+        assert results[0][1][0][1].error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     with_broker(scenario)
 
 

@@ -18,7 +18,7 @@ def cluster(brokers=1):
     for id_ in range(1, brokers + 1):
         for records in (
                 controller.register_broker(image, id_, [("PLAINTEXT", "h", 9092, 0)], None,
-                                           [bytes(15) + bytes([id_])], random.Random(id_)),):
+                                           [(256 + id_).to_bytes(16, "big")], random.Random(id_)),):
             image = apply(image, records, image.offset + len(records), 1)
         records = controller.unfence_broker(image, id_)
         image = apply(image, records, image.offset + len(records), 1)

@@ -2,8 +2,10 @@
 
 from types import SimpleNamespace
 
-from pylog.metadata import partitions
+from pylog.config import Settings
+from pylog.metadata import elections, reassignments
 from pylog.metadata.image import apply
+from pylog.metadata.partition_change import ELR_FEATURE, UNCLEAN, Rules
 from pylog.protocol import messages
 from tests.metadata.test_controller import cluster, create, decided, topic
 
@@ -11,6 +13,7 @@ from tests.metadata.test_controller import cluster, create, decided, topic
 def of_three(**fields):
     """A cluster of three brokers with topic t on 1 and 2."""
     image, _ = create(cluster(3), topic("t", -1, -1, assignments=[(0, [1, 2])]))
+    image = applied(image, messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1))
     if fields:
         image = applied(image, messages.PartitionChangeRecord(
             partition_id=0, topic_id=image.topics["t"].id, **fields))
@@ -22,14 +25,14 @@ def applied(image, *records):
 
 
 def reassigned(image, replicas):
-    records, results = partitions.alter_reassignments(image, [SimpleNamespace(
+    records, results = reassignments.alter(Rules(image, Settings()), [SimpleNamespace(
         name="t", partitions=[SimpleNamespace(partition_index=0, replicas=replicas)])], True)
     assert results[0][1][0][1].error == 0
     return applied(image, *records).partition("t", 0)
 
 
 def directory(broker_id):
-    return bytes(15) + bytes([broker_id])
+    return bytes(14) + b"\1" + bytes([broker_id])
 
 
 def test_a_reassignment_keeps_the_directories_beside_their_replicas():
@@ -47,7 +50,7 @@ def test_a_cancelled_reassignment_drops_the_directories_of_what_was_added():
 
 def elected(image, lost=frozenset()):
     records, results = decided(
-        partitions.elect_leaders(image, partitions.UNCLEAN, [("t", [0])], lost))
+        elections.elect_leaders(Rules(image, Settings(), lost), UNCLEAN, [("t", [0])]))
     assert results[0][1][0][1].error == 0
     return applied(image, *records).partition("t", 0)
 
@@ -64,10 +67,10 @@ def test_an_eligible_replica_leads_before_others_and_does_not_recover():
     assert (state.eligible_leader_replicas, state.last_known_elr) == ((), ())
 
 
-def test_an_eligible_replica_without_its_disk_stays_eligible():
+def test_an_eligible_replica_without_its_disk_does_not_lead():
     state = elected(of_three(leader=-1, isr=[], eligible_leader_replicas=[2]), {(2, "t", 0)})
     assert (state.leader, state.isr, state.leader_recovery_state) == (1, (1,), 1)
-    assert state.eligible_leader_replicas == (2,)
+    assert state.eligible_leader_replicas == ()
 
 
 def test_a_leader_from_the_isr_does_not_recover():

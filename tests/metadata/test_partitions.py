@@ -5,8 +5,9 @@ import random
 import pytest
 
 from pylog.config import Settings
-from pylog.metadata import controller, partitions
+from pylog.metadata import controller, elections, partitions, reassignments
 from pylog.metadata.image import apply
+from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
@@ -112,11 +113,15 @@ def test_given_replicas_are_taken_as_they_are_and_the_first_active_one_leads():
     assert records == [] and results[0][1].error == E.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_partitions_need_as_many_active_brokers_as_replicas():
+def test_partitions_need_as_many_brokers_as_replicas_and_an_active_one():
     image = on_three((1, 2, 3))
     assert more(image, ("t", 2, None))[1][0][1].error == E.NONE
-    records, results = more(fenced(image, 2), ("t", 2, None))
-    assert records == [] and results[0][1].error == E.INVALID_REPLICATION_FACTOR
+    records, _ = more(fenced(image, 2), ("t", 2, None))
+    assert set(records[0].replicas) == {1, 2, 3} and set(records[0].isr) == {1, 3}
+    for gone in (after(image, [messages.UnregisterBrokerRecord(broker_id=2)]),
+                 fenced(image, 1, 2, 3)):
+        records, results = more(gone, ("t", 2, None))
+        assert records == [] and results[0][1].error == E.INVALID_REPLICATION_FACTOR
 
 
 def test_partitions_are_charged_to_the_client():
@@ -131,7 +136,8 @@ def test_partitions_are_charged_to_the_client():
 
 
 def elect(image, kind, topics=(("t", [0]),), lost=frozenset()):
-    records, results = decided(partitions.elect_leaders(image, kind, topics, lost))
+    rules = Rules(image, Settings(), lost)
+    records, results = decided(elections.elect_leaders(rules, kind, topics))
     return records, [(name, index, outcome.error) for name, told in results
                      for index, outcome in told]
 
@@ -161,7 +167,7 @@ def test_no_election_is_held_where_none_is_needed_or_nothing_is():
 
 def test_of_all_partitions_those_that_need_none_are_not_told_of():
     image = changed(on_three(count=3), index=1, leader=2)
-    records, results = decided(partitions.elect_leaders(image, PREFERRED, None))
+    records, results = decided(elections.elect_leaders(Rules(image, Settings()), PREFERRED, None))
     assert [record.partition_id for record in records] == [1]
     assert [(name, [index for index, _ in told]) for name, told in results] == [("t", [1])]
 
@@ -183,11 +189,11 @@ def test_an_unclean_election_prefers_who_is_in_sync_and_costs_the_others_their_p
 def test_who_loses_a_disk_hands_over_to_the_next_in_sync_or_to_nobody():
     image = changed(on_three((1, 2, 3), count=3), index=1, leader=2)
     image = changed(image, index=2, isr=[1])
-    records = partitions.leave_offline(image, 1, [("t", 0), ("t", 1), ("t", 2), ("t", 9), ("x", 0)])
+    records = elections.leave_offline(image, 1, [("t", 0), ("t", 1), ("t", 2), ("t", 9), ("x", 0)])
     states = after(image, records).topics["t"].partitions
     assert [(state.leader, state.isr) for state in states] == [
         (2, (2, 3)), (2, (1, 2, 3)), (-1, (1,))]
-    records = partitions.leave_offline(fenced(image, 2), 1, [("t", 0)])
+    records = elections.leave_offline(fenced(image, 2), 1, [("t", 0)])
     assert (records[0].leader, records[0].isr) == (3, [3])
 
 
@@ -197,8 +203,8 @@ def test_who_loses_a_disk_hands_over_to_the_next_in_sync_or_to_nobody():
 def move(image, replicas, index=0, name="t", factor_may_change=True):
     asked = [MOVE.ReassignableTopic(name=name, partitions=[
         MOVE.ReassignablePartition(partition_index=index, replicas=replicas)])]
-    records, [(_, [(told, outcome)])] = partitions.alter_reassignments(
-        image, asked, factor_may_change)
+    records, [(_, [(told, outcome)])] = reassignments.alter(
+        Rules(image, Settings()), asked, factor_may_change)
     assert told == index
     return records, outcome.error
 
@@ -210,9 +216,9 @@ def test_a_reassignment_adds_the_new_replicas_and_is_called_off_again():
     state = moving.partition("t", 0)
     assert (error, state.replicas, state.adding_replicas, state.removing_replicas) == (
         E.NONE, (3, 1, 2), (3,), (2,))
-    assert partitions.reassignments(image, None) == []
-    assert partitions.reassignments(moving, None) == [("t", [(0, state)])]
-    assert partitions.reassignments(moving, [("t", [0, 7]), ("x", [0])]) == [("t", [(0, state)])]
+    assert reassignments.under_way(image, None) == []
+    assert reassignments.under_way(moving, None) == [("t", [(0, state)])]
+    assert reassignments.under_way(moving, [("t", [0, 7]), ("x", [0])]) == [("t", [(0, state)])]
     records, error = move(moving, None)
     again = after(moving, records).partition("t", 0)
     assert (error, again.replicas, again.adding_replicas, again.removing_replicas) == (

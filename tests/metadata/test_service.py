@@ -7,9 +7,9 @@ import pytest
 from pylog._native.log import StorageError
 from pylog.config import Settings
 from pylog.log.partitions import Role
-from pylog.metadata import active_controller
+from pylog.metadata import active_controller, decider
 from pylog.metadata.image import Image, apply
-from pylog.metadata.log import Conflict
+from pylog.metadata.log import Conflict, MetadataLog
 from pylog.metadata.tail import Tail
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E
@@ -201,7 +201,7 @@ class FullLog(MemoryLog):
 
 
 def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monkeypatch):
-    monkeypatch.setattr(active_controller, "RECORDS_PER_APPEND_MAX", 4)
+    monkeypatch.setattr(decider, "RECORDS_PER_APPEND_MAX", 4)
 
     async def run():
         log = FullLog()
@@ -210,7 +210,7 @@ def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monk
         results = await controller.create_topics(request(*"abc", partitions=3))
         assert [int(result.error) for result in results] == [0, 0, 56]
         assert set(controller.image.topics) == set(controller.logs.topics) == {"a", "b"}
-        monkeypatch.setattr(active_controller, "RECORDS_PER_APPEND_MAX", 1)
+        monkeypatch.setattr(decider, "RECORDS_PER_APPEND_MAX", 1)
         log.left = 1
         results = await controller.delete_topics([("a", bytes(16)), ("b", bytes(16))])
         assert [int(result.error) for result in results] == [0, 56]
@@ -219,7 +219,7 @@ def test_of_a_request_that_is_too_long_for_the_disk_a_part_is_done_and_told(monk
 
 
 def test_a_snapshot_that_finds_no_room_keeps_no_decision_from_its_effect(monkeypatch):
-    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 5)
+    monkeypatch.setattr(MetadataLog, "records_between_snapshots", 5)
 
     async def run():
         controller = await started(FullLog())
@@ -330,7 +330,7 @@ def test_a_failed_disk_that_cannot_be_told_of_is_to_be_told_of_again():
 
 
 def test_no_snapshot_is_taken_amid_a_transaction(monkeypatch):
-    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 1)
+    monkeypatch.setattr(MetadataLog, "records_between_snapshots", 1)
 
     async def run():
         log = MemoryLog()

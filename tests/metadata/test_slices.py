@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from pylog.metadata import controller as decisions
-from pylog.metadata import partitions
+from pylog.metadata import elections
+from pylog.metadata.partition_change import PREFERRED
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.slices import STEPS_PER_SLICE, in_slices
 from pylog.protocol import messages
@@ -115,8 +116,8 @@ def test_an_election_in_thousands_of_partitions_is_decided_in_slices(monkeypatch
                 turns.done()
                 super().__init__(*args)
 
-        monkeypatch.setattr(partitions, "Refusal", Counted)
-        await beside(turns, controller.elect_leaders(partitions.PREFERRED, None))
+        monkeypatch.setattr(elections, "Refusal", Counted)
+        await beside(turns, controller.elect_leaders(PREFERRED, None))
         assert 0 < turns.most <= STEPS_PER_SLICE
         assert turns.count >= MANY // STEPS_PER_SLICE
     asyncio.run(run())

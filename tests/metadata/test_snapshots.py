@@ -2,8 +2,9 @@ import os
 
 import pytest
 
-from pylog.metadata import active_controller, snapshots
+from pylog.metadata import snapshots
 from pylog.metadata.image import Image, apply
+from pylog.metadata.log import MetadataLog
 from tests.metadata.node import Node
 from tests.metadata.test_store import image
 
@@ -38,7 +39,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path):
 @pytest.mark.parametrize("forget", [False, True])
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_long_log_is_replaced_by_a_snapshot_and_its_tail(tmp_path, monkeypatch, crash, forget):
-    monkeypatch.setattr(active_controller, "RECORDS_BETWEEN_SNAPSHOTS", 20)
+    monkeypatch.setattr(MetadataLog, "records_between_snapshots", 20)
     node = Node(tmp_path)
     for number in range(12):
         node.create(f"t{number}", partitions=3)

@@ -1,0 +1,112 @@
+"""What a broker knows of a cluster whose controllers are other nodes.
+
+Owns: the copy of the metadata log, the task that follows the active controller.
+Called by: broker, which has it where others have a MetadataService.
+Invariants: (1) partitions are opened from an image that holds all that was committed when the start
+  asked; (2) the identity of the cluster is the controllers', never made up here.
+Source: KIP-631, KIP-595; Kafka's BrokerServer.
+"""
+
+import asyncio
+import logging
+
+from pylog._native.log import LogError
+from pylog.log import checkpoints
+from pylog.log.errors import StartError
+from pylog.metadata import identity
+from pylog.metadata.image import MetadataError
+from pylog.metadata.observed import ObservedLog
+from pylog.metadata.observer import Observer
+from pylog.metadata.service import MetadataService
+from pylog.metadata.tail import Tail
+from pylog.metadata.threads import in_thread
+from pylog.peer.connection import Peer
+from pylog.peer.controllers import Controllers, voters_of
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+
+ENDPOINT_CONTROLLERS = 2
+DESCRIBE_VERSION = 1
+ASK_AGAIN_S = 0.2
+
+log = logging.getLogger("pylog.metadata")
+
+
+class MemberMetadata(MetadataService):
+    """As MetadataService, with join() in the place of open(), and controllers that are elsewhere.
+    `previous_epoch`: this broker's epoch of the last run when that ended cleanly, else -1."""
+
+    _log: ObservedLog
+
+    def __init__(self, settings, logs, node_id: int, now_ms):
+        super().__init__(settings, logs, node_id, now_ms)
+        self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
+        self.previous_epoch = -1
+        self._following: asyncio.Task | None = None
+
+    async def join(self) -> None:
+        """Formats or reads the log directories, follows the controllers until everything committed
+        is known, and opens the partitions. Raises StartError."""
+        wait_s = self._settings["initial.broker.registration.timeout.ms"] / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                paths = [path for _, path in self._logs.disks.usable()]
+                new_cluster_id = None if identity.cluster_of(paths) else await self._ask_cluster()
+                self.previous_epoch = checkpoints.clean_epoch(paths[0])
+                store, clean, known = self._open_directories(new_cluster_id)
+                observer = self._open_copy(store, clean, known)
+                self._following = asyncio.get_running_loop().create_task(observer.run())
+                await observer.caught_up.wait()
+        except TimeoutError:
+            raise StartError(f"no controller was reached within {wait_s:.0f} s: {self._asked}") \
+                from None
+        # What follows is the publisher's. Keeps (1).
+        self.tail.begin()
+        try:
+            self._take_newest()
+            await in_thread(self._open_partitions, store, clean, known)
+        except (MetadataError, LogError) as error:
+            raise StartError(str(error)) from error
+
+    def _open_copy(self, store, clean: frozenset, known: dict) -> Observer:
+        try:
+            self._log = ObservedLog(
+                self._logs.directories[0],
+                known.pop(ObservedLog.KEY, None) if 0 in clean else None, self._now_ms)
+            self.tail = Tail(self._stored_image(store))
+            self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
+        except (MetadataError, LogError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        return Observer(
+            self._log, self.tail, self.controllers, node_id=self._node_id,
+            cluster_id=self.cluster_id, directory_id=self.directories[0],
+            settings=self._settings)
+
+    async def _ask_cluster(self) -> str:
+        """The cluster's id from any controller. Keeps (2)."""
+        while True:
+            asked = self.controllers.next()
+            try:
+                peer = await Peer.connect(asked.host, asked.port, f"broker-{self._node_id}")
+                try:
+                    answer = await peer.call(messages.DescribeClusterRequest(
+                        endpoint_type=ENDPOINT_CONTROLLERS), DESCRIBE_VERSION)
+                finally:
+                    peer.close()
+                if not answer.error_code and answer.cluster_id:
+                    return answer.cluster_id
+            except PeerError as error:
+                log.info("a controller does not answer", extra={"reason": str(error)})
+            self.controllers.failed(asked.id)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    @property
+    def _asked(self) -> str:
+        return ", ".join(f"{voter.host}:{voter.port}"
+                         for voter in self.controllers.voters.values())
+
+    async def leave(self) -> None:
+        """Follows no more; before close()."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)

@@ -1,0 +1,56 @@
+"""What this broker tells the controller of itself.
+
+Owns: nothing.
+Called by: replication.membership.
+Invariants: (1) a feature is named with levels that are served here, or, when the cluster has it
+  finalized, with that level, which is logged: without it the controller would not let this broker
+  in at all.
+Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
+"""
+
+import logging
+
+from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
+from pylog.protocol import messages
+
+SERVED = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
+          "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
+# Levels of Kafka 4.3 whose requests this broker does not have; clients see that in ApiVersions.
+CLAIMED = {"group.version": (0, 1), "transaction.version": (0, 2), "share.version": (0, 1),
+           "streams.version": (0, 1)}
+
+log = logging.getLogger("pylog.registration")
+
+
+def features(finalized: dict) -> dict:
+    """Name -> (lowest, highest level) to register with; finalized: name -> level. Keeps (1)."""
+    found = dict(SERVED)
+    for name, level in finalized.items():
+        if name not in SERVED and name in CLAIMED:
+            found[name] = CLAIMED[name]
+            log.warning("this cluster has a feature that is not served here", extra={
+                "feature": name, "level": level})
+    return found
+
+
+def registration(wanted, image, *, node_id: int, cluster_id: str, endpoints, directories, rack):
+    """The request for a lifecycle.Register. endpoints: [(listener, host, port, protocol number)].
+    """
+    new = messages.BrokerRegistrationRequest
+    return new(
+        broker_id=node_id, cluster_id=cluster_id, incarnation_id=wanted.incarnation_id,
+        listeners=[new.Listener(name=name, host=host, port=port, security_protocol=protocol)
+                   for name, host, port, protocol in endpoints],
+        features=[new.Feature(name=name, min_supported_version=low, max_supported_version=high)
+                  for name, (low, high) in features(image.features).items()],
+        rack=rack, log_dirs=list(directories),
+        previous_broker_epoch=wanted.previous_broker_epoch)
+
+
+def heartbeat(wanted, *, node_id: int, offline_directories):
+    """The request for a lifecycle.Heartbeat."""
+    return messages.BrokerHeartbeatRequest(
+        broker_id=node_id, broker_epoch=wanted.broker_epoch,
+        current_metadata_offset=wanted.current_metadata_offset, want_fence=wanted.want_fence,
+        want_shut_down=wanted.want_shut_down, offline_log_dirs=list(offline_directories),
+        cordoned_log_dirs=[])

@@ -1,0 +1,140 @@
+"""Connections to other nodes, against a scripted server."""
+
+import asyncio
+
+import pytest
+
+from pylog.peer.connection import FRAME_BYTES_MAX, IN_FLIGHT_MAX, Peer
+from pylog.peer.errors import PeerError
+from pylog.protocol import codec, messages
+
+HEARTBEAT = messages.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7)
+
+
+def run(serve, use):
+    """The result of use(Peer), against a server whose connections are serve(reader, writer)."""
+    async def both():
+        handlers = set()
+
+        async def handle(reader, writer):
+            handlers.add(asyncio.current_task())
+            try:
+                await serve(reader, writer)
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        peer = await Peer.connect("127.0.0.1", server.sockets[0].getsockname()[1], "test")
+        try:
+            return await use(peer)
+        finally:
+            peer.close()
+            server.close()
+            for task in handlers:
+                task.cancel()
+
+    return asyncio.run(both())
+
+
+async def frame(reader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def answering(reader, writer):
+    """Answers heartbeats with the broker epoch as throttle time."""
+    while True:
+        asked = await frame(reader)
+        key, version, number, _, body = codec.decode_request_header(asked)
+        request = codec.decode_request(key, version, asked, body)
+        writer.write(codec.response_frame(key, version, number, messages.BrokerHeartbeatResponse(
+            throttle_time_ms=request.broker_epoch)))
+
+
+async def silent(reader, writer):
+    await reader.read()
+
+
+def sending(data: bytes):
+    async def serve(reader, writer):
+        await frame(reader)
+        writer.write(data)
+        await reader.read()
+
+    return serve
+
+
+def test_a_request_gets_its_own_answer():
+    async def use(peer):
+        answers = await asyncio.gather(*[
+            peer.call(messages.BrokerHeartbeatRequest(broker_epoch=epoch), 1)
+            for epoch in range(2 * IN_FLIGHT_MAX)])
+        return [answer.throttle_time_ms for answer in answers]
+
+    assert run(answering, use) == list(range(2 * IN_FLIGHT_MAX))
+
+
+def test_bytes_are_sent_and_returned_as_they_are():
+    async def use(peer):
+        request = codec.request_frame(63, 1, 77, "other", HEARTBEAT)[4:]
+        return await peer.send_raw(request)
+
+    answer = run(answering, use)
+    assert codec.decode_response_header(63, 1, answer)[0] == 77
+
+
+def test_an_answer_that_does_not_come_ends_the_connection():
+    async def use(peer):
+        with pytest.raises(PeerError, match="no answer within"):
+            await peer.call(HEARTBEAT, 1, 0.01)
+        with pytest.raises(PeerError):
+            await peer.call(HEARTBEAT, 1)
+
+    run(silent, use)
+
+
+def test_who_gives_up_leaves_the_others_their_answers():
+    async def use(peer):
+        given_up = asyncio.ensure_future(peer.call(HEARTBEAT, 1))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        answer = await peer.call(messages.BrokerHeartbeatRequest(broker_epoch=9), 1)
+        return answer.throttle_time_ms
+
+    assert run(answering, use) == 9
+
+
+@pytest.mark.parametrize("data", [
+    b"\0\0\0\3abc", (FRAME_BYTES_MAX + 1).to_bytes(4, "big"), b"\xff\xff\xff\xff",
+    b"\0\0\0\x08\0\0\0\x63\0\0\0\0", b"\0\0\0\x06\0\0\0\1\0\0"],
+    ids=["short", "long", "negative", "another's id", "cut"])
+def test_an_answer_that_is_none_ends_the_connection(data):
+    async def use(peer):
+        with pytest.raises(PeerError):
+            await peer.call(HEARTBEAT, 1, 5)
+        assert peer.failure is not None
+
+    run(sending(data), use)
+
+
+def test_a_closed_connection_fails_whoever_waits():
+    async def close(reader, writer):
+        await frame(reader)
+
+    async def use(peer):
+        found = await asyncio.gather(*[peer.call(HEARTBEAT, 1) for _ in range(3)],
+                                     return_exceptions=True)
+        assert [type(error) for error in found] == [PeerError] * 3
+
+    run(close, use)
+
+
+def test_a_port_that_refuses_is_a_peer_error():
+    async def use():
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(PeerError, match=f"127.0.0.1:{port}"):
+            await Peer.connect("127.0.0.1", port, "test")
+
+    asyncio.run(use())

@@ -1,0 +1,113 @@
+"""Where a broker stands with its controller: registration, fencing, shutdown."""
+
+from itertools import count
+
+import pytest
+
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.lifecycle import Heartbeat, Lifecycle, Register, Stage
+
+
+def fresh(previous_epoch: int = -1) -> Lifecycle:
+    numbers = count()
+    return Lifecycle(lambda: next(numbers).to_bytes(16, "big"), previous_epoch)
+
+
+def running(epoch: int = 10) -> Lifecycle:
+    made = fresh()
+    made.registered(0, epoch)
+    made.beaten(made.next(epoch, True), 0, False, False)
+    assert made.stage is Stage.RUNNING
+    return made
+
+
+def test_the_first_thing_said_is_a_registration_with_the_epoch_of_the_last_clean_run():
+    assert fresh(7).next(-1, False) == Register(bytes(16), 7)
+
+
+@pytest.mark.parametrize(("offset", "ready", "fenced"), [
+    (9, True, True), (10, False, True), (10, True, False), (11, True, False)])
+def test_fencing_is_wanted_until_the_own_registration_and_the_logs_are_there(offset, ready, fenced):
+    made = fresh()
+    made.registered(0, 10)
+    assert made.next(offset, ready) == Heartbeat(10, offset, fenced, False)
+
+
+def test_a_refused_registration_is_tried_again_under_the_same_incarnation():
+    made = fresh()
+    first = made.next(-1, True)
+    made.registered(ErrorCode.DUPLICATE_BROKER_REGISTRATION, -1)
+    assert made.refusal == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert made.next(-1, True) == first
+    made.registered(0, 3)
+    assert made.refusal is None
+
+
+def test_a_broker_runs_once_the_controller_has_unfenced_it_and_not_sooner():
+    made = fresh()
+    made.registered(0, 10)
+    made.beaten(made.next(10, True), 0, True, False)
+    assert made.stage is Stage.CATCH_UP
+    made.beaten(made.next(10, True), 0, False, False)
+    assert made.stage is Stage.RUNNING
+
+
+def test_a_broker_that_was_fenced_asks_for_nothing_but_to_be_let_in_again():
+    made = running()
+    made.beaten(made.next(20, True), 0, True, False)
+    assert made.next(20, True) == Heartbeat(10, 20, False, False)
+
+
+@pytest.mark.parametrize("error", [
+    ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
+def test_an_epoch_that_is_stale_makes_it_register_anew_as_another_incarnation(error):
+    made = running()
+    made.beaten(made.next(20, True), error, True, False)
+    assert made.next(20, True) == Register((1).to_bytes(16, "big"), -1)
+    assert not made.is_registered
+
+
+def test_an_answer_of_an_older_epoch_changes_nothing():
+    made = running()
+    made.beaten(Heartbeat(4, 20, False, False), ErrorCode.STALE_BROKER_EPOCH, True, True)
+    assert made.stage is Stage.RUNNING
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_an_error_that_says_nothing_of_this_broker_changes_nothing(error):
+    made = running()
+    made.beaten(made.next(20, True), error, True, True)
+    assert made.stage is Stage.RUNNING
+
+
+def test_a_stop_is_asked_for_until_it_is_granted():
+    made = running()
+    made.stop()
+    assert made.next(20, True) == Heartbeat(10, 20, False, True)
+    made.beaten(made.next(20, True), 0, False, False)
+    assert made.next(21, True) == Heartbeat(10, 21, False, True)
+    made.beaten(made.next(21, True), 0, True, True)
+    assert made.next(21, True) is None
+
+
+def test_a_heartbeat_from_before_the_stop_does_not_undo_it():
+    made = running()
+    sent = made.next(20, True)
+    made.stop()
+    made.beaten(sent, 0, False, False)
+    assert made.stage is Stage.STOPPING
+
+
+def test_a_broker_that_is_not_registered_may_stop_at_once():
+    made = fresh()
+    made.stop()
+    assert made.next(0, True) is None
+    made.registered(0, 10)
+    assert made.next(0, True) is None
+
+
+def test_a_stop_whose_epoch_is_stale_is_over():
+    made = running()
+    made.stop()
+    made.beaten(made.next(20, True), ErrorCode.STALE_BROKER_EPOCH, True, False)
+    assert made.next(20, True) is None
