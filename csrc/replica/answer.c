@@ -72,7 +72,9 @@ static void read_partition_tags(struct answer *a, struct cursor *c) {
 }
 
 /* What comes behind a stretch. */
-static uint8_t next_topic(const struct answer *a) { return a->topics_left > 0 ? AT_TOPIC : AT_REST; }
+static uint8_t next_topic(const struct answer *a) {
+    return a->topics_left > 0 ? AT_TOPIC : AT_REST;
+}
 
 static int open_records(struct answer *a) {
     struct answer_partition *p = &a->partition;

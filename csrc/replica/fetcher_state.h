@@ -33,7 +33,7 @@ enum {
     FETCHER_GROWN_BYTES_MAX = 8 * 1024 * 1024, /* asked for of a partition whose batches are cut */
     BACKOFF_MS_FIRST = 50,
     FETCHER_FAST_ANSWERS_MAX = 4, /* that bring nothing, one after the other, before a pause */
-    FETCHER_STOPS_MAX = 8,        /* of a partition in FETCHER_STOPS_MS, before it is made to wait */
+    FETCHER_STOPS_MAX = 8, /* of a partition in FETCHER_STOPS_MS, before it is made to wait */
     FETCHER_STOPS_MS = 10000
 };
 
@@ -186,7 +186,8 @@ void followed_change(struct followed *p);
 void followed_change_all(struct leader *l);
 void followed_unchange_all(struct leader *l);
 /* The records at hand, `len` of the `left` that the partition's answer still has. Returns how many
- * bytes are done with; 0: more are needed, *want in all. What is wrong shows in followed_answered. */
+ * bytes are done with; 0: more are needed, *want in all. What is wrong shows in followed_answered.
+ */
 uint64_t followed_append(struct fetcher *f, struct followed *p, const uint8_t *bytes, size_t len,
                          uint64_t left, size_t *want) REQUIRES(f->role);
 /* Its part of an answer is complete. */
