@@ -79,6 +79,13 @@ static void learn_local_address(struct connection *c) {
         listener_address(&a, &c->local);
 }
 
+/* < 0: for ever. */
+static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    int64_t idle_ms_max = r->all->config.idle_ms_max;
+    if (!guard_is_stranger(c)) return idle_ms_max;
+    return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
+}
+
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
     bool grew;
     struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
@@ -112,9 +119,13 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
         c->refused = c->muted = true;
         c->muted_until_ms = r->now_ms + a->refused_ms;
         timers_set(&r->timers, &c->timer, c->muted_until_ms);
-    } else if (r->all->config.idle_ms_max >= 0) {
-        timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
+        return;
     }
+    if (!guard_open(r, c, a->flags)) {
+        connection_close(r, c);
+        return;
+    }
+    if (idle_max(r, c) >= 0) timers_set(&r->timers, &c->timer, r->now_ms + idle_max(r, c));
 }
 
 void connection_close(struct reactor *r, struct connection *c) {
@@ -152,7 +163,7 @@ static int64_t deadline(const struct reactor *r, const struct connection *c) REQ
     if (c->muted) return c->muted_until_ms;
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {
-        int64_t idle_ms_max = r->all->config.idle_ms_max;
+        int64_t idle_ms_max = idle_max(r, c);
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
     }
     int64_t at_ms = frame_deadline(c), shrink_ms = c->active_ms + SHRINK_MS;

@@ -284,8 +284,10 @@ bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors,
     return true;
 }
 
-void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
-    post(rs, connection, (struct message){.kind = MESSAGE_PRINCIPAL, .size = principal});
+void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal,
+                            int32_t session_ms) {
+    post(rs, connection, (struct message){
+                             .kind = MESSAGE_PRINCIPAL, .size = principal, .status = session_ms});
 }
 
 void reactors_retry(struct reactors *rs, uint64_t connection) {

@@ -13,7 +13,8 @@ enum event_kind {
     EVENT_MISS = 2,
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
-    EVENT_SLOW = 5
+    EVENT_SLOW = 5,
+    EVENT_CONNECTED = 6 /* of a listener that asks who it is; answered by reactors_retry */
 };
 
 struct event_address {

@@ -147,7 +147,7 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         close(fd);
         return true;
     }
-    struct listener_accepted a = {.fd = fd, .listener = l->listener};
+    struct listener_accepted a = {.fd = fd, .listener = l->listener, .flags = l->flags};
     listener_address(&from, &a.peer);
     if (r->all->config.quotas != NULL)
         a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
@@ -264,8 +264,8 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
     return s->count == 0 ? absent : port;
 }
 
-static int hand_out(struct reactors *rs, int listener, int backlog, int first, struct sockets *s)
-    ON_CONTROL_PLANE {
+static int hand_out(struct reactors *rs, int listener, int backlog, int first, unsigned flags,
+                    struct sockets *s) ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
         if (listen(s->fds[i], backlog) != 0) return -errno;
@@ -274,6 +274,7 @@ static int hand_out(struct reactors *rs, int listener, int backlog, int first, s
         if (l == NULL) return -ENOMEM;
         l->fd = s->fds[i];
         l->listener = listener;
+        l->flags = flags;
         s->fds[i] = -1;
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
                      &(struct message){.kind = MESSAGE_LISTEN, .data = l});
@@ -282,12 +283,13 @@ static int hand_out(struct reactors *rs, int listener, int backlog, int first, s
     return 0;
 }
 
-int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog) {
-    return reactors_join(rs, listener, host, port, backlog, 0);
+int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog,
+                    unsigned flags) {
+    return reactors_join(rs, listener, host, port, backlog, 0, flags);
 }
 
 int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                  int first) {
+                  int first, unsigned flags) {
     struct addrinfo wanted = {.ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -304,7 +306,7 @@ int reactors_join(struct reactors *rs, int listener, const char *host, int port,
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
         bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);
-        int error = bound < 0 ? bound : hand_out(rs, listener, backlog, first, &s);
+        int error = bound < 0 ? bound : hand_out(rs, listener, backlog, first, flags, &s);
         if (error < 0) {
             bound = error;
             close_sockets(&s);

@@ -74,7 +74,7 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
         c->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_enlist(c, &r->ready);
     } else {
-        c->principal = (uint32_t)l->size;
+        guard_identify(r, c, (uint32_t)l->size, l->status);
     }
 }
 

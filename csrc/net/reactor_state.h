@@ -1,6 +1,6 @@
 /* What the reactor's files share and nobody else sees: reactor.c (threads, messages), connection.c
  * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
- * out), listener.c (accept), control.c (calls from the control plane). */
+ * out), listener.c (accept), guard.c (strangers), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
 #define PYLOG_REACTOR_STATE_H
 
@@ -33,6 +33,7 @@ enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
     FRAME_BYTES_PER_MS = 64,
     STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
+    STRANGER_MS_MAX = 10000, /* for a stranger to send its next byte */
     /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
      * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
      * that waits itself and holds what others could use. */
@@ -134,6 +135,10 @@ struct connection {
     bool closing, blocked, muted, asking;
     bool readable, hung_up, failed, watched;
     bool refused; /* muted, and then closed */
+    /* guarded: its requests pass guard.c first, a stranger's or those of a session that ends;
+     * raw_tokens: what a stranger sends next are SASL tokens without headers. */
+    bool guarded, raw_tokens;
+    uint8_t versions_asked; /* by a stranger */
     uint8_t slot_count;
     struct slot *first, *last;
     struct input_buffer *in;
@@ -142,6 +147,7 @@ struct connection {
     size_t earned;      /* bytes of the frames that came before */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
     int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
+    int64_t session_until_ms; /* it must authenticate again from then on; 0: never, or a stranger */
     struct quota_client *quota;   /* of the last request; one reference, or NULL */
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
@@ -157,9 +163,11 @@ struct listener_socket {
     struct timer timer;
     int fd, listener;
     uint32_t index;
+    unsigned flags;
 };
 struct listener_accepted {
     int fd, listener;
+    unsigned flags;
     int32_t refused_ms; /* its address begins too many: closed after so long, unread */
     struct event_address peer;
 };
@@ -290,6 +298,24 @@ void requests_on_verdict(struct reactor *r, struct slot *s, const struct message
 void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* Takes the oldest request, which is answered and sent, off the connection. */
 void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
+
+/* ---- guard.c: connections that are not anybody's yet, or no longer */
+/* A new connection of a listener with these flags. False: memory ran out. */
+bool guard_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
+void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
+                    int32_t session_ms) REQUIRES(r->role);
+/* Nobody authenticated it, and somebody must before it may do anything. */
+static inline bool guard_is_stranger(const struct connection *c) {
+    return c->guarded && c->session_until_ms == 0;
+}
+/* Whether a frame of `size` bytes may begin. */
+bool guard_fits(const struct reactor *r, const struct connection *c, int32_t size);
+/* As frames_header, of a guarded connection. */
+bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame, size_t len,
+                  struct frames_header *out) REQUIRES(r->role);
+/* The control plane has such a request of a guarded connection. */
+void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,
+                  int16_t api_version);
 
 /* ---- timing.c: where a request's time goes */
 /* Its last byte is here. */

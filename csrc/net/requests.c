@@ -132,6 +132,8 @@ static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     e->body_at = client_id_len;
     e->body_len = s->r.body_len;
     s->state = SLOT_CONTROL;
+    if (s->connection->guarded)
+        guard_posted(&r->all->config.rules, s->connection, s->r.api_key, s->r.api_version);
     STAT_ADD(r, requests_control, 1);
     events_post(r->all->events, e);
     return true;
@@ -306,11 +308,13 @@ int requests_start(struct reactor *r, struct connection *c) {
         int32_t size = frames_size(rules, at);
         struct frames_header h;
         const uint8_t *header = at + FRAMES_SIZE_BYTES;
-        bool legal = size > 0 && frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
+        bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
+                     frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
         if (legal) {
             c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
             if (pending < c->frame_bytes) break;
-            legal = frames_header(rules, header, (size_t)size, &h);
+            legal = c->guarded ? guard_header(r, c, header, (size_t)size, &h)
+                               : frames_header(rules, header, (size_t)size, &h);
         }
         if (!legal) {
             STAT_ADD(r, frames_illegal, 1);

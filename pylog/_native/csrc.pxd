@@ -511,6 +511,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
+    enum: EVENT_CONNECTED
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -566,13 +567,14 @@ cdef extern from "serve/serve.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX
+    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_ASKS, GUARD_RAW_VERSION
     struct reactors_config:
         frames_rules rules
         int threads
         uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
+        int32_t stranger_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
@@ -581,9 +583,10 @@ cdef extern from "net/reactor.h" nogil:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)
     void reactors_free(reactors *rs)
-    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
+    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog,
+                        unsigned flags)
     int reactors_join(reactors *rs, int listener, const char *host, int port, int backlog,
-                      int first)
+                      int first, unsigned flags)
     void reactors_unlisten(reactors *rs, int listener)
     void reactors_set_limits(reactors *rs, const reactors_limits *limits)
     bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
@@ -600,7 +603,8 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
-    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
+    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal,
+                                int32_t session_ms)
     void reactors_watch(reactors *rs, uint64_t connection)
     void reactors_close(reactors *rs, uint64_t connection)
     void reactors_stop_accepting(reactors *rs)

@@ -10,7 +10,21 @@ Invariants: (1) importing this package imports neither numpy nor pyarrow; (2) `p
 from __future__ import annotations
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False  # Nothing is imported before it is used.
+if TYPE_CHECKING:
+    from pylog._native.columns import Record
+    from pylog.client import errors
+    from pylog.client.admin import Admin
+    from pylog.client.consumer import Consumer
+    from pylog.client.deliveries import RecordMetadata
+    from pylog.client.descriptions import ConfigResource, NewTopic, ResourceType
+    from pylog.client.errors import KafkaError
+    from pylog.client.listener import RebalanceListener
+    from pylog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+    from pylog.client.producer import Producer
+    from pylog.client.scanning import scan
+
 
 _PLACES = {
     "Admin": "admin", "Consumer": "consumer", "Producer": "producer",
@@ -26,7 +40,7 @@ __all__ = ["Admin", "ConfigResource", "Consumer", "KafkaError", "NewTopic", "Off
            "Producer", "Record", "RecordMetadata", "TopicPartition", "errors", "scan"]
 
 
-def __getattr__(name: str) -> Any:
+def _found(name: str) -> object:
     if name == "errors":
         return importlib.import_module("pylog.client.errors")
     if name not in _PLACES and name not in _NATIVE:
@@ -35,3 +49,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(importlib.import_module(place), name)
     globals()[name] = found
     return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _found

@@ -19,6 +19,12 @@ from pylog.client.descriptions import (
 )
 from pylog.client.driver import Driver
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import AdminOptions
+
 __all__ = ["Admin", "AlterConfigOp", "ConfigResource", "NewTopic", "OpType", "QuotaAlteration",
            "ResourceType"]
 _OWN = {"start", "close"}
@@ -27,7 +33,8 @@ _OWN = {"start", "close"}
 class Admin:
     """`with Admin(bootstrap_servers="…") as admin: admin.create_topics([NewTopic("t", 6)])`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[AdminOptions]):
         self._admin = administration.Admin(config, **more)
         self._driver = Driver.shared()
         self._driver.run(self._admin.start())

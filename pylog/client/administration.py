@@ -28,6 +28,12 @@ from pylog.client.settings import ADMIN, Settings
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import AdminOptions
+
 _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
@@ -35,7 +41,8 @@ _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 class Admin(Groups):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[AdminOptions]):
         self.settings = Settings(ADMIN, config, **more)
         self._made: Cluster | None = None
 

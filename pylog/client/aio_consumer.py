@@ -26,11 +26,18 @@ from pylog.client.offsets import (
 )
 from pylog.client.settings import CONSUMER, Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ConsumerOptions
+
 
 class Consumer:
     """`async with Consumer(bootstrap_servers="…", group_id="g") as consumer: …`"""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ConsumerOptions]):
         self.settings = Settings(CONSUMER, config, **more)
         self._event = asyncio.Event()
         self._records_max = self.settings["max.poll.records"]

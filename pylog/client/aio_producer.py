@@ -18,13 +18,20 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ProducerOptions
+
 CLOSE_S = 30.0
 
 
 class Producer:
     """`async with Producer(bootstrap_servers="…") as producer: await producer.send(…)`."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ProducerOptions]):
         self.settings = Settings(PRODUCER, config, **more)
         self._core = Producing(self.settings)
 

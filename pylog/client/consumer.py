@@ -24,6 +24,12 @@ from pylog.client.offsets import (
 )
 from pylog.client.settings import CONSUMER, Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ConsumerOptions
+
 CLOSE_S = 30.0
 COLUMN_RECORDS_MAX = 100_000
 COLUMN_BYTES_MAX = 8 << 20
@@ -37,7 +43,8 @@ class Consumer:
     several threads at once.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ConsumerOptions]):
         self.settings = Settings(CONSUMER, config, **more)
         self._driver = Driver.shared()
         self._desk = Desk(self._driver)

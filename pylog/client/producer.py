@@ -23,6 +23,12 @@ from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ProducerOptions
+
 CLOSE_S = 30.0
 
 
@@ -32,7 +38,8 @@ class Producer(Intake):
     Settings have Kafka's names, in a dict with dots or as keywords with underscores.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **more: Any):
+    def __init__(self, config: Mapping[str, Any] | None = None,
+                 **more: Unpack[ProducerOptions]):
         self.settings = Settings(PRODUCER, config, **more)
         self._driver = Driver.shared()
         self._core: Producing = self._driver.run(self._make())

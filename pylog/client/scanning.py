@@ -22,6 +22,12 @@ from pylog.client.driver import Driver
 from pylog.client.errors import UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from pylog.client.options import ConsumerOptions
+
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
 _NEEDED = ("partition", "offset")
@@ -32,7 +38,7 @@ Time = int | float | str | datetime.datetime | datetime.date | datetime.timedelt
 def scan(topic: str, *, since: Time = None, until: Time = None,
          columns: Iterable[str] | None = None, partitions: Iterable[int] | None = None,
          batch_records_max: int = BATCH_RECORDS_MAX, config: Mapping[str, Any] | None = None,
-         **more: Any) -> Any:
+         **more: Unpack[ConsumerOptions]) -> Any:
     """A pyarrow.RecordBatchReader over what the topic holds now, or a stretch of it by time.
 
     since, until: ms since the epoch, datetime (naive: local time), date, ISO text, or timedelta

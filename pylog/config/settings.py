@@ -83,6 +83,16 @@ class Settings:
         return self[name] if catalogue.is_broker(name) else \
             self._values.get(name, self.texts.get(name))
 
+    def of_listener(self, listener: str, name: str, mechanism: str = "") -> values.Value:
+        """A setting as one listener, and one of its SASL mechanisms, has it; typed."""
+        prefix = f"listener.name.{listener.lower()}."
+        for own in ([f"{prefix}{mechanism.lower()}.{name}"] if mechanism else []) + [prefix + name]:
+            value = self.value(own)
+            if value is not None:
+                return values.parse(catalogue.broker(name), value) if isinstance(value, str) \
+                    else value
+        return self[name]
+
     def origin(self, name: str) -> str:
         """Where the value in force came from: "default", "file:line", "--override" or "dynamic"."""
         if name in self.dynamic_own or name in self.dynamic_cluster:
@@ -191,6 +201,9 @@ class Settings:
             self._values[name] = value
             if catalogue.broker(name).effect == "live":
                 return
+        known = dynamic.setting(name)
+        if name in catalogue.PLUGIN or known is not None and known.effect == "live":
+            return
         place = f" ({where})" if where else ""
         self.warnings.append(f"{name} has no effect in pylog yet{place}")
 
@@ -203,6 +216,9 @@ class Settings:
             values.check(setting, value)
             return value
         if name in catalogue.PLUGIN or name.startswith(catalogue.PLUGIN_PREFIXES):
+            known = dynamic.setting(name)
+            if known is not None:
+                values.parse(known, str(text))
             return text
         if name in catalogue.REMOVED:
             raise ConfigError(f"{name} was removed in Kafka 4; instead: {catalogue.REMOVED[name]}")

@@ -14,8 +14,9 @@ import logging
 import socket
 import threading
 
-from pylog._native.reactor import THREADS_MAX, Reactors
+from pylog._native.reactor import ASKS, GUARDED, THREADS_MAX, Reactors
 from pylog.config import limits
+from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.log.errors import StartError
 from pylog.protocol import api, tables
 
@@ -29,13 +30,17 @@ REPORT_MS = 10_000    # between two lines about the same shortage
 class Network:
     """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound."""
 
-    def __init__(self, settings, grants, io_pool, quotas):
+    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False):
+        """asks: whose connections they are makes a difference on listeners without authentication
+        too."""
         self._settings = settings
+        self._asks = asks
         self.reactors = _reactors(settings, grants, io_pool, quotas)
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
         self._running = False
-        self._limits_by_host, self._limits_by_address = {}, {}
+        self._limits_by_host: dict[str, int] = {}
+        self._limits_by_address: dict[bytes, int] = {}
         self._crowded, self._reported_ms = (0, 0), -REPORT_MS
 
     @property
@@ -99,10 +104,16 @@ class Network:
 
     def _listen(self, listener) -> None:
         number = len(self._names)
-        port = self.reactors.listen(number, listener.host, listener.port, self._backlog)
+        port = self.reactors.listen(
+            number, listener.host, listener.port, self._backlog, self._flags(listener))
         assert number == len(self._names) and number not in self._open, number   # Keeps (1).
         self._names.append(listener.name)
         self._open[number] = listener, port
+
+    def _flags(self, listener) -> int:
+        if listener.protocol in SASL_PROTOCOLS:
+            return GUARDED
+        return ASKS if self._asks else 0
 
     @property
     def _backlog(self) -> int:
@@ -120,7 +131,8 @@ class Network:
         if self.reactors.threads > before:
             for number, (listener, port) in self._open.items():
                 try:
-                    self.reactors.join(number, listener.host, port, self._backlog, before)
+                    self.reactors.join(number, listener.host, port, self._backlog, before,
+                                       self._flags(listener))
                 except OSError as error:
                     # The other reactors' sockets go on, and they pass connections on.
                     log.error("a network thread does not listen",
@@ -186,4 +198,5 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],
+        stranger_bytes_max=settings["sasl.server.max.receive.size"],
         sessions_max=settings["max.incremental.fetch.session.cache.slots"])

@@ -13,7 +13,16 @@ Invariants: (1) importing this package imports nothing else: it is loaded in eve
 from __future__ import annotations
 
 import importlib
-from typing import Any
+
+TYPE_CHECKING = False  # Nothing is imported before it is used.
+if TYPE_CHECKING:
+    from pylog.testing.broker import Broker, Clock
+    from pylog.testing.errors import BrokerFailed
+    from pylog.testing.faults import Faults
+    from pylog.testing.groups import Group
+    from pylog.testing.records import Record, record
+    from pylog.testing.topics import Topic
+
 
 _PLACES = {
     "Broker": "broker", "Clock": "broker", "Faults": "faults", "Group": "groups",
@@ -23,10 +32,14 @@ _PLACES = {
 __all__ = ["Broker", "BrokerFailed", "Clock", "Faults", "Group", "Record", "Topic", "record"]
 
 
-def __getattr__(name: str) -> Any:
+def _found(name: str) -> object:
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(f"{__name__}.{place}"), name)
     globals()[name] = found
     return found
+
+
+if not TYPE_CHECKING:
+    __getattr__ = _found

@@ -76,7 +76,7 @@ def test_a_setting_without_effect_is_taken_with_a_warning():
                          "super.users": "User:a", "num.io.threads": "2"})
     assert settings["num.replica.fetchers"] == 2
     assert [warning.split()[0] for warning in settings.warnings] == [
-        "num.replica.fetchers", "listener.name.inside.ssl.protocol", "super.users"]
+        "num.replica.fetchers", "listener.name.inside.ssl.protocol"]
 
 
 def test_a_password_is_not_repeated_in_a_message():

@@ -16,7 +16,8 @@ PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "sli
 SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
     "sessions_units": ["sessions"],
-    "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
+    "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "guard",
+                       "requests",
                        "receive", "output", "transport_plain", "frames", "reply", "iopool",
                        "timing"],
 }

@@ -307,7 +307,7 @@ static void request(struct reactors *rs, const struct event *e) {
         answer = text;
     }
     if (what == 'v' && quotas != NULL) quotas_void(quotas, true);
-    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1));
+    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1), 0);
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
     if (what == 'n') {
@@ -387,7 +387,7 @@ static void command(struct reactors *rs, char c, int port) {
     if (c == 'o') assert(reactors_set_overrides(rs, local, &(uint32_t){2}, 1));
     if (c >= '1' && c <= '9') assert(reactors_resize(rs, c - '0') == 0);
     if (reactors_threads(rs) > before)
-        assert(reactors_join(rs, 7, "127.0.0.1", port, 1024, before) == port);
+        assert(reactors_join(rs, 7, "127.0.0.1", port, 1024, before, 0) == port);
     printf("%d\n", reactors_threads(rs));
     fflush(stdout);
 }
@@ -420,7 +420,7 @@ int main(int argc, char **argv) {
                 .descriptors_max = (uint32_t)option(argc, argv, "descriptors", UINT32_MAX),
                 .descriptor_end = (uint32_t)option(argc, argv, "descriptor_end", UINT32_MAX)});
     int port = reactors_listen(rs, 7, argv[1][0] == ':' ? "::" : "127.0.0.1",
-                               atoi(argv[1] + (argv[1][0] == ':')), 1024);
+                               atoi(argv[1] + (argv[1][0] == ':')), 1024, 0);
     printf("%d\n", port);
     fflush(stdout);
     if (port < 0) return 1;
