@@ -1,8 +1,8 @@
 """The partitions that this broker follows: connections to their leaders, and what fetchers ask.
 
 Owns: the native fetchers, a connection for each of their threads to each leader, tasks that dial
-  and that look up where a leader begins and ends.
-Called by: replication.membership. On the event loop; dialing and truncating on executor threads.
+  and that look up where a leader begins and ends. On the event loop, but for dialing and cutting.
+Called by: tests.
 Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
   that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
   nothing native exists before the first partition is followed.
@@ -16,7 +16,7 @@ import logging
 import socket
 
 from pylog._native import fetcher
-from pylog._native.log import LogDeleted, LogError, StorageError
+from pylog._native.log import LogDeleted, LogError, NotLeader, StorageError
 from pylog.peer.connection import Peer
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -45,21 +45,24 @@ PASSING = frozenset((
 log = logging.getLogger("pylog.fetcher")
 
 
-def cut_log(_name: str, _partition: int, partition_log: Log, cut: truncation.Cut) -> None:
-    """Cuts a log of which no checkpoint is kept. Blocks. Raises LogError."""
+def cut_log(_name: str, _partition: int, partition_log: Log, cut: truncation.Cut,
+            leader_epoch: int) -> None:
+    """Cuts a log of which no checkpoint is kept. Blocks. Raises LogError: NotLeader when it does
+    not follow the leader of that epoch any more."""
     if cut.truncate_to is not None:
-        partition_log.truncate(cut.truncate_to)
+        partition_log.truncate(cut.truncate_to, leader_epoch)
     if cut.restart_at is not None:
-        partition_log.restart_at(cut.restart_at)
+        partition_log.restart_at(cut.restart_at, leader_epoch)
 
 
 class Partition:
     """One that is followed."""
 
     def __init__(self, name: str, partition: int, partition_log: Log, leader_id: int,
-                 followed: fetcher.Followed, link: Link):
+                 leader_epoch: int, followed: fetcher.Followed, link: Link):
         self.name, self.partition, self.log = name, partition, partition_log
-        self.leader_id, self.followed, self.link = leader_id, followed, link
+        self.leader_id, self.leader_epoch = leader_id, leader_epoch
+        self.followed, self.link = followed, link
 
 
 class Link:
@@ -77,7 +80,7 @@ class ReplicaFetchers:
     """dial: (host, port) -> a connected socket, blocking; raises PeerError. cut: like cut_log."""
 
     def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], socket.socket],
-                 cut: Callable[[str, int, Log, truncation.Cut], None] = cut_log):
+                 cut: Callable[[str, int, Log, truncation.Cut, int], None] = cut_log):
         self._settings = settings
         self._node_id = node_id
         self._dial = dial
@@ -109,7 +112,7 @@ class ReplicaFetchers:
             partition_log, topic_id, partition, leader_id, leader_epoch, self._token)
         self._partitions[topic_id, partition] = self._token
         self._by_token[self._token] = Partition(
-            topic_name, partition, partition_log, leader_id, followed, link)
+            topic_name, partition, partition_log, leader_id, leader_epoch, followed, link)
         assert len(self._partitions) == len(self._by_token), len(self._by_token)   # Keeps (1).
 
     def unfollow(self, topic_id: bytes, partition: int) -> None:
@@ -343,9 +346,10 @@ class ReplicaFetchers:
         if self._by_token.get(token) is not part:
             return
         try:
-            await asyncio.to_thread(self._cut, part.name, part.partition, part.log, cut)
-        except LogDeleted:
-            return
+            await asyncio.to_thread(
+                self._cut, part.name, part.partition, part.log, cut, part.leader_epoch)
+        except (LogDeleted, NotLeader):
+            return           # It has another role, or none: whoever gave it that unfollows.
         except LogError as error:
             log.error("a replica cannot be truncated", extra={
                 "topic": part.name, "partition": part.partition, "reason": str(error)})

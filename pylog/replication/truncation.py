@@ -18,8 +18,8 @@ def on_divergence(leader_end: int, leader_epoch: int, own_epoch: int, own_end: i
     """Where to truncate, as an end offset; the next fetch tells whether that was enough.
 
     The leader's records of leader_epoch, or the largest one below the epoch that was asked for, end
-    at leader_end. own_epoch, own_end: the largest epoch of ours up to leader_epoch, -1 when there is
-    none, and where that ends.
+    at leader_end. own_epoch, own_end: the largest epoch of ours up to leader_epoch, -1 when there
+    is none, and where that ends.
     """
     if leader_end < 0:
         return log_end       # Keeps (2).
