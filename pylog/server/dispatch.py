@@ -24,7 +24,9 @@ from collections import deque
 
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog._native.reactor import Closed, Connected, Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import (
+    Closed, Connected, Miss, RequestContext, Slow, UnknownClient, Unsafe,
+)
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements, tables
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
+connections = logging.getLogger("pylog.tls")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
@@ -163,6 +166,8 @@ class Dispatcher:
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
                 _log_slow(event)
+            elif type(event) is Unsafe:
+                _log_unsafe(event)
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
@@ -527,6 +532,11 @@ class Dispatcher:
 # dispatcher, which would then live, with what it holds, until the collector runs.
 _WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
     Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
+
+
+def _log_unsafe(unsafe: Unsafe) -> None:
+    connections.warning("no TLS with this peer", extra={
+        "peer": unsafe.peer, "reason": unsafe.reason, "left_out": unsafe.left_out})
 
 
 def _log_slow(slow: Slow) -> None:
