@@ -149,7 +149,7 @@ class LogManager:
             self.moves.give_up(move)
             return False
         if move.damaged_bytes:
-            self._checkpoint_damage()
+            self.write_checkpoints()
         self._hints.write_start(move.place, (name, index), move.source, partition_log)
         finish(move, self._now_ms())
         before = self._place_of.get(move.source, 0)
@@ -164,7 +164,7 @@ class LogManager:
         self._moved.append(move.source)
         return True
 
-    def _checkpoint_damage(self) -> None:
+    def write_checkpoints(self) -> None:
         """Recovery points above all on disk: a start after a crash cuts no copy at its damage."""
         with self._upkeep_lock:
             if not self.recovering:
