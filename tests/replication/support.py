@@ -1,11 +1,15 @@
 """A brokerd that joins the cluster of a running Kafka, and what clients see of both."""
 
+import asyncio
 import re
 import time
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from pylog.peer.connection import Peer
+from pylog.protocol import messages
 from tests.brokers import Brokerd
 
 SETTINGS = {
@@ -83,3 +87,32 @@ def consumed(broker, name: str, count: int, partition: int = 0) -> list[bytes]:
         values += [message.value() for message in consumer.consume(count - len(values), 1.0)]
     consumer.close()
     return values
+
+
+def segments(broker, name: str, partition: int = 0) -> dict[str, bytes]:
+    """File name -> content of a replica's segments, without room that was taken ahead."""
+    folder = Path(broker.data_dir) / f"{name}-{partition}"
+    try:
+        return {path.name: path.read_bytes().rstrip(b"\0") for path in sorted(folder.glob("*.log"))}
+    except FileNotFoundError:
+        return {}
+
+
+def reassign(broker, name: str, replicas: dict[int, list[int]]) -> None:
+    """Asks that partitions have other replicas; returns once that is decided, not done."""
+    new = messages.AlterPartitionReassignmentsRequest
+    request = new(timeout_ms=10_000, topics=[new.ReassignableTopic(name=name, partitions=[
+        new.ReassignablePartition(partition_index=index, replicas=wanted)
+        for index, wanted in replicas.items()])])
+
+    async def ask():
+        peer = await Peer.connect("127.0.0.1", broker.port, "test")
+        try:
+            return await peer.call(request, 0)
+        finally:
+            peer.close()
+
+    answer = asyncio.run(ask())
+    assert answer.error_code == 0, answer
+    assert [row.error_code for topic in answer.responses for row in topic.partitions] \
+        == [0] * len(replicas), answer
