@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
+from pylog.metadata.service import local_roles
 from pylog.server.publisher import Publisher
 
 
