@@ -22,6 +22,7 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
@@ -84,8 +85,10 @@ class Broker:
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
-        self.transactions = TransactionCoordinator(self, self.markers.write)
-        self.verification = Verification(self.transactions, settings)
+        self.brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self.brokers.write)
+        self.verification = Verification(
+            self.transactions, self.brokers, settings, self.node_id)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -264,6 +267,7 @@ class Broker:
         await self.transactions.stop()
         await self.groups.stop()
         self.markers.close()
+        self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
