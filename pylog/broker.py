@@ -22,6 +22,7 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
@@ -39,13 +40,14 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.reactor import Closed, RequestContext
     from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
     from pylog.replication.membership import Membership
     from pylog.monitor.server import Monitor
     from pylog.security.authorizer import Authorizer
+    from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
 
 __all__ = ["Broker", "StartError", "run"]
@@ -84,8 +86,10 @@ class Broker:
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
-        self.transactions = TransactionCoordinator(self, self.markers.write)
-        self.verification = Verification(self.transactions, settings)
+        self.brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self.brokers.write)
+        self.verification = Verification(
+            self.transactions, self.brokers, settings, self.node_id)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -140,7 +144,8 @@ class Broker:
         self.network.open()
         if self.settings.is_member:
             self.membership = self._member()
-        else:
+            self.publisher.replicas = self.membership.replicas
+        elif self.network.addresses:
             self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
             self._open_monitor()
@@ -150,7 +155,9 @@ class Broker:
         from pylog.replication.membership import Membership
 
         return Membership(
-            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)))
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
@@ -224,6 +231,8 @@ class Broker:
         if self.membership is not None:
             self.metadata.stand()
             self.membership.begin()
+        elif self.settings.controller_listeners:
+            self.metadata.controller.tend()
 
     async def joined(self) -> None:
         """Returns once clients may use this broker. Raises StartError."""
@@ -240,11 +249,35 @@ class Broker:
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, access=access,
             authentication=self._authentication)
+        control = None
+        if self.settings.controller_listeners:
+            control = self._control(access is not None)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access, verification=self.verification,
+            access=access, verification=self.verification, control=control,
+            closed=self._connection_closed,
             forwarding=None if self.membership is None else self.membership.forwarding)
+
+    def _control(self, has_access: bool) -> ControllerListeners:
+        """What controller listeners answer."""
+        # Imported here: not every node has such listeners.
+        from pylog.api import controller_listener, metadata_log
+        from pylog.server.control import ControllerListeners
+
+        handlers = controller_listener.handlers(
+            settings=self.settings, metadata_service=self.metadata,
+            observers=metadata_log.Observers(), client_quotas=self.quotas,
+            registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
+            watch=self.network.reactors.set_interest, has_access=has_access,
+            authentication=self._authentication)
+        return ControllerListeners(handlers, self.network.is_controllers)
+
+    def _connection_closed(self, event: Closed) -> None:
+        if self._guard is not None:
+            self._guard.closed(event)
+        if self.settings.controller_listeners and self.metadata.controller is not None:
+            self.metadata.controller.connection_closed(event.connection)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
@@ -261,6 +294,7 @@ class Broker:
         await self.transactions.stop()
         await self.groups.stop()
         self.markers.close()
+        self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
@@ -268,6 +302,7 @@ class Broker:
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
         if self.membership is not None:
+            await self.membership.stop_fetching()
             await self.membership.close()
             await self.metadata.leave()
         self.stop()
@@ -283,11 +318,18 @@ class Broker:
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
+                self._let_serve(name)
                 # The next request for it asks again.
                 self.grants.remove(name)
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)
+
+    def _let_serve(self, name: str) -> None:
+        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        topic = self.image.topics.get(name)
+        if self.membership is not None and topic is not None:
+            self.membership.replicas.begin(topic)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
@@ -315,6 +357,7 @@ class Broker:
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
+                self._let_serve(name)
                 self.install(self.image.topics[name])
         self.logs.leave_moved()
 
@@ -387,7 +430,7 @@ async def _serve(settings, ready) -> int:
     if not await _begun(broker, stopping):
         return 0
     if ready is not None:
-        ready(broker.network.addresses)
+        ready(broker.network.addresses + broker.network.controller_addresses)
     # What a start made lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
