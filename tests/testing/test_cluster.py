@@ -12,7 +12,7 @@ def test_brokers_of_one_process_are_one_cluster():
         with Admin({"bootstrap.servers": cluster[1].bootstrap}) as admin:
             until(lambda: nodes(admin) == [1, 2, 3])
             admin.create_topics([NewTopic("t", 3, 3)])
-            assert admin.list_topics() == ["t"]
+            until(lambda: list(admin.list_topics()) == ["t"])
 
 
 def test_a_broker_leaves_and_comes_back():
