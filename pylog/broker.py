@@ -143,6 +143,7 @@ class Broker:
         self.network.open()
         if self.settings.is_member:
             self.membership = self._member()
+            self.publisher.replicas = self.membership.replicas
         else:
             self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
@@ -153,7 +154,9 @@ class Broker:
         from pylog.replication.membership import Membership
 
         return Membership(
-            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)))
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
@@ -272,6 +275,7 @@ class Broker:
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
         if self.membership is not None:
+            await self.membership.stop_fetching()
             await self.membership.close()
             await self.metadata.leave()
         self.stop()
@@ -287,11 +291,18 @@ class Broker:
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
+                self._let_serve(name)
                 # The next request for it asks again.
                 self.grants.remove(name)
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)
+
+    def _let_serve(self, name: str) -> None:
+        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        topic = self.image.topics.get(name)
+        if self.membership is not None and topic is not None:
+            self.membership.replicas.begin(topic)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
@@ -319,6 +330,7 @@ class Broker:
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
+                self._let_serve(name)
                 self.install(self.image.topics[name])
         self.logs.leave_moved()
 
