@@ -84,13 +84,13 @@ class MetadataApi:
         # What is unknown may be created by another request at any time, and by settings.
         context.cacheable = not missing
         return self._parts(context, request, (
-            _found(image, context, request, name, id_, {}) for name, id_ in wanted))
+            self._found(image, context, request, name, id_, {}) for name, id_ in wanted))
 
     async def _after_creation(self, context, request, wanted, missing):
         refused = await self._create(context, missing)
         image = self._metadata.image
         for part in self._parts(context, request, (
-                _found(image, context, request, name, id_, refused) for name, id_ in wanted)):
+                self._found(image, context, request, name, id_, refused) for name, id_ in wanted)):
             yield part
 
     def _parts(self, context, request, found):
@@ -123,6 +123,29 @@ class MetadataApi:
             response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
         return response
 
+    def _found(self, image, context, request, name, id_, refused):
+        """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
+        if id_ != NO_ID or name is None:
+            topic = image.topics_by_id.get(id_)
+            return (topic, None) if topic is not None \
+                else (None, _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_))
+        topic = image.topics.get(name)
+        if topic is not None:
+            return topic, None
+        error = refused.get(name)
+        if error is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+        entry = _fault(error, name, NO_ID)
+        if _asks_operations(context, request):
+            entry.topic_authorized_operations = self._operations(context, name)
+        return None, entry
+
+    def _operations(self, context, name: str) -> int:
+        """What the client may do with a topic, as bits (KIP-430)."""
+        return cluster.TOPIC_OPERATIONS if self._access is None \
+            else self._access.operations(context, TOPIC, name)
+
     def _known(self, image, topic, context, request):
         """A topic's entry with all of its partitions, encoded unless it is a large one's."""
         version = context.api_version
@@ -149,8 +172,7 @@ class MetadataApi:
             name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
             partitions=_partitions(image, topic, first, end))
         if _asks_operations(context, request):
-            entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS if self._access is None \
-                else self._access.operations(context, TOPIC, topic.name)
+            entry.topic_authorized_operations = self._operations(context, topic.name)
         return entry
 
     def _brokers(self, context) -> list:
@@ -186,25 +208,6 @@ class MetadataApi:
 def _wants_all(context, request) -> bool:
     # Version 0 had no null: there an empty list asks for everything.
     return request.topics is None or context.api_version == 0 and not request.topics
-
-
-def _found(image, context, request, name, id_, refused):
-    """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
-    if id_ != NO_ID or name is None:
-        topic = image.topics_by_id.get(id_)
-        return (topic, None) if topic is not None \
-            else (None, _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_))
-    topic = image.topics.get(name)
-    if topic is not None:
-        return topic, None
-    error = refused.get(name)
-    if error is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
-            else ErrorCode.INVALID_TOPIC_EXCEPTION
-    entry = _fault(error, name, NO_ID)
-    if _asks_operations(context, request):
-        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
-    return None, entry
 
 
 def _asks_operations(context, request) -> bool:

@@ -74,6 +74,12 @@ def _elected(request: Message, error: Error) -> Message:
             for index in topic.partitions]) for topic in request.topic_partitions or ()])
 
 
+def _users(request: Message, error: Error) -> Message:
+    new = messages.DescribeUserScramCredentialsResponse
+    return new(error_code=error, error_message=error.message, results=[
+        new.DescribeUserScramCredentialsResult(error_code=error, error_message=error.message)])
+
+
 def _scram(request: Message, error: Error) -> Message:
     new = messages.AlterUserScramCredentialsResponse
     names = dict.fromkeys(row.name for row in (*request.deletions, *request.upsertions))
@@ -107,6 +113,9 @@ _WHOLE: dict[int, Callable[[Message, Error], Message]] = {
     api.ALTER_USER_SCRAM_CREDENTIALS: _scram,
     api.DESCRIBE_CLIENT_QUOTAS: lambda request, error: messages.DescribeClientQuotasResponse(
         error_code=error, error_message=error.message, entries=None),
+    api.INIT_PRODUCER_ID: lambda request, error: messages.InitProducerIdResponse(
+        error_code=error, producer_epoch=-1),
+    api.DESCRIBE_USER_SCRAM_CREDENTIALS: _users,
     api.JOIN_GROUP: lambda request, error: messages.JoinGroupResponse(
         error_code=error, generation_id=-1, protocol_name=""),
 }

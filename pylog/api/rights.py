@@ -261,7 +261,7 @@ class Rights:
 
         def edit(part: Message) -> None:
             for row in part.topics:
-                if row.error_code == ErrorCode.NONE:
+                if row.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                     row.topic_authorized_operations = self._access.operations(
                         context, TOPIC, row.name)
 
@@ -291,13 +291,13 @@ class Rights:
             return handle(context, request)
         rows, names, topics = [], [], []
         for name in request.topic_names:
-            if self._may(context, DELETE, TOPIC, name):
+            if self._may_delete(context, name):
                 names.append(name)
             else:
                 rows.append(_ROWS.deleted_topic(name, NO_ID))
         for row in request.topics:
             name = self._topic_name(row)
-            if name is None or self._may(context, DELETE, TOPIC, name):
+            if name is None or self._may_delete(context, name):
                 topics.append(row)
             else:
                 by_id = bytes(row.topic_id) != NO_ID
@@ -307,6 +307,11 @@ class Rights:
             return handle(context, request)
         request.topic_names, request.topics = names, topics
         return _with_rows(handle(context, request), "responses", rows)
+
+    def _may_delete(self, context: RequestContext, name: str) -> bool:
+        """Also what is not there, for who may know that."""
+        operation = DELETE if name in self._metadata.image.topics else DESCRIBE
+        return self._may(context, operation, TOPIC, name)
 
     def _offset_for_leader_epoch(self, handle: Handler, context: RequestContext,
                                  request: Message) -> Result:
