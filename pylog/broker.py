@@ -20,6 +20,7 @@ from pylog import api
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
+from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.service import GroupCoordinator
 from pylog.log.errors import StartError
@@ -215,6 +216,7 @@ class Broker:
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
         if self.membership is not None:
+            self.metadata.stand()
             self.membership.begin()
 
     async def joined(self) -> None:
@@ -283,7 +285,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves):
+                         self._finish_moves, self._refresh_certificates):
                 try:
                     await step()
                 except Exception:
@@ -293,6 +295,10 @@ class Broker:
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())
+
+    async def _refresh_certificates(self) -> None:
+        if self.network.has_tls:
+            await in_thread(self.network.refresh_certificates)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())
@@ -354,6 +360,10 @@ def _metadata(settings, *arguments):
     if not settings.is_member:
         return MetadataService(settings, *arguments)
     # Imported here: a broker that is its own controller does without.
+    if has_quorum(settings):
+        from pylog.metadata.controller_member import ControllerMember
+
+        return ControllerMember(settings, *arguments, seconds=time.monotonic)
     from pylog.metadata.member import MemberMetadata
 
     return MemberMetadata(settings, *arguments)

@@ -16,8 +16,8 @@ void control_post(struct reactor *r, const struct message *l) {
 
 void control_discard(const struct message *l) {
     switch (l->kind) {
-    case MESSAGE_LISTEN: close(((struct listener_socket *)l->data)->fd); break;
-    case MESSAGE_ADOPT: close(((struct listener_accepted *)l->data)->fd); break;
+    case MESSAGE_LISTEN:
+    case MESSAGE_ADOPT: listener_discard(l); return;
     case MESSAGE_REPLY:
     case MESSAGE_VERDICT: break;
     default: return;

@@ -11,12 +11,11 @@
 
 enum { VERSIONS_ASKED_MAX = 2 };
 
-bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
-    c->guarded = (flags & LISTENER_GUARDED) != 0;
-    assert(c->principal == 0 && c->session_until_ms == 0 && !c->raw_tokens);
-    if (!(flags & LISTENER_ASKS)) return true;
-    struct event *e = events_make(EVENT_CONNECTED, 0);
+static bool ask(struct reactor *r, struct connection *c, const char *certificate)
+    REQUIRES(r->role) {
+    struct event *e = events_text(EVENT_CONNECTED, certificate);
     if (e == NULL) return false;
+    assert(!c->asking && c->first == NULL);
     e->connection = reactor_name(r, &c->item);
     e->listener = c->listener;
     e->local = c->local;
@@ -24,6 +23,18 @@ bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
     c->asking = true;
     events_post(r->all->events, e);
     return true;
+}
+
+bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
+    c->guarded = (flags & LISTENER_GUARDED) != 0;
+    c->asks = (flags & LISTENER_ASKS) != 0;
+    assert(c->principal == 0 && c->session_until_ms == 0 && !c->raw_tokens);
+    return !c->asks || c->transport.handshaking || ask(r, c, "");
+}
+
+bool guard_shaken(struct reactor *r, struct connection *c, const char *certificate) {
+    if (!c->asks && (c->guarded || certificate[0] == 0)) return true;
+    return ask(r, c, certificate);
 }
 
 void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,

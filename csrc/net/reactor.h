@@ -44,6 +44,7 @@ struct reactors_config {
     struct quotas *quotas;                       /* borrowed; NULL: none are kept */
 };
 
+struct transport_maker;
 /* What may change while they run. */
 struct reactors_limits {
     uint32_t connections_max; /* max.connections */
@@ -61,15 +62,20 @@ struct reactors;
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config);
 /* After reactors_stop, or when never started. */
 void reactors_free(struct reactors *rs);
-/* Every address of `host` ("" is every interface), on each reactor. The bound port (one for all
- * addresses, chosen when `port` is 0), or a negative errno; *what names the address that failed
- * when it is one. flags: of enum listener_flag. */
-int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                    unsigned flags) ON_CONTROL_PLANE;
+struct reactors_listener {
+    int listener;     /* comes back in events */
+    const char *host; /* "" is every interface */
+    int port, backlog;
+    unsigned flags; /* of enum listener_flag */
+    struct transport_maker *maker; /* of its connections' transports; NULL: plain text */
+};
+/* Every address of the host, on each reactor. The bound port (one for all addresses, chosen when
+ * `port` is 0), or a negative errno. Takes a reference on the maker for each socket. */
+int reactors_listen(struct reactors *rs, const struct reactors_listener *l) ON_CONTROL_PLANE;
 /* As reactors_listen, on a port that is listened on already, for the reactors from `first` on: they
  * were added by reactors_resize. */
-int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                  int first, unsigned flags) ON_CONTROL_PLANE;
+int reactors_join(struct reactors *rs, const struct reactors_listener *l, int first)
+    ON_CONTROL_PLANE;
 /* Closes a listener's sockets, and its connections once their requests are answered. */
 void reactors_unlisten(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Connections beyond a lowered limit stay. */

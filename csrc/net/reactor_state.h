@@ -27,11 +27,13 @@ enum {
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
     READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
-    OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
+    OUTPUT_TURN_BYTES = 256 << 10,      /* sent from files to one connection, likewise */
+    HANDSHAKE_TURN_NS = 500000 /* of a round, for handshakes: one more begins before that */
 };
 enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
     FRAME_BYTES_PER_MS = 64,
+    HANDSHAKE_MS_MAX = 10000, /* for all of it */
     STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
     STRANGER_MS_MAX = 10000, /* for a stranger to send its next byte */
     /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
@@ -54,6 +56,7 @@ enum {
 };
 enum {
     SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are reported in a tick */
+    UNSAFE_PER_TICK_MAX = 5, /* likewise connections that TLS failed for */
     CLIENT_ID_BYTES_MAX = 47 /* of the client id that is reported with them */
 };
 
@@ -84,7 +87,7 @@ enum {
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
     X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
     X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
-    X(requests_slow)
+    X(requests_slow) X(handshakes) X(handshakes_resumed) X(handshakes_failed)
 /* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;
@@ -138,6 +141,7 @@ struct connection {
     /* guarded: its requests pass guard.c first, a stranger's or those of a session that ends;
      * raw_tokens: what a stranger sends next are SASL tokens without headers. */
     bool guarded, raw_tokens;
+    bool asks; /* EVENT_CONNECTED is due when its handshake is over */
     uint8_t versions_asked; /* by a stranger */
     uint8_t slot_count;
     struct slot *first, *last;
@@ -164,11 +168,13 @@ struct listener_socket {
     int fd, listener;
     uint32_t index;
     unsigned flags;
+    struct transport_maker *maker; /* one reference, or NULL */
 };
 struct listener_accepted {
     int fd, listener;
     unsigned flags;
     int32_t refused_ms; /* its address begins too many: closed after so long, unread */
+    struct transport_maker *maker; /* one reference; NULL: the bytes are as they are */
     struct event_address peer;
 };
 
@@ -194,6 +200,8 @@ struct reactor {
     struct meter_histogram rounds;
     uint32_t slow_posted GUARDED_BY(role);     /* in this tick */
     uint32_t slow_left_out GUARDED_BY(role); /* since the last that was reported */
+    uint32_t unsafe_posted GUARDED_BY(role), unsafe_left_out GUARDED_BY(role);
+    int64_t handshakes_ns GUARDED_BY(role); /* what they have had of this round */
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
@@ -263,6 +271,15 @@ void connection_run_list(struct reactor *r, struct connection_list *list) REQUIR
  * something meanwhile is heard in between, however long the answers are. */
 void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
+/* ---- handshake.c */
+/* Takes the first steps of a connection that is to be safe. False: it is not yet, or it is gone. */
+bool handshake_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* It took too long. */
+void handshake_expire(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* Reports, a few times in each tick, why TLS is not to be had with this peer. */
+void handshake_report(struct reactor *r, const struct connection *c, const char *why)
+    REQUIRES(r->role);
+
 /* ---- receive.c */
 enum receive_result {
     RECEIVE_SOME = 1,
@@ -302,6 +319,10 @@ void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
 /* ---- guard.c: connections that are not anybody's yet, or no longer */
 /* A new connection of a listener with these flags. False: memory ran out. */
 bool guard_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
+/* Its handshake is over: whom the certificate names is asked for before the first request, unless
+ * it is to authenticate anyhow. False: memory ran out. */
+bool guard_shaken(struct reactor *r, struct connection *c, const char *certificate)
+    REQUIRES(r->role);
 void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
                     int32_t session_ms) REQUIRES(r->role);
 /* Nobody authenticated it, and somebody must before it may do anything. */
@@ -334,6 +355,8 @@ enum output_result output_run(struct reactor *r, struct connection *c) REQUIRES(
 /* ---- listener.c */
 struct sockaddr_storage;
 void listener_address(const struct sockaddr_storage *from, struct event_address *to);
+/* Frees a MESSAGE_LISTEN or MESSAGE_ADOPT that nobody acts on. */
+void listener_discard(const struct message *l);
 void listener_add(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 void listener_accept(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 struct listener_socket *listener_at(struct reactor *r, uint32_t index) REQUIRES(r->role);

@@ -297,6 +297,16 @@ static bool knows_client(struct reactor *r, struct connection *c, const struct f
     return false;
 }
 
+/* `at`: the first bytes of a frame. */
+static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t *at)
+    REQUIRES(r->role) {
+    STAT_ADD(r, frames_illegal, 1);
+    c->closing = true;
+    bool hello = at[0] == 22 && at[1] == 3; /* a record of TLS that begins a handshake */
+    if (hello && c->earned == 0 && c->transport.session == NULL)
+        handshake_report(r, c, "TLS on a plain-text port");
+}
+
 int requests_start(struct reactor *r, struct connection *c) {
     const struct frames_rules *rules = &r->all->config.rules;
     int started = 0;
@@ -317,8 +327,7 @@ int requests_start(struct reactor *r, struct connection *c) {
                                : frames_header(rules, header, (size_t)size, &h);
         }
         if (!legal) {
-            STAT_ADD(r, frames_illegal, 1);
-            c->closing = true;
+            refuse_frame(r, c, at);
             break;
         }
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;

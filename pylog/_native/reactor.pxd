@@ -33,7 +33,7 @@ cdef class UnknownClient:
 cdef class Connected:
     cdef readonly uint64_t connection
     cdef readonly int listener
-    cdef readonly str peer_host
+    cdef readonly str peer_host, certificate
 
 
 cdef class Closed:
@@ -48,6 +48,12 @@ cdef class Slow:
     cdef readonly int64_t total_ns, local_ns, remote_ns, send_ns
 
 
+cdef class Unsafe:
+    cdef readonly int listener
+    cdef readonly str peer, reason
+    cdef readonly uint64_t left_out
+
+
 cdef class Reactors:
     cdef csrc.reactors *ptr
     cdef csrc.serve_shared *shared
@@ -55,4 +61,4 @@ cdef class Reactors:
     cdef object io_pool
     cdef object quotas
     cdef int _listen(self, int listener, str host, int port, int backlog, int first,
-                     unsigned flags) except -1
+                     unsigned flags, object maker) except -1

@@ -84,13 +84,17 @@ class UnknownClient:
 
 @final
 class Connected:
-    def __init__(self, connection: int, listener: int, peer_host: str) -> None: ...
+    def __init__(
+        self, connection: int, listener: int, peer_host: str, certificate: str = ""
+    ) -> None: ...
     @property
     def connection(self) -> int: ...
     @property
     def listener(self) -> int: ...
     @property
     def peer_host(self) -> str: ...
+    @property
+    def certificate(self) -> str: ...
 
 @final
 class Closed:
@@ -132,7 +136,19 @@ class Slow:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | UnknownClient | Connected | Closed | Slow
+@final
+class Unsafe:
+    def __init__(self, listener: int, peer: str, reason: str, left_out: int) -> None: ...
+    @property
+    def listener(self) -> int: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def left_out(self) -> int: ...
+
+Event = RequestContext | Miss | UnknownClient | Connected | Closed | Slow | Unsafe
 
 @final
 class Reactors:
@@ -157,10 +173,12 @@ class Reactors:
         stranger_bytes_max: int = ...,
     ) -> None: ...
     def listen(
-        self, listener: int, host: str, port: int, backlog: int, flags: int = 0
+        self, listener: int, host: str, port: int, backlog: int, flags: int = 0,
+        maker: object = None,
     ) -> int: ...
     def join(
-        self, listener: int, host: str, port: int, backlog: int, first: int, flags: int = 0
+        self, listener: int, host: str, port: int, backlog: int, first: int, flags: int = 0,
+        maker: object = None,
     ) -> None: ...
     def unlisten(self, listener: int) -> None: ...
     def set_limits(

@@ -12,6 +12,7 @@ import os
 
 import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport errno
 from libc.stdint cimport (
     INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
@@ -43,6 +44,7 @@ NATIVE_VERSIONS = {
     csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
 }
 HOSTS_KEPT_MAX = 4096
+cdef const char *MAKER = "pylog.transport_maker"
 
 
 # no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
@@ -104,10 +106,13 @@ cdef class UnknownClient:
 
 @cython.final
 cdef class Connected:
-    """A new connection of a listener that ASKS; it waits for set_principal() and retry()."""
+    """A new connection of a listener that ASKS, or whose peer showed a certificate: it waits for
+    set_principal(), when it is to have one, and retry(), or for close_connection(). certificate:
+    the name in it (RFC 2253, as Java writes it), "" without one."""
 
-    def __init__(self, uint64_t connection, int listener, str peer_host):
+    def __init__(self, uint64_t connection, int listener, str peer_host, str certificate=""):
         self.connection, self.listener, self.peer_host = connection, listener, peer_host
+        self.certificate = certificate
 
 
 @cython.final
@@ -132,6 +137,16 @@ cdef class Slow:
         self.total_ns, self.local_ns = total_ns, local_ns
         self.remote_ns, self.send_ns = remote_ns, send_ns
         self.request_bytes, self.response_bytes = request_bytes, response_bytes
+        self.left_out = left_out
+
+
+@cython.final
+cdef class Unsafe:
+    """A connection that ended because TLS failed. peer: host:port. left_out: such ones before it
+    that made no event because there were too many."""
+
+    def __init__(self, int listener, str peer, str reason, uint64_t left_out):
+        self.listener, self.peer, self.reason = listener, peer, reason
         self.left_out = left_out
 
 
@@ -202,26 +217,34 @@ cdef class Reactors:
         if self.shared != NULL:
             csrc.serve_shared_free(self.shared)
 
-    def listen(self, int listener, str host, int port, int backlog, unsigned flags=0):
+    def listen(self, int listener, str host, int port, int backlog, unsigned flags=0,
+               object maker=None):
         """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
         port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
-        authentication before set_principal(); ASKS, each connection comes as Connected. Raises
-        OSError when it cannot.
+        authentication before set_principal(); ASKS, each connection comes as Connected. maker: what
+        makes its connections safe (TlsServer.maker()); None for plain text. Raises OSError when it
+        cannot.
         """
-        return self._listen(listener, host, port, backlog, 0, flags)
+        return self._listen(listener, host, port, backlog, 0, flags, maker)
 
-    def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0):
+    def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0,
+             object maker=None):
         """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
-        self._listen(listener, host, port, backlog, first, flags)
+        self._listen(listener, host, port, backlog, first, flags, maker)
 
     cdef int _listen(self, int listener, str host, int port, int backlog, int first,
-                     unsigned flags) except -1:
+                     unsigned flags, object maker) except -1:
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
-        cdef const char *text = name
+        cdef csrc.reactors_listener wanted
         cdef int bound
+        wanted.listener, wanted.port, wanted.backlog = listener, port, backlog
+        wanted.host, wanted.flags = name, flags
+        wanted.maker = NULL
+        if maker is not None:
+            wanted.maker = <csrc.transport_maker *>PyCapsule_GetPointer(maker, MAKER)
         with nogil:
-            bound = csrc.reactors_join(self.ptr, listener, text, port, backlog, first, flags)
+            bound = csrc.reactors_join(self.ptr, &wanted, first)
         if bound < 0:
             raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
         return bound
@@ -290,7 +313,7 @@ cdef class Reactors:
 
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, UnknownClient, Connected, Closed or Slow.
+        RequestContext, Miss, UnknownClient, Connected, Closed, Slow or Unsafe.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -442,6 +465,10 @@ cdef bytes _bytes(const csrc.event *e, size_t at, size_t size):
     return PyBytes_FromStringAndSize(<const char *>e.data + at, <Py_ssize_t>size)
 
 
+cdef str _text(const csrc.event *e):
+    return _bytes(e, 0, e.body_len).decode("utf-8", "replace")
+
+
 cdef list _missing(const csrc.event *e):
     cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
     cdef list out = []
@@ -485,7 +512,9 @@ cdef object _event(const csrc.event *e):
     if e.kind == csrc.EVENT_MISS:
         return Miss(e.token, e.principal, _missing(e), e.api_key, e.connection)
     if e.kind == csrc.EVENT_CONNECTED:
-        return Connected(e.connection, e.listener, _host(&e.peer))
+        return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
     if e.kind == csrc.EVENT_SLOW:
         return _slow(e)
+    if e.kind == csrc.EVENT_UNSAFE:
+        return Unsafe(e.listener, f"{_host(&e.peer)}:{e.peer.port}", _text(e), e.missing_count)
     return _request(e)

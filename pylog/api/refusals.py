@@ -1,4 +1,4 @@
-"""Answers to who may not ask: whole ones, and the rows that a larger answer has for what is refused.
+"""Answers to who may not ask: whole ones, and the rows of a larger answer for what is refused.
 
 Owns: nothing.
 Called by: api.rights.

@@ -91,7 +91,7 @@ BROKER = (
      "Most bytes of one fetch of the metadata log."),
     ("controller.quorum.fetch.snapshot.max.bytes", "int", 1048576, "1..", "low", "", "live",
      "Most bytes of one fetch of a metadata snapshot."),
-    ("controller.quorum.fetch.timeout.ms", "int", 2000, "0..", "high", "", "inert",
+    ("controller.quorum.fetch.timeout.ms", "int", 2000, "0..", "high", "", "live",
      "Time without a successful fetch before a voter stands for election."),
     ("controller.quorum.request.timeout.ms", "int", 2000, "0..", "medium", "", "live",
      "Wait for an answer of a controller."),
@@ -716,29 +716,29 @@ BROKER = (
      "A new certificate may change its distinguished name."),
     ("ssl.allow.san.changes", "boolean", False, "", "low", "", "inert",
      "A new certificate may change its alternative names."),
-    ("ssl.cipher.suites", "list", (), "", "medium", "broker", "inert", "TLS cipher suites."),
-    ("ssl.client.auth", "string", "none", "required|requested|none", "medium", "broker", "inert",
+    ("ssl.cipher.suites", "list", (), "", "medium", "broker", "live", "TLS cipher suites."),
+    ("ssl.client.auth", "string", "none", "required|requested|none", "medium", "broker", "live",
      "Whether clients must show a certificate."),
-    ("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "", "medium", "broker", "inert",
+    ("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "", "medium", "broker", "live",
      "TLS versions."),
     ("ssl.endpoint.identification.algorithm", "string", "https", "", "low", "broker", "inert",
      "How host names are checked against certificates."),
     ("ssl.engine.factory.class", "class", None, "", "low", "broker", "inert",
      "Java class that makes TLS engines."),
-    ("ssl.key.password", "password", None, "", "medium", "broker", "inert",
+    ("ssl.key.password", "password", None, "", "medium", "broker", "live",
      "Password of the private key."),
     ("ssl.keymanager.algorithm", "string", "SunX509", "", "medium", "broker", "inert",
      "Key manager algorithm."),
-    ("ssl.keystore.certificate.chain", "password", None, "", "medium", "broker", "inert",
+    ("ssl.keystore.certificate.chain", "password", None, "", "medium", "broker", "live",
      "Certificate chain as PEM text."),
-    ("ssl.keystore.key", "password", None, "", "medium", "broker", "inert",
+    ("ssl.keystore.key", "password", None, "", "medium", "broker", "live",
      "Private key as PEM text."),
-    ("ssl.keystore.location", "string", None, "", "medium", "broker", "inert",
+    ("ssl.keystore.location", "string", None, "", "medium", "broker", "live",
      "File of key and certificates."),
-    ("ssl.keystore.password", "password", None, "", "medium", "broker", "inert",
+    ("ssl.keystore.password", "password", None, "", "medium", "broker", "live",
      "Password of that file."),
-    ("ssl.keystore.type", "string", "JKS", "", "medium", "broker", "inert", "Format of that file."),
-    ("ssl.principal.mapping.rules", "string", "DEFAULT", "", "low", "", "inert",
+    ("ssl.keystore.type", "string", "JKS", "", "medium", "broker", "live", "Format of that file."),
+    ("ssl.principal.mapping.rules", "string", "DEFAULT", "", "low", "", "live",
      "Rules from certificate names to principals."),
     ("ssl.protocol", "string", "TLSv1.3", "", "medium", "broker", "inert",
      "TLS version to prefer."),
@@ -748,13 +748,13 @@ BROKER = (
      "Random generator of TLS."),
     ("ssl.trustmanager.algorithm", "string", "PKIX", "", "medium", "broker", "inert",
      "Trust manager algorithm."),
-    ("ssl.truststore.certificates", "password", None, "", "medium", "broker", "inert",
+    ("ssl.truststore.certificates", "password", None, "", "medium", "broker", "live",
      "Trusted certificates as PEM text."),
-    ("ssl.truststore.location", "string", None, "", "medium", "broker", "inert",
+    ("ssl.truststore.location", "string", None, "", "medium", "broker", "live",
      "File of trusted certificates."),
-    ("ssl.truststore.password", "password", None, "", "medium", "broker", "inert",
+    ("ssl.truststore.password", "password", None, "", "medium", "broker", "live",
      "Password of that file."),
-    ("ssl.truststore.type", "string", "JKS", "", "medium", "broker", "inert",
+    ("ssl.truststore.type", "string", "JKS", "", "medium", "broker", "live",
      "Format of that file."),
     ("telemetry.max.bytes", "int", 1048576, "1..", "low", "", "inert",
      "Largest client metrics push accepted."),
@@ -800,6 +800,8 @@ BROKER = (
 # can make an answer of 7.9 GB. What is reasonable stays below: a million partitions, about what one
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
+# quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
+# differ where machines are shared, endpoints and prefix where etcd is.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -820,17 +822,30 @@ OWN = (
     ("metrics.listener", "string", "", "", "medium", "", "live",
      "host:port of the metrics endpoint (Prometheus, OpenMetrics); empty: none, port 0: a free "
      "one."),
+    ("quorum.etcd.client.port", "int", 2379, "1..65535", "medium", "", "live",
+     "Port on each controller's host where its etcd serves the controllers."),
+    ("quorum.etcd.command", "string", "etcd", "non-empty", "medium", "", "live",
+     "Name or path of the etcd that brokerd runs on the hosts of several controllers."),
+    ("quorum.etcd.endpoints", "list", (), "", "medium", "", "live",
+     "host:port of an etcd that others run; empty: brokerd runs one on each controller's host."),
+    ("quorum.etcd.peer.port", "int", 2380, "1..65535", "medium", "", "live",
+     "Port on each controller's host where its etcd serves the other members."),
+    ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
+     "What the names of this cluster's keys in etcd begin with."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
     ("replica.flush.before.fetch.enable", "boolean", False, "", "high", "", "live",
      "A replica counts for the high watermark with what it has on disk only."),
     ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
      "Requests that take longer are logged, a few each second; -1: none are."),
+    ("ssl.crl.location", "string", "", "", "medium", "broker", "live",
+     "PEM file of revoked certificates, which clients may not show; empty: none are looked up."),
 )
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
-# directory that outlives a reboot, open to nobody else, a reactor thread does the work of several of Kafka's, and the
-# system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB instead of 0.58).
+# directory that outlives a reboot, open to nobody else, a reactor thread does the work of several
+# of Kafka's, and the system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB
+# instead of 0.58).
 KAFKA_DEFAULTS = {
     "controller.listener.names": REQUIRED,
     "listeners": ("PLAINTEXT://:9092",),

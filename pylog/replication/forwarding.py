@@ -19,13 +19,14 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from pylog._native.reactor import RequestContext
     from pylog.replication.channel import ControllerChannel
+    from pylog.security.identities import Principal
 
 # Keeps (2).
 FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
-    api.UPDATE_FEATURES))
+    api.UPDATE_FEATURES, api.CREATE_ACLS, api.DELETE_ACLS, api.ALTER_USER_SCRAM_CREDENTIALS))
 BROKER_LOGGER = 8
 ANONYMOUS = messages.DefaultPrincipalData(type="User", name="ANONYMOUS")
 PRINCIPAL_VERSION = 0
@@ -48,12 +49,14 @@ class Forwarding:
         request = codec.decode_request(key, context.api_version, body)
         return not any(resource.resource_type == BROKER_LOGGER for resource in request.resources)
 
-    async def forward(self, context: RequestContext, body: bytes) -> bytes:
-        """The frame that answers the request, with its size. Raises PeerError."""
+    async def forward(self, context: RequestContext, body: bytes,
+                      principal: Principal | None = None) -> bytes:
+        """The frame that answers the request, with its size. principal: whose it is, None for
+        nobody's. Raises PeerError."""
         header = codec.encode_request_header(
             context.api_key, context.api_version, context.correlation_id, context.client_id)
         answer = await self._channel.call(messages.EnvelopeRequest(
-            request_data=header + body, request_principal=_principal(),
+            request_data=header + body, request_principal=_encoded(principal),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
@@ -61,6 +64,8 @@ class Forwarding:
         return len(answer.response_data).to_bytes(4, "big") + answer.response_data
 
 
-def _principal() -> bytes:
-    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(ANONYMOUS)
+def _encoded(principal: Principal | None) -> bytes:
+    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(
+        ANONYMOUS if principal is None else messages.DefaultPrincipalData(
+            type=principal.kind, name=principal.name, token_authenticated=principal.from_token))
     return PRINCIPAL_VERSION.to_bytes(2, "big") + encoded

@@ -42,6 +42,8 @@ def parse(text: str) -> Principal | None:
 
 
 ANONYMOUS = user("ANONYMOUS")
+# Whose connection has ended: what is left of its requests may do nothing.
+GONE = Principal("", "", False)
 
 
 class _Identity:
@@ -63,8 +65,10 @@ class Identities:
         self._connections: dict[int, tuple[_Identity, str]] = {}
 
     def principal(self, number: int) -> Principal:
+        if number == 0:
+            return ANONYMOUS
         found = self._by_number.get(number)
-        return ANONYMOUS if found is None else found.principal
+        return GONE if found is None else found.principal
 
     def host(self, connection: int) -> str | None:
         """The address of a connection that entered."""

@@ -24,7 +24,9 @@ from collections import deque
 
 from pylog._native.grants import READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog._native.reactor import Closed, Connected, Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import (
+    Closed, Connected, Miss, RequestContext, Slow, UnknownClient, Unsafe,
+)
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements, tables
@@ -49,10 +51,12 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access
+    from pylog.security.identities import Principal
     from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
+connections = logging.getLogger("pylog.tls")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
@@ -163,6 +167,8 @@ class Dispatcher:
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
                 _log_slow(event)
+            elif type(event) is Unsafe:
+                _log_unsafe(event)
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
@@ -199,7 +205,8 @@ class Dispatcher:
                 return
             if self._forwarding is not None and self._forwarding.takes(context, body):
                 context.parked_ns = context.taken_ns
-                self._spawn(self._forward(context, body))
+                # Looked up now: a connection that ends takes its principal along.
+                self._spawn(self._forward(context, body, self._principal(context)))
                 return
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
@@ -229,11 +236,16 @@ class Dispatcher:
         result = self._handlers[context.api_key](context, self._decode(context, body, row))
         return self._in_parts(context, result) if type(result) in PARTS else result
 
-    async def _forward(self, context: RequestContext, body: bytes) -> None:
+    def _principal(self, context: RequestContext) -> Principal | None:
+        return self._security().identities.principal(context.principal) \
+            if context.principal else None
+
+    async def _forward(self, context: RequestContext, body: bytes,
+                       principal: Principal | None) -> None:
         """Has the controller answer."""
         assert self._forwarding is not None
         try:
-            frame = await self._forwarding.forward(context, body)
+            frame = await self._forwarding.forward(context, body, principal)
         except PeerError as error:
             self._refuse(context, error)
         except Exception:
@@ -527,6 +539,11 @@ class Dispatcher:
 # dispatcher, which would then live, with what it holds, until the collector runs.
 _WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
     Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
+
+
+def _log_unsafe(unsafe: Unsafe) -> None:
+    connections.warning("no TLS with this peer", extra={
+        "peer": unsafe.peer, "reason": unsafe.reason, "left_out": unsafe.left_out})
 
 
 def _log_slow(slow: Slow) -> None:

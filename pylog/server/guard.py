@@ -9,10 +9,15 @@ Source: csrc/net/guard.c, for what strangers may send.
 
 from __future__ import annotations
 
+import logging
+
 from pylog._native.grants import READ, WRITE
 from pylog.api.authentication import AuthenticationApi
+from pylog.config import ConfigError
 from pylog.security import audit, authorizer, identities
 from pylog.security.access import Access
+from pylog.security.certificate_names import NAME as MAPPING_RULES
+from pylog.security.certificate_names import Rules, Unmapped
 from pylog.security.sasl import Mechanisms
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from pylog.security.authorizer import Authorizer
     from pylog.server.network import Network
 
+log = logging.getLogger("pylog.guard")
+
 
 class Guard:
     """`access`: None without an authorizer. now_ms: the wall clock."""
@@ -33,6 +40,8 @@ class Guard:
     def __init__(self, settings: Settings, metadata: MetadataService, grants: Grants,
                  network: Network, enforcer: Authorizer | None, now_ms: Callable[[], int]):
         self.identities = identities.Identities()
+        self._settings, self._listener_name = settings, network.listener_name
+        self._mappings: dict[str, Rules] = {}    # By their text, which changes with a start only.
         self._grants = grants
         self._reactors = network.reactors
         self.audit = audit.of(settings, now_ms)
@@ -58,12 +67,28 @@ class Guard:
             self.audit.close()
 
     def connected(self, event: Connected) -> None:
-        """A connection of a listener that authenticates nobody."""
-        number = self.identities.enter(
-            event.connection, identities.ANONYMOUS, event.peer_host)
+        """A connection of a listener without SASL: its certificate says who it is."""
+        principal = identities.ANONYMOUS
+        if event.certificate:
+            try:
+                principal = identities.user(self._mapping(event.listener).name(event.certificate))
+            except (Unmapped, ConfigError) as error:
+                log.warning("a client's certificate names no principal", extra={
+                    "peer": event.peer_host, "certificate": event.certificate,
+                    "reason": str(error)})
+                self._reactors.close_connection(event.connection)
+                return
+        number = self.identities.enter(event.connection, principal, event.peer_host)
         self._reactors.set_interest(event.connection)
         self._reactors.set_principal(event.connection, number)
         self._reactors.retry(event.connection)
+
+    def _mapping(self, listener: int) -> Rules:
+        """Raises ConfigError."""
+        text = self._settings.of_listener(self._listener_name(listener), MAPPING_RULES)
+        if text not in self._mappings:
+            self._mappings[text] = Rules(text)
+        return self._mappings[text]
 
     def closed(self, event: Closed) -> None:
         # Keeps (2).

@@ -1,4 +1,4 @@
-"""What clients may do: Produce and Fetch by native grants, revocation, addresses, quotas by user."""
+"""What clients may do: Produce and Fetch by native grants, revocation, addresses, audit."""
 
 import json
 import threading

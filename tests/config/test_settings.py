@@ -54,7 +54,6 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
     ("listeners", "PLAINTEXT:9092", "NAME://host:port"),
     ("listeners", "PLAINTEXT://h:70000", "0 to 65535"),
     ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
-    ("listeners", "SSL://h:1", "SSL"),
     ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
     ("listeners", "", "must not be empty"),
     ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),

@@ -132,18 +132,6 @@ def requests():
                 timeout_ms=5000, validate_only=True, topics=[
                     m.CreatePartitionsRequest.CreatePartitionsTopic(
                         name=name, count=2, assignments=None)])),
-            (f"describe configs {name}", 32, 4, m.DescribeConfigsRequest(resources=[
-                m.DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=2, resource_name=name, configuration_keys=["flush.ms"])])),
-            (f"alter configs {name}", 44, 1, m.IncrementalAlterConfigsRequest(
-                validate_only=True, resources=[
-                    m.IncrementalAlterConfigsRequest.AlterConfigsResource(
-                        resource_type=2, resource_name=name, configs=[
-                            m.IncrementalAlterConfigsRequest.AlterableConfig(
-                                name="flush.ms", config_operation=0, value="7")])])),
-            (f"replace configs {name}", 33, 2, m.AlterConfigsRequest(
-                validate_only=True, resources=[m.AlterConfigsRequest.AlterConfigsResource(
-                    resource_type=2, resource_name=name, configs=[])])),
             (f"producers {name}", 61, 0, m.DescribeProducersRequest(topics=[
                 m.DescribeProducersRequest.TopicRequest(name=name, partition_indexes=[0])])),
             (f"topic partitions {name}", 75, 0, m.DescribeTopicPartitionsRequest(
@@ -169,10 +157,31 @@ def requests():
                     m.CreateTopicsRequest.CreatableTopic(
                         name=name, num_partitions=1, replication_factor=1)])),
         ]
-    yield from others()
+        yield from of_settings(name)
+    yield from of_topics()
+    yield from of_groups()
+    yield from of_the_cluster()
 
 
-def others():
+def of_settings(name):
+    m = messages
+    yield from [
+        (f"describe configs {name}", 32, 4, m.DescribeConfigsRequest(resources=[
+            m.DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=2, resource_name=name, configuration_keys=["flush.ms"])])),
+        (f"alter configs {name}", 44, 1, m.IncrementalAlterConfigsRequest(
+            validate_only=True, resources=[
+                m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=2, resource_name=name, configs=[
+                        m.IncrementalAlterConfigsRequest.AlterableConfig(
+                            name="flush.ms", config_operation=0, value="7")])])),
+        (f"replace configs {name}", 33, 2, m.AlterConfigsRequest(
+            validate_only=True, resources=[m.AlterConfigsRequest.AlterConfigsResource(
+                resource_type=2, resource_name=name, configs=[])])),
+    ]
+
+
+def of_topics():
     m = messages
     yield from [
         ("metadata of all", 3, 9, m.MetadataRequest(
@@ -187,6 +196,12 @@ def others():
             topics=[], response_partition_limit=100)),
         ("fetch all offsets", 9, 8, m.OffsetFetchRequest(groups=[
             m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=None)])),
+    ]
+
+
+def of_groups():
+    m = messages
+    yield from [
         ("find group", 10, 4, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP])),
         ("find group as before", 10, 2, m.FindCoordinatorRequest(key_type=0, key=GROUP)),
         ("heartbeat", 12, 4, m.HeartbeatRequest(group_id=GROUP, member_id="m", generation_id=1)),
@@ -201,6 +216,12 @@ def others():
             groups=[GROUP], include_authorized_operations=True)),
         ("list groups", 16, 4, m.ListGroupsRequest()),
         ("delete groups", 42, 2, m.DeleteGroupsRequest(groups_names=["none"])),
+    ]
+
+
+def of_the_cluster():
+    m = messages
+    yield from [
         ("configs of the broker", 32, 4, m.DescribeConfigsRequest(resources=[
             m.DescribeConfigsRequest.DescribeConfigsResource(
                 resource_type=4, resource_name="1", configuration_keys=["num.io.threads"])])),
