@@ -22,7 +22,10 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.verification import Verification
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
@@ -82,6 +85,9 @@ class Broker:
             settings, self.logs, self.node_id, self.now_ms)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
+        self.markers = Markers(self, self.groups)
+        self.transactions = TransactionCoordinator(self, self.markers.write)
+        self.verification = Verification(self.transactions, settings)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -89,8 +95,8 @@ class Broker:
                                asks=self._authorizer is not None)
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
-            self.node_id, self.metadata, self.logs, self.grants, self.quotas, self.groups,
-            self._apply_settings, self._apply_security)
+            self.node_id, self.metadata, self.logs, self.grants, self.quotas,
+            (self.groups, self.transactions), self._apply_settings, self._apply_security)
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -208,6 +214,8 @@ class Broker:
         self._publishing.add_done_callback(self._publisher_ended)
         assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
+        self.markers.start()
+        self.transactions.start()
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
@@ -229,14 +237,15 @@ class Broker:
         access = None if self._authorizer is None else self.guard().access
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
-            logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
+            logs=self.logs, coordinator=self.groups, transactions=self.transactions,
+            verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, access=access,
             authentication=self._authentication)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access,
+            access=access, verification=self.verification,
             forwarding=None if self.membership is None else self.membership.forwarding)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
@@ -251,7 +260,9 @@ class Broker:
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
+        await self.transactions.stop()
         await self.groups.stop()
+        self.markers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.

@@ -290,6 +290,21 @@ struct log_appended {
  * publishes the end, wakes waiters. */
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
                int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
+/* What the log knows of a producer; all -1 when nothing. False: its state cannot be read now. */
+struct log_producer {
+    int64_t transaction_first_offset; /* of the open one */
+    int64_t last_marker;              /* offset of the newest one since the log was opened */
+    int32_t coordinator_epoch;
+    int16_t epoch;
+};
+bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
+                     struct log_producer *out);
+/* As log_append, of a client's transactional batch. Unless its transaction is open here,
+ * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
+ * from_zero: who is not known begins with sequence 0. */
+int log_append_verified(struct log *log, uint8_t *batch, size_t len,
+                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
+                        int64_t now_ms, struct log_appended *out);
 /* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
  * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
  * many bytes are in the log, also beside an error. */

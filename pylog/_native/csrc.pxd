@@ -401,6 +401,12 @@ cdef extern from "log/log.h" nogil:
         bint duplicate
     int log_append(log_t *log, uint8_t *batch, size_t len, const batch_summary *summary,
                    int32_t leader_epoch, int64_t now_ms, log_appended *out)
+    struct log_producer:
+        int64_t transaction_first_offset, last_marker
+        int32_t coordinator_epoch
+        int16_t epoch
+    bint log_producer_of(log_t *log, int64_t producer_id, int64_t now_ms, log_producer *out)
+    bint log_flush_before_ack(const log_t *log)
     int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
                                size_t *taken)
     enum log_bound:
@@ -431,7 +437,8 @@ cdef extern from "log/log.h" nogil:
     void log_end_for_epoch(log_t *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset)
     int32_t log_epoch_of(log_t *log, int64_t offset)
     int32_t log_last_epoch(log_t *log)
-    enum: LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_LAST_STABLE, LOG_WAIT_END, LOG_WAIT_FLUSHED
+    enum log_wait_for:
+        LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_LAST_STABLE, LOG_WAIT_END, LOG_WAIT_FLUSHED
     struct log_waiter:
         log_waiter *next
         log_waiter *prev
@@ -510,7 +517,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_CONNECTED, EVENT_UNSAFE
+    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -518,6 +525,11 @@ cdef extern from "net/events.h" nogil:
         uint32_t name_at
         int32_t name_len
         uint8_t id[16]
+        int32_t partition
+    struct event_verify:
+        int64_t producer_id
+        int32_t id_len
+        int16_t epoch
     struct event_slow:
         int64_t total_ns, local_ns, remote_ns, send_ns
         uint64_t request_bytes, response_bytes

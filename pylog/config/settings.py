@@ -142,8 +142,9 @@ class Settings:
         """The typed values of a topic's own settings; raises ConfigError (INVALID_CONFIG, 40)."""
         return topics.validate_topic_configs(configs, self)
 
-    def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> None:
-        """Raises ConfigError when this broker, else the cluster, cannot have these settings."""
+    def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> "Settings":
+        """The settings as they would be with these of this broker's, else the cluster's. Raises
+        ConfigError when it cannot have them."""
         dynamic.check(texts, per_broker, self)
         candidate = copy.copy(self)
         candidate._topic_defaults = None
@@ -151,6 +152,7 @@ class Settings:
         candidate._values = dynamic.layered(self._static, *layers)
         candidate._check_together()
         relations.check_change(candidate)
+        return candidate
 
     def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
         """Those of stored settings that can be in force: another version may have stored others."""

@@ -21,19 +21,19 @@ log = logging.getLogger("pylog.publisher")
 
 class Publisher:
     """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
-    and `groups`. apply_settings: puts the broker's settings into force where it is composed; blocks
-    and returns the listeners' addresses when they changed, else None. apply_security: takes the
-    access rules and credentials in force.
+    and the `coordinators`. apply_settings: puts the broker's settings into force where it is
+    composed; blocks and returns the listeners' addresses when they changed, else None.
+    apply_security: takes the access rules and credentials in force.
     """
 
-    def __init__(self, node_id: int, metadata, logs, grants, quotas, groups, apply_settings,
+    def __init__(self, node_id: int, metadata, logs, grants, quotas, coordinators, apply_settings,
                  apply_security=lambda security: None):
         self._node_id = node_id
         self._metadata = metadata
         self._logs = logs
         self._grants = grants
         self._quotas = quotas
-        self._groups = groups
+        self._coordinators = coordinators
         self._apply_settings = apply_settings
         self._security = apply_security
         self._registering: asyncio.Task | None = None
@@ -95,8 +95,9 @@ class Publisher:
         await in_thread(self._apply_logs, delta.after, gone, made, changed)
         for topic in (*gone, *made, *changed):
             self._grants.remove(topic.name)
-        _each(gone, lambda topic: self._groups.topic_deleted(topic.name))
-        _each((*made, *changed), self._groups.topic_changed)
+        for coordinator in self._coordinators:
+            _each(gone, lambda topic, to=coordinator: to.topic_deleted(topic.name))
+            _each((*made, *changed), coordinator.topic_changed)
 
     def _apply_logs(self, image, gone, made, changed) -> None:
         """Closes, opens and changes the parts of partition logs. Blocks."""

@@ -132,5 +132,5 @@ async def published(publisher, coroutine):
 def publisher_of(metadata, logs, followers=None, quotas=None, node_id=1):
     """A Publisher on stand-ins."""
     followers = followers or Followers()
-    return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), followers,
+    return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), (followers,),
                      lambda: None)
