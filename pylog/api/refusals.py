@@ -113,6 +113,7 @@ _WHOLE: dict[int, Callable[[Message, Error], Message]] = {
     api.ALTER_USER_SCRAM_CREDENTIALS: _scram,
     api.DESCRIBE_CLIENT_QUOTAS: lambda request, error: messages.DescribeClientQuotasResponse(
         error_code=error, error_message=error.message, entries=None),
+    api.WRITE_TXN_MARKERS: lambda request, error: _markers(request, error),
     api.INIT_PRODUCER_ID: lambda request, error: messages.InitProducerIdResponse(
         error_code=error, producer_epoch=-1),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS: _users,
@@ -134,6 +135,26 @@ def topic_of_metadata(row: Any, by_id: bool) -> Any:
     if by_id:
         return new(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=row.topic_id)
     return new(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=row.name, topic_id=NO_ID)
+
+
+def partitions_of_transaction(topics: Any, refused: dict[str, Error]) -> Message:
+    """AddPartitionsToTxn before version 4 when some topics are refused: none is added."""
+    new = messages.AddPartitionsToTxnResponse
+    return new(results_by_topic_v3_and_below=[
+        new.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=[
+            new.AddPartitionsToTxnPartitionResult(
+                partition_index=index, partition_error_code=refused.get(
+                    topic.name, ErrorCode.OPERATION_NOT_ATTEMPTED)) for index in topic.partitions])
+        for topic in topics])
+
+
+def _markers(request: Message, error: Error) -> Message:
+    new = messages.WriteTxnMarkersResponse
+    return new(markers=[new.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=[
+        new.WritableTxnMarkerTopicResult(name=topic.name, partitions=[
+            new.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+            for index in topic.partition_indexes]) for topic in marker.topics])
+        for marker in request.markers])
 
 
 def offsets_of_group(context: RequestContext, request: Message) -> Message:
@@ -251,6 +272,18 @@ def _committed(row: Any, error: Error) -> Any:
             for cell in row.partitions])
 
 
+def _committed_in_transaction(row: Any, error: Error) -> Any:
+    new = messages.TxnOffsetCommitResponse
+    return new.TxnOffsetCommitResponseTopic(name=row.name, partitions=[
+        new.TxnOffsetCommitResponsePartition(
+            partition_index=cell.partition_index, error_code=error) for cell in row.partitions])
+
+
+def _transaction(id_: str, error: Error) -> Any:
+    return messages.DescribeTransactionsResponse.TransactionState(
+        error_code=error, transactional_id=id_)
+
+
 def _deleted_offsets(row: Any, error: Error) -> Any:
     new = messages.OffsetDeleteResponse
     return new.OffsetDeleteResponseTopic(name=row.name, partitions=[
@@ -263,4 +296,5 @@ ROWS = SimpleNamespace(
     partitions=_partitions, deleted_group=_deleted_group, producers=_producers,
     described_topic=_described_topic, created_topic=_created_topic, deleted_topic=_deleted_topic,
     epoch_end=_epoch_end, described_configs=_described_configs, altered_configs=_altered_configs,
+    committed_in_transaction=_committed_in_transaction, transaction=_transaction,
     committed=_committed, deleted_offsets=_deleted_offsets, coordinator=coordinator)

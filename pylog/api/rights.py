@@ -88,6 +88,9 @@ RULES: dict[int, Whole | Each] = {
     api.ALTER_USER_SCRAM_CREDENTIALS: Whole(ALTER),
     api.DESCRIBE_QUORUM: Whole(DESCRIBE),
     api.UPDATE_FEATURES: Whole(ALTER),
+    api.END_TXN: Whole(WRITE, TRANSACTIONAL_ID, "transactional_id"),
+    api.DESCRIBE_TRANSACTIONS: Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "",
+                                    "transaction_states", _ROWS.transaction),
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),
     api.LIST_CONFIG_RESOURCES: Whole(DESCRIBE_CONFIGS),
 }
@@ -118,6 +121,11 @@ class Rights:
             api.ALTER_CONFIGS: self._alter_configs,
             api.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             api.OFFSET_DELETE: self._offset_delete,
+            api.ADD_PARTITIONS_TO_TXN: self._add_partitions,
+            api.ADD_OFFSETS_TO_TXN: self._add_offsets,
+            api.TXN_OFFSET_COMMIT: self._txn_offset_commit,
+            api.WRITE_TXN_MARKERS: self._write_markers,
+            api.LIST_TRANSACTIONS: self._list_transactions,
             api.DESCRIBE_TOPIC_PARTITIONS: self._describe_topic_partitions,
         }
 
@@ -410,6 +418,59 @@ class Rights:
         request.topics = allowed
         return _with_rows(handle(context, request) if allowed else
                           refusals.empty(context.api_key), "topics", rows)
+
+    # ---- transactions ---------------------------------------------------------------------------
+
+    def _add_partitions(self, handle: Handler, context: RequestContext,
+                        request: Message) -> Result:
+        if context.api_version >= BATCHED_SINCE:
+            # Brokers ask for each other so.
+            return self._whole(Whole(CLUSTER_ACTION), handle, context, request)
+        id_, topics = (request.v3_and_below_transactional_id, request.v3_and_below_topics)
+        if not self._may(context, WRITE, TRANSACTIONAL_ID, id_):
+            return refusals.partitions_of_transaction(
+                topics, dict.fromkeys((topic.name for topic in topics),
+                                      ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+        refused = {topic.name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for topic in topics
+                   if not self._may(context, WRITE, TOPIC, topic.name)}
+        # All of them or none, as for partitions that do not exist.
+        return refusals.partitions_of_transaction(topics, refused) if refused else \
+            handle(context, request)
+
+    def _add_offsets(self, handle: Handler, context: RequestContext, request: Message) -> Result:
+        error = self._offsets_error(context, request)
+        return handle(context, request) if error is None else \
+            refusals.whole(context, request, error)
+
+    def _offsets_error(self, context: RequestContext, request: Message) -> Any:
+        if not self._may(context, WRITE, TRANSACTIONAL_ID, request.transactional_id):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if not self._may(context, READ, GROUP, request.group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return None
+
+    def _txn_offset_commit(self, handle: Handler, context: RequestContext,
+                           request: Message) -> Result:
+        return self._offsets_of_topics(handle, context, request,
+                                       self._offsets_error(context, request),
+                                       _ROWS.committed_in_transaction)
+
+    def _write_markers(self, handle: Handler, context: RequestContext,
+                       request: Message) -> Result:
+        if self._may_cluster(context, ALTER):
+            return handle(context, request)
+        return self._whole(Whole(CLUSTER_ACTION), handle, context, request)
+
+    def _list_transactions(self, handle: Handler, context: RequestContext,
+                           request: Message) -> Result:
+        def edit(part: Message) -> None:
+            part.transaction_states = [
+                row for row in part.transaction_states
+                if self._may(context, DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)]
+
+        return _edited(handle(context, request), edit)
+
+    # ---- committed offsets ----------------------------------------------------------------------
 
     def _offset_fetch(self, handle: Handler, context: RequestContext, request: Message) -> Result:
         if context.api_version < GROUPS_SINCE:

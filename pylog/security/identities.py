@@ -75,6 +75,11 @@ class Identities:
         found = self._connections.get(connection)
         return None if found is None else found[1]
 
+    def host_of(self, number: int) -> str:
+        """The address that a number stands for too, "" where addresses make no difference."""
+        found = self._by_number.get(number)
+        return "" if found is None else found.key[1] or ""
+
     def is_current(self, connection: int, number: int) -> bool:
         """Whether a connection's requests carry the number that it has now."""
         found = self._connections.get(connection)

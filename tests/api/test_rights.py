@@ -219,3 +219,21 @@ def test_without_an_authorizer_there_are_no_rules():
         answer = caller.ask(api.CREATE_ACLS, 3, messages.CreateAclsRequest(
             creations=[rule("t", authorizer.READ)]))
         assert [row.error_code for row in answer.results] == [ErrorCode.SECURITY_DISABLED]
+
+
+def test_transactions_need_the_right_on_their_id(ports, topic, alice):
+    id_ = unique("transaction")
+    request = messages.InitProducerIdRequest(transactional_id=id_, transaction_timeout_ms=10_000)
+    ended = messages.EndTxnRequest(transactional_id=id_, producer_id=1, producer_epoch=0)
+    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    allow(ports, rule(topic, authorizer.WRITE))
+    assert alice.ask(api.INIT_PRODUCER_ID, 4, request).error_code == error
+    assert alice.ask(api.END_TXN, 3, ended).error_code == error
+    batch = raw.batch([raw.record(value=b"v")], attributes=raw.TRANSACTIONAL, producer_id=1,
+                      producer_epoch=0, base_sequence=0)
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == error
+    right = rule(id_, authorizer.WRITE)
+    right.resource_type = authorizer.TRANSACTIONAL_ID
+    allow(ports, right)
+    assert alice.ask(api.END_TXN, 3, ended).error_code != error
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] != error
