@@ -22,6 +22,7 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
 from pylog.coordinator.transaction_service import TransactionCoordinator
@@ -86,8 +87,10 @@ class Broker:
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
-        self.transactions = TransactionCoordinator(self, self.markers.write)
-        self.verification = Verification(self.transactions, settings)
+        self.brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self.brokers.write)
+        self.verification = Verification(
+            self.transactions, self.brokers, settings, self.node_id)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -142,6 +145,7 @@ class Broker:
         self.network.open()
         if self.settings.is_member:
             self.membership = self._member()
+            self.publisher.replicas = self.membership.replicas
         else:
             self.metadata.register(self.network.addresses, self._first)
         if self.settings["metrics.listener"]:
@@ -152,7 +156,9 @@ class Broker:
         from pylog.replication.membership import Membership
 
         return Membership(
-            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)))
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
@@ -263,6 +269,7 @@ class Broker:
         await self.transactions.stop()
         await self.groups.stop()
         self.markers.close()
+        self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
@@ -270,6 +277,7 @@ class Broker:
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
         if self.membership is not None:
+            await self.membership.stop_fetching()
             await self.membership.close()
             await self.metadata.leave()
         self.stop()
@@ -285,11 +293,18 @@ class Broker:
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
+                self._let_serve(name)
                 # The next request for it asks again.
                 self.grants.remove(name)
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)
+
+    def _let_serve(self, name: str) -> None:
+        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        topic = self.image.topics.get(name)
+        if self.membership is not None and topic is not None:
+            self.membership.replicas.begin(topic)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
@@ -317,6 +332,7 @@ class Broker:
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
+                self._let_serve(name)
                 self.install(self.image.topics[name])
         self.logs.leave_moved()
 

@@ -392,7 +392,8 @@ struct log_waiter { /* lives in the owner's structure; linked while it waits */
     int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
                        leadership */
     uint8_t wait_for;
-    bool linked; /* under the log's waiter lock */
+    bool as_follower; /* that the log does not lead is no reason to wake it at once */
+    bool linked;      /* under the log's waiter lock */
 };
 /* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the
  * directory's flusher for a group commit that covers `offset`. */
@@ -410,8 +411,12 @@ int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, o
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
 /* Drops what is at and above offset, leader epochs that begin there too, also where the log ends
- * already. A checkpoint must not name a recovery point above it any more. */
-int log_truncate(struct log *log, int64_t offset);
+ * already. A checkpoint must not name a recovery point above it any more. leader_epoch: only while
+ * it follows the leader of that epoch, else LOG_E_NOT_LEADER; -1: whatever it does. */
+int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch);
+/* Drops everything and goes on from `offset`: a follower whose leader begins there. As above, and a
+ * checkpoint must not name another start. */
+int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch);
 void log_expire_producers(struct log *log, int64_t now_ms);
 /* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it
  * cannot be had. */

@@ -343,8 +343,7 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     return result;
 }
 
-/* Where an empty log begins and ends, whose files are not made yet. */
-static void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+void log_begin_at(struct log *log, int64_t offset) {
     assert(log->view.segment_count == 0);
     assert(offset >= 0);
     log_view_change(log);

@@ -453,7 +453,8 @@ cdef extern from "log/log.h" nogil:
     int log_roll_if_due(log_t *log, int64_t now_ms)
     int log_apply_retention(log_t *log, int64_t now_ms)
     int log_move_start(log_t *log, int64_t offset, int64_t now_ms)
-    int log_truncate(log_t *log, int64_t offset)
+    int log_truncate(log_t *log, int64_t offset, int32_t leader_epoch)
+    int log_restart_at(log_t *log, int64_t offset, int32_t leader_epoch)
     void log_expire_producers(log_t *log, int64_t now_ms)
     int64_t log_recovery_point(const log_t *log)
     uint8_t *log_copy_producers(log_t *log, int64_t now_ms, size_t *bytes)
@@ -698,3 +699,48 @@ cdef extern from "log/log_clean.h" nogil:
                                 int64_t remote_ns, int error_code)
     void reactors_set_slow(reactors *rs, int64_t slow_ms)
     int64_t reactors_now_ns()
+
+# ---- fetchers.h
+cdef extern from "replica/fetchers.h" nogil:
+    enum: FETCHERS_THREADS_MAX, FETCHERS_REFUSED, FETCHERS_DIVERGED, FETCHERS_OUT_OF_RANGE
+    enum: FETCHERS_FAILED, FETCHERS_LOST
+    enum: FOLLOWED_FETCHING, FOLLOWED_BACKING_OFF, FOLLOWED_WAITING, FOLLOWED_LEFT
+    struct fetchers
+    struct followed
+    struct fetchers_config:
+        int threads
+        int32_t replica_id, wait_ms_max, bytes_min, bytes_max, partition_bytes_max
+        int32_t backoff_ms_max, answer_ms_max, batch_bytes_max
+        bint flush_first
+    fetchers *fetchers_new(const fetchers_config *config)
+    int fetchers_start(fetchers *fs)
+    void fetchers_stop(fetchers *fs)
+    void fetchers_free(fetchers *fs)
+    void fetchers_set_broker_epoch(fetchers *fs, int64_t broker_epoch)
+    int fetchers_thread_of(const fetchers *fs, const uint8_t *topic_id, int32_t index)
+    followed *fetchers_follow(fetchers *fs, log_t *log, const uint8_t *topic_id, int32_t index,
+                              int32_t leader_id, int32_t leader_epoch, uint64_t token)
+    void fetchers_unfollow(fetchers *fs, followed *p)
+    void fetchers_resume(fetchers *fs, followed *p)
+    void followed_release(followed *p)
+    struct followed_figures:
+        int64_t lag, answered_ns
+        int state
+    void followed_figures_take(const followed *p, followed_figures *out)
+    bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, int fd, int16_t version,
+                         uint64_t serial)
+    bint fetchers_detach(fetchers *fs, int thread, int32_t leader_id)
+    struct fetchers_notice:
+        uint32_t kind
+        int32_t code, epoch, leader_id, leader_epoch
+        int64_t end_offset
+        uint64_t token
+    int fetchers_fd(const fetchers *fs)
+    uint32_t fetchers_take(fetchers *fs, fetchers_notice *out, uint32_t max)
+    struct fetchers_figures:
+        uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost
+    void fetchers_figures_take(const fetchers *fs, fetchers_figures *out)
+
+# ---- answer.h
+cdef extern from "replica/answer.h" nogil:
+    enum: ANSWER_VERSION_MIN, ANSWER_VERSION_MAX

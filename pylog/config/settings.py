@@ -122,6 +122,12 @@ class Settings:
         return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
+    def between_brokers(self) -> str:
+        """The name of the listener on which brokers reach each other."""
+        named = self["inter.broker.listener.name"]
+        return named.upper() if named is not None else self["security.inter.broker.protocol"]
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories as absolute paths, in order."""
         paths = self["log.dirs"] or self["log.dir"]

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from pylog.config import Settings
+from pylog.coordinator.brokers import Brokers
 from pylog.coordinator.markers import Partition
 from pylog.coordinator.transaction_service import TransactionCoordinator
 from pylog.coordinator.transaction import EPOCH_BUMP_SINCE
 from pylog.coordinator.transactions import Transactions
+from pylog.metadata.image import NO_LEADER
 from pylog.protocol.errors import Error, ErrorCode
 
 # How a client's version lets it be answered: it knows 48; 120 too; and it adds nothing itself.
@@ -37,8 +39,11 @@ def kind_of(version: int, kinds: tuple[tuple[int, int], ...]) -> int:
 class Verification:
     """By the coordinators of this cluster."""
 
-    def __init__(self, transactions: TransactionCoordinator, settings: Settings):
+    def __init__(self, transactions: TransactionCoordinator, brokers: Brokers, settings: Settings,
+                 node_id: int):
         self._transactions = transactions
+        self._brokers = brokers
+        self._node_id = node_id
         self._settings = settings
 
     async def verdicts(self, asked: Any) -> list[int]:
@@ -65,7 +70,13 @@ class Verification:
         """Partition -> NONE, or the coordinator's error as a client of this kind knows it."""
         if kind != ADDING and not self._settings["transaction.partition.verification.enable"]:
             return dict.fromkeys(partitions, ErrorCode.NONE)
-        if kind == ADDING:
+        leader = self._transactions.leader_of(id_)
+        if leader == NO_LEADER:
+            found = dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif leader != self._node_id:
+            found = await self._brokers.ask_coordinator(
+                leader, id_, producer_id, epoch, partitions, kind != ADDING)
+        elif kind == ADDING:
             found = dict.fromkeys(partitions, await self._transactions.add(
                 id_, producer_id, epoch, partitions, EPOCH_BUMP_SINCE))
         else:

@@ -14,9 +14,12 @@ import ipaddress
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
+from pylog.security.identities import GONE
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pylog._native.reactor import RequestContext
     from pylog.replication.channel import ControllerChannel
     from pylog.security.identities import Principal
@@ -28,15 +31,17 @@ FORWARDED = frozenset((
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
     api.UPDATE_FEATURES, api.CREATE_ACLS, api.DELETE_ACLS, api.ALTER_USER_SCRAM_CREDENTIALS))
 BROKER_LOGGER = 8
-ANONYMOUS = messages.DefaultPrincipalData(type="User", name="ANONYMOUS")
 PRINCIPAL_VERSION = 0
 
 
 class Forwarding:
-    """channel: to the active controller."""
+    """channel: to the active controller. principal_of: (number of a request's principal) -> it, or
+    None for everybody's."""
 
-    def __init__(self, channel: ControllerChannel):
+    def __init__(self, channel: ControllerChannel,
+                 principal_of: Callable[[int], Principal | None]):
         self._channel = channel
+        self._principal_of = principal_of
 
     def takes(self, context: RequestContext, body: bytes) -> bool:
         """Whether the request is the controller's. Raises ProtocolError."""
@@ -49,14 +54,16 @@ class Forwarding:
         request = codec.decode_request(key, context.api_version, body)
         return not any(resource.resource_type == BROKER_LOGGER for resource in request.resources)
 
-    async def forward(self, context: RequestContext, body: bytes,
-                      principal: Principal | None = None) -> bytes:
-        """The frame that answers the request, with its size. principal: whose it is, None for
-        nobody's. Raises PeerError."""
+    async def forward(self, context: RequestContext, body: bytes) -> bytes:
+        """The frame that answers the request, with its size. Raises PeerError."""
+        principal = self._principal_of(context.principal)
+        if principal == GONE:
+            raise PeerError("its connection has ended")
         header = codec.encode_request_header(
             context.api_key, context.api_version, context.correlation_id, context.client_id)
         answer = await self._channel.call(messages.EnvelopeRequest(
-            request_data=header + body, request_principal=_encoded(principal),
+            request_data=header + body,
+            request_principal=_encoded(principal),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
@@ -65,7 +72,9 @@ class Forwarding:
 
 
 def _encoded(principal: Principal | None) -> bytes:
-    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(
-        ANONYMOUS if principal is None else messages.DefaultPrincipalData(
-            type=principal.kind, name=principal.name, token_authenticated=principal.from_token))
+    data = messages.DefaultPrincipalData(type="User", name="ANONYMOUS")
+    if principal is not None:
+        data = messages.DefaultPrincipalData(
+            type=principal.kind, name=principal.name, token_authenticated=principal.from_token)
+    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(data)
     return PRINCIPAL_VERSION.to_bytes(2, "big") + encoded

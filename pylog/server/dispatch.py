@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access
-    from pylog.security.identities import Principal
     from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
@@ -214,8 +213,7 @@ class Dispatcher:
                 return
             if self._forwarding is not None and self._forwarding.takes(context, body):
                 context.parked_ns = context.taken_ns
-                # Looked up now: a connection that ends takes its principal along.
-                self._spawn(self._forward(context, body, self._principal(context)))
+                self._spawn(self._forward(context, body))
                 return
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
@@ -245,16 +243,11 @@ class Dispatcher:
         result = self._handlers[context.api_key](context, self._decode(context, body, row))
         return self._in_parts(context, result) if type(result) in PARTS else result
 
-    def _principal(self, context: RequestContext) -> Principal | None:
-        return self._security().identities.principal(context.principal) \
-            if context.principal else None
-
-    async def _forward(self, context: RequestContext, body: bytes,
-                       principal: Principal | None) -> None:
+    async def _forward(self, context: RequestContext, body: bytes) -> None:
         """Has the controller answer."""
         assert self._forwarding is not None
         try:
-            frame = await self._forwarding.forward(context, body, principal)
+            frame = await self._forwarding.forward(context, body)
         except PeerError as error:
             self._refuse(context, error)
         except Exception:
