@@ -28,6 +28,7 @@ static bool ask(struct reactor *r, struct connection *c, const char *certificate
 bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
     c->guarded = (flags & LISTENER_GUARDED) != 0;
     c->asks = (flags & LISTENER_ASKS) != 0;
+    c->controls = (flags & LISTENER_CONTROL) != 0;
     assert(c->principal == 0 && c->session_until_ms == 0 && !c->raw_tokens);
     return !c->asks || c->transport.handshaking || ask(r, c, "");
 }

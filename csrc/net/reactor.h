@@ -24,6 +24,7 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 enum listener_flag {
     LISTENER_GUARDED = 1, /* until the control plane names its principal, a connection may do
                              nothing but authenticate (guard.c) */
+    LISTENER_CONTROL = 2, /* every request is the control plane's, Produce and Fetch too */
     LISTENER_ASKS = 8     /* a new connection waits until the control plane has named its
                              principal: EVENT_CONNECTED */
 };

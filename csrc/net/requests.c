@@ -329,6 +329,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         struct frames_header h;
         const uint8_t *header = at + FRAMES_SIZE_BYTES;
         bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
+                     (!c->controls || size <= rules->control_bytes_max) &&
                      frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
         if (legal) {
             c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
@@ -341,7 +342,7 @@ int requests_start(struct reactor *r, struct connection *c) {
             break;
         }
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
-        bool served = serve_knows(h.api_key, h.api_version);
+        bool served = !c->controls && serve_knows(h.api_key, h.api_version);
         if (!served && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
         start_one(r, c, &h, served);

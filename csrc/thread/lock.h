@@ -17,7 +17,8 @@
 
 #include "format/assertion.h"
 
-#if defined(__clang__)
+/* Older ones do not know a member by its name in C. */
+#if defined(__clang__) && __clang_major__ >= 20
 #define LOCK_ATTRIBUTE(...) __attribute__((__VA_ARGS__))
 #else
 #define LOCK_ATTRIBUTE(...)

@@ -620,7 +620,7 @@ cdef extern from "net/tls.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_ASKS, GUARD_RAW_VERSION
+    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS, GUARD_RAW_VERSION
     struct reactors_config:
         frames_rules rules
         int threads

@@ -7,6 +7,7 @@ from pylog._native.quotas import Quotas
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
 GUARDED: int
+CONTROL: int
 ASKS: int
 RAW_VERSION: int
 STRANGER_BYTES_MAX: int

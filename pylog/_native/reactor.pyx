@@ -34,6 +34,7 @@ cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 # What holds for every connection of a listener.
 GUARDED = csrc.LISTENER_GUARDED
+CONTROL = csrc.LISTENER_CONTROL
 ASKS = csrc.LISTENER_ASKS
 # Of a SaslAuthenticate that is a token without a header.
 RAW_VERSION = csrc.GUARD_RAW_VERSION
@@ -236,9 +237,9 @@ cdef class Reactors:
         """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
         port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
-        authentication before set_principal(); ASKS, each connection comes as Connected. maker: what
-        makes its connections safe (TlsServer.maker()); None for plain text. Raises OSError when it
-        cannot.
+        authentication before set_principal(); CONTROL, every request is an event; ASKS, each
+        connection comes as Connected. maker: what makes its connections safe (TlsServer.maker());
+        None for plain text. Raises OSError when it cannot.
         """
         return self._listen(listener, host, port, backlog, 0, flags, maker)
 

@@ -80,7 +80,7 @@ def _records(image, resource, settings, node_id, incremental) -> list:
         raise _bad(f"Unknown resource type {kind}")
     current = image.configs.get((kind, name), {})
     if kind == RESOURCE_BROKER:
-        _check_node(name, node_id)
+        _check_node(image, name, node_id)
         _check_broker(current, resource, settings, incremental)
     changes = _changes(kind, current, resource, incremental)
     for key, value in changes.items():
@@ -136,13 +136,14 @@ def _setting(kind: int, name: str):
     return dynamic.setting(name) if kind == RESOURCE_BROKER else None
 
 
-def _check_node(name: str, node_id: int) -> None:
+def _check_node(image: Image, name: str, node_id: int) -> None:
     if not name:
         return
     number = node_number(name)
     if number is None:
         raise _bad(f"Node id must be an integer, but it is: {name}")
-    if number != node_id:
+    # The controller decides for every broker of its cluster.
+    if number != node_id and number not in image.brokers:
         raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
 
 

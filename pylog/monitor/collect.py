@@ -184,6 +184,10 @@ class Collector:
             page.single(family, stats[name])
         page.family("pylog_connections_crowded", [
             ((answer,), stats[name]) for answer, name in CROWDED])
+        resumed = stats["handshakes_resumed"]
+        page.family("pylog_tls_handshakes", [
+            (("full",), stats["handshakes"] - resumed), (("resumed",), resumed),
+            (("failed",), stats["handshakes_failed"])])
         causes = [(cause, stats[name]) for cause, name in CLOSED]
         other = max(0, stats["connections_closed"] - sum(count for _, count in causes))
         page.family("pylog_connections_closed", [

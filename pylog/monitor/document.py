@@ -55,7 +55,7 @@ _SUBJECTS = (
     ("pylog_group", "Consumer groups"), ("pylog_coordinator", "Consumer groups"),
     ("pylog_request", "Requests"), ("pylog_response", "Requests"),
     *[(prefix, "Connections and reactors") for prefix in (
-        "pylog_connections", "pylog_network", "pylog_reactor", "pylog_fetch")],
+        "pylog_connections", "pylog_tls", "pylog_network", "pylog_reactor", "pylog_fetch")],
     ("pylog_log", "Logs"), ("pylog_io", "Logs"), ("pylog_cleaner", "Compaction"),
     ("pylog_lmdb", "state.lmdb"),
     ("process", "The process"), ("pylog_scrape", "The process"))

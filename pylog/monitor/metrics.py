@@ -96,6 +96,8 @@ METRICS = (
     ("pylog_connections_crowded", "counter", ("answer",), "",
      "Connections for which descriptors were short: refused, or closed for others after they had "
      "been idle."),
+    ("pylog_tls_handshakes", "counter", ("end",), "",
+     "TLS handshakes by their end: full, resumed (by a ticket), failed."),
     ("pylog_connections_closed", "counter", ("cause",), "",
      "Connections closed: idle (connections.max.idle.ms), stalled (takes nothing of its answer), "
      "late (a frame that does not come to its end), illegal (not a request), other (by the client, "

@@ -16,7 +16,7 @@ import logging
 import socket
 import threading
 
-from pylog._native.reactor import ASKS, GUARDED, THREADS_MAX, Reactors
+from pylog._native.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
 from pylog.config import ConfigError, limits
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError
@@ -34,7 +34,8 @@ REPORT_MS = 10_000    # between two lines about the same shortage
 
 
 class Network:
-    """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound."""
+    """The reactors of one broker. `addresses` and `controller_addresses` are [(listener name, host,
+    port)] as bound."""
 
     def __init__(self, settings, grants, io_pool, quotas, asks: bool = False):
         """asks: whose connections they are makes a difference on listeners without authentication
@@ -43,6 +44,7 @@ class Network:
         self._asks = asks
         self.reactors = _reactors(settings, grants, io_pool, quotas)
         self._names: list[str] = []
+        self._controller_names = {listener.name for listener in settings.controller_listeners}
         self._open: dict[int, tuple] = {}
         self._tls: dict[int, ListenerTls] = {}
         self._running = False
@@ -52,8 +54,19 @@ class Network:
 
     @property
     def addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.listeners)
+
+    @property
+    def controller_addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.controller_listeners)
+
+    def _bound(self, listeners) -> list[tuple[str, str, int]]:
         return [(listener.name, listener.host or socket.gethostname(), port)
-                for listener, port in self._open.values()]
+                for listener, port in self._open.values() if listener in listeners]
+
+    def is_controllers(self, number: int) -> bool:
+        """Whether a listener, by its number, is one of the controller."""
+        return self._names[number] in self._controller_names
 
     def listener_name(self, number: int) -> str:
         """The name of a listener by the number that its connections carry, of ended ones too."""
@@ -62,13 +75,17 @@ class Network:
     def open(self) -> None:
         """Binds the listeners. Raises StartError."""
         self._set_limits()
-        for listener in self._settings.listeners:
+        for listener in self._listeners:
             try:
                 self._listen(listener)
             except OSError as error:
                 raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
             except ConfigError as error:
                 raise StartError(str(error)) from error
+
+    @property
+    def _listeners(self) -> list:
+        return [*self._settings.listeners, *self._settings.controller_listeners]
 
     def start(self) -> None:
         self.reactors.start()
@@ -84,7 +101,7 @@ class Network:
         self._set_limits()
         self._resize()
         self.refresh_certificates()
-        added = list(self._settings.listeners)
+        added = self._listeners
         ended = []
         for number, (listener, port) in self._open.items():
             same = [new for new in added if new.port in (listener.port, port)
@@ -151,9 +168,10 @@ class Network:
             tls.refresh()
 
     def _flags(self, listener) -> int:
+        control = CONTROL if listener.name in self._controller_names else 0
         if listener.protocol in SASL_PROTOCOLS:
-            return GUARDED
-        return ASKS if self._asks else 0
+            return control | GUARDED
+        return control | ASKS if self._asks else control
 
     @property
     def _backlog(self) -> int:
@@ -219,8 +237,9 @@ def _addresses(host: str) -> list[bytes]:
 
 def _reactors(settings, grants, io_pool, quotas) -> Reactors:
     flexible = tables.flexible_from()
+    served = {**api.OF_CONTROLLER, **api.SERVED} if settings.controller_listeners else api.SERVED
     versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
-                for key, (low, high) in api.SERVED.items()]
+                for key, (low, high) in served.items()]
     longest, queued = settings["socket.request.max.bytes"], settings["queued.max.request.bytes"]
     if queued <= 0:
         queued = limits.input_bytes()

@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -70,7 +71,7 @@ static void connection(const uint8_t *data, size_t size) {
         if (!t.handshaking) {
             receive(&t);
         } else if (t.calls->handshake(&t, &report) == TRANSPORT_FAILED) {
-            require(t.handshaking && report.text[sizeof report.text - 1] == 0);
+            require(t.handshaking && memchr(report.text, 0, sizeof report.text) != NULL);
             break;
         }
     }

@@ -99,6 +99,13 @@ def test_a_resource_named_twice_is_refused_both_times(image):
         (E.INVALID_REQUEST, "Each resource must appear at most once.")] * 2
 
 
+def test_settings_of_every_registered_broker_are_the_controllers_to_alter():
+    records, results = alter(cluster(2), resource(
+        RESOURCE_BROKER, "2", ("log.cleaner.threads", configs.SET, "2")),
+        node_id=100)
+    assert results[0].error == E.NONE and records[0].resource_name == "2"
+
+
 def test_a_setting_is_set_and_taken_back(image):
     key = RESOURCE_TOPIC, "t"
     assert after(image, resource(*key, ("segment.bytes", 0, "1048576")))[key] == {

@@ -3,10 +3,13 @@
 import socket
 import ssl
 import subprocess
+import threading
 import time
 
 import pytest
 
+from pylog.client import Admin, NewTopic
+from pylog.client.errors import AuthenticationError
 from pylog.testing import Broker, BrokerFailed
 from pylog.testing.certificates import Authority, write
 from tests.wire import raw
@@ -230,3 +233,82 @@ def test_a_plain_client_on_a_tls_port_is_told_apart_in_the_log(broker, caplog):
                   for record in caplog.records):
         assert time.monotonic() < end_s
         time.sleep(0.02)
+
+
+def test_access_rules_go_by_the_name_in_the_certificate(tmp_path):
+    with Broker(tls="mutual", settings={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:CN=root;User:CN=localhost"}) as broker:
+        with Admin(broker.client_settings("root")) as admin:
+            admin.create_topics([NewTopic("t", num_partitions=1)])
+        for name, error in (("root", 0), ("mallory", 29)):
+            settings = broker.client_settings(name)
+            own = write(tmp_path, f"{name}.pem",
+                        (settings["ssl.keystore.certificate.chain"]
+                         + settings["ssl.keystore.key"]).encode())
+            context = trusting(broker.authority)
+            context.load_cert_chain(own)
+            with Connection(broker.port, context) as connection:
+                answer = connection.call(raw.PRODUCE, 9, raw.produce_body(
+                    9, "t", [(0, raw.batch())]))
+                # one topic "t", one partition 0, its error
+                assert answer[:8] == b"\x02\x02t\x02\0\0\0\0"
+                assert int.from_bytes(answer[8:10], "big") == error
+
+
+def test_sasl_over_tls_asks_for_a_password_and_for_no_certificate(tmp_path):
+    jaas = ("org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'user_alice="s3cret";')
+    settings = of_files(tmp_path, **{
+        "ssl.client.auth": "required",       # KIP-684: not for listeners with SASL
+        "inter.broker.listener.name": "SASL_SSL", "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas})
+    with started(settings, "SASL_SSL") as broker:
+        client = {"bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_SSL",
+                  "ssl.truststore.type": "PEM", "ssl.truststore.certificates": CA.pem.decode(),
+                  "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+        with Admin({**client, "sasl.password": "s3cret"}) as admin:
+            assert admin.describe_cluster().cluster_id
+        with pytest.raises(AuthenticationError):
+            with Admin({**client, "sasl.password": "wrong"}) as admin:
+                admin.describe_cluster()
+
+
+def test_certificates_are_renewed_under_load_without_a_failed_request(tmp_path):
+    with started(of_files(tmp_path)) as broker:
+        topic, stop, failures, counts = broker.create_topic(), threading.Event(), [], []
+
+        def produce() -> None:
+            count = 0
+            try:
+                while not stop.is_set():
+                    with Connection(broker.port) as connection:
+                        for _ in range(20):
+                            answer = connection.call(raw.PRODUCE, 9, raw.produce_body(
+                                9, topic.name, [(0, raw.batch())]))
+                            assert b"\x02\0\0\0\0\0\0" in answer, answer
+                            count += 1
+            except Exception as failure:
+                failures.append(failure)
+            counts.append(count)
+
+        workers = [threading.Thread(target=produce) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        seen = set()
+        for _ in range(3):
+            renewed = CA.issue()
+            wanted = ssl.PEM_cert_to_DER_cert(renewed.chain.decode())
+            write(tmp_path, "own.new", renewed.chain + renewed.key)
+            (tmp_path / "own.new").rename(tmp_path / "own.pem")
+            end_s = time.monotonic() + WAIT_S
+            while wanted not in seen:
+                assert time.monotonic() < end_s
+                with Connection(broker.port) as connection:
+                    seen.add(connection.socket.getpeercert(True))
+                time.sleep(0.05)
+        stop.set()
+        for worker in workers:
+            worker.join()
+        assert failures == [] and min(counts) > 0
+        assert len(topic.records()) == sum(counts)
