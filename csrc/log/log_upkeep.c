@@ -326,10 +326,8 @@ int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch) {
     log_lock_quiet(log);
     int result = log_may_cut(log, leader_epoch);
     if (result == 0) result = log_cut(log, 0, now_ms);
-    if (result == 0) {
-        log_begin_at(log, offset);
-        result = log_make_writable(log, now_ms);
-    }
+    /* Without a segment: the leader's start may lie in a batch, and the first begins with that. */
+    if (result == 0) log_begin_at(log, offset);
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
     return result;

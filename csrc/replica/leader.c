@@ -29,7 +29,7 @@ void leader_attach(struct fetcher *f, struct leader *l, struct connecting *c) {
     leader_disconnect(f, l, 0);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint32_t)l->id};
     l->connection = c;
-    l->transport = (struct transport){&transport_plain, c->fd};
+    l->transport = (struct transport){.calls = &transport_plain, .fd = c->fd};
     l->version = c->version;
     l->in = malloc(FETCHER_RECEIVE_BYTES);
     l->in_room = l->in == NULL ? 0 : FETCHER_RECEIVE_BYTES;

@@ -11,8 +11,11 @@ from pylog.client.descriptions import GroupListing as GroupListing
 from pylog.client.descriptions import LogDirDescription as LogDirDescription
 from pylog.client.descriptions import NewTopic as NewTopic
 from pylog.client.descriptions import OpType as OpType
+from pylog.client.descriptions import ProducerDescription as ProducerDescription
 from pylog.client.descriptions import QuotaAlteration as QuotaAlteration
 from pylog.client.descriptions import ResourceType as ResourceType
+from pylog.client.descriptions import TransactionDescription as TransactionDescription
+from pylog.client.descriptions import TransactionListing as TransactionListing
 from pylog.client.metadata import TopicInfo as TopicInfo
 from pylog.client.offsets import OffsetAndMetadata as OffsetAndMetadata
 from pylog.client.offsets import TopicPartition as TopicPartition
@@ -27,6 +30,14 @@ class Admin:
     def close(self) -> None: ...
     def __enter__(self) -> Admin: ...
     def __exit__(self, *exception: object) -> None: ...
+    def abort_transaction(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        timeout: float | None = ...,
+    ) -> None: ...
     def alter_client_quotas(
         self,
         alterations: Iterable[QuotaAlteration],
@@ -102,17 +113,32 @@ class Admin:
         brokers: Iterable[int] | None = ...,
         timeout: float | None = ...,
     ) -> dict[int, dict[str, LogDirDescription]]: ...
+    def describe_producers(
+        self,
+        partition: TopicPartition,
+        timeout: float | None = ...,
+    ) -> list[ProducerDescription]: ...
     def describe_topics(
         self,
         names: Iterable[str],
         timeout: float | None = ...,
     ) -> dict[str, TopicInfo]: ...
+    def describe_transactions(
+        self,
+        ids: Iterable[str],
+        timeout: float | None = ...,
+    ) -> dict[str, TransactionDescription]: ...
     def elect_leaders(
         self,
         partitions: Iterable[TopicPartition] | None = ...,
         unclean: bool = ...,
         timeout: float | None = ...,
     ) -> dict[TopicPartition, Any]: ...
+    def fence_producers(
+        self,
+        ids: Iterable[str],
+        timeout: float | None = ...,
+    ) -> dict[str, tuple[int, int]]: ...
     def incremental_alter_configs(
         self,
         changes: Mapping[ConfigResource, Iterable[AlterConfigOp] | Mapping[str, Any]],
@@ -151,6 +177,12 @@ class Admin:
         internal: bool = ...,
         timeout: float | None = ...,
     ) -> dict[str, TopicInfo]: ...
+    def list_transactions(
+        self,
+        states: Iterable[str] = ...,
+        duration_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> list[TransactionListing]: ...
     def remove_members(
         self,
         group: str,

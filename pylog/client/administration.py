@@ -25,6 +25,7 @@ from pylog.client.metadata import Node, TopicInfo
 from pylog.client.offsets import TopicPartition
 from pylog.client.positions import TIMES
 from pylog.client.settings import ADMIN, Settings
+from pylog.client.transaction_administration import TransactionAdministration
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
@@ -38,7 +39,7 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 
-class Admin(Groups):
+class Admin(Groups, TransactionAdministration):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
     def __init__(self, config: Mapping[str, Any] | None = None,

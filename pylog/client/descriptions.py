@@ -134,9 +134,43 @@ class QuotaAlteration(NamedTuple):
     ops: dict[str, float | None]
 
 
+class TransactionListing(NamedTuple):
+    """One transactional id. coordinator: its broker's id."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+class TransactionDescription(NamedTuple):
+    """start_ms: wall clock, -1 when none was begun."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+    coordinator: int
+
+
+class ProducerDescription(NamedTuple):
+    """A producer that a partition remembers. transaction_start: -1 when none is open there."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
 __all__ = [
     "AlterConfigOp", "ClusterDescription", "ConfigEntry", "ConfigResource", "ConfigSource",
     "GroupDescription", "GroupListing", "LogDirDescription", "MemberDescription", "NewTopic",
-    "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "QuotaAlteration", "ReplicaInfo",
-    "ResourceType", "TopicInfo", "TopicPartition",
+    "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "ProducerDescription",
+    "QuotaAlteration", "ReplicaInfo", "ResourceType", "TopicInfo", "TopicPartition",
+    "TransactionDescription", "TransactionListing",
 ]

@@ -79,7 +79,7 @@ class LogManager:
         -> Checkpoint, from `store`. clean: numbers of the directories where they are trusted and no
         file is looked at. Raises StartError.
         """
-        self._store = store
+        self._store = self.checkpointer.store = store
         now_ms = self._now_ms()
         self._due = [now_ms + self._settings["log.initial.task.delay.ms"], now_ms + CHECKPOINT_MS]
         where, self._left_over = partition_directories.find(

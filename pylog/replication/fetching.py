@@ -2,7 +2,7 @@
 
 Owns: the native fetchers, a connection for each of their threads to each leader, tasks that dial
   and that look up where a leader begins and ends. On the event loop, but for dialing and cutting.
-Called by: tests.
+Called by: replication.membership.
 Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
   that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
   nothing native exists before the first partition is followed.
@@ -45,22 +45,13 @@ PASSING = frozenset((
 log = logging.getLogger("pylog.fetcher")
 
 
-def cut_log(_name: str, _partition: int, partition_log: Log, cut: truncation.Cut,
-            leader_epoch: int) -> None:
-    """Cuts a log of which no checkpoint is kept. Blocks. Raises LogError: NotLeader when it does
-    not follow the leader of that epoch any more."""
-    if cut.truncate_to is not None:
-        partition_log.truncate(cut.truncate_to, leader_epoch)
-    if cut.restart_at is not None:
-        partition_log.restart_at(cut.restart_at, leader_epoch)
-
-
 class Partition:
     """One that is followed."""
 
-    def __init__(self, name: str, partition: int, partition_log: Log, leader_id: int,
-                 leader_epoch: int, followed: fetcher.Followed, link: Link):
-        self.name, self.partition, self.log = name, partition, partition_log
+    def __init__(self, topic_id: bytes, name: str, partition: int, partition_log: Log,
+                 leader_id: int, leader_epoch: int, followed: fetcher.Followed, link: Link):
+        self.topic_id, self.name, self.partition = topic_id, name, partition
+        self.log = partition_log
         self.leader_id, self.leader_epoch = leader_id, leader_epoch
         self.followed, self.link = followed, link
 
@@ -77,10 +68,11 @@ class Link:
 
 
 class ReplicaFetchers:
-    """dial: (host, port) -> a connected socket, blocking; raises PeerError. cut: like cut_log."""
+    """dial: (host, port) -> a connected socket, blocking; raises PeerError. cut: Checkpointer.cut.
+    """
 
     def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], socket.socket],
-                 cut: Callable[[str, int, Log, truncation.Cut, int], None] = cut_log):
+                 cut: Callable[[bytes, int, Log, truncation.Cut, int], None]):
         self._settings = settings
         self._node_id = node_id
         self._dial = dial
@@ -112,7 +104,8 @@ class ReplicaFetchers:
             partition_log, topic_id, partition, leader_id, leader_epoch, self._token)
         self._partitions[topic_id, partition] = self._token
         self._by_token[self._token] = Partition(
-            topic_name, partition, partition_log, leader_id, leader_epoch, followed, link)
+            topic_id, topic_name, partition, partition_log, leader_id, leader_epoch, followed,
+            link)
         assert len(self._partitions) == len(self._by_token), len(self._by_token)   # Keeps (1).
 
     def unfollow(self, topic_id: bytes, partition: int) -> None:
@@ -347,7 +340,7 @@ class ReplicaFetchers:
             return
         try:
             await asyncio.to_thread(
-                self._cut, part.name, part.partition, part.log, cut, part.leader_epoch)
+                self._cut, part.topic_id, part.partition, part.log, cut, part.leader_epoch)
         except (LogDeleted, NotLeader):
             return           # It has another role, or none: whoever gave it that unfollows.
         except LogError as error:

@@ -18,7 +18,7 @@ from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.assignments import Assignments
 from pylog.replication.channel import ControllerChannel
-from pylog.replication.fetching import ReplicaFetchers, cut_log
+from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
 from pylog.replication.leadership import Leadership
 from pylog.replication.lifecycle import Lifecycle
@@ -60,7 +60,7 @@ class Membership:
             is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(self.channel, node_id)
         self.forwarding = Forwarding(self.channel, principal_of)
-        self._fetchers = ReplicaFetchers(settings, node_id, dial, self._cut)
+        self._fetchers = ReplicaFetchers(settings, node_id, dial, logs.checkpointer.cut)
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
@@ -81,11 +81,6 @@ class Membership:
             await asyncio.sleep(
                 min(self._settings["replica.lag.time.max.ms"] / 2000, TICK_SECONDS_MAX))
             self.leadership.tick()
-
-    def _cut(self, name: str, index: int, partition_log: Any, cut: Any, leader_epoch: int) -> None:
-        """Cuts a replica; no start trusts after it what was known of the records that are gone."""
-        cut_log(name, index, partition_log, cut, leader_epoch)
-        self._logs.write_checkpoints()
 
     def _registered(self, broker_epoch: int) -> None:
         self._fetchers.set_broker_epoch(broker_epoch)

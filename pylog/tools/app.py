@@ -34,6 +34,8 @@ COMMANDS = {
     },
     "Groups": {
         "groups": ("groups", "Consumer groups: lag, members, offsets, and why one lags."),
+        "txn": ("transactions",
+                "Transactions: what is open, who holds back a partition, ends by force."),
     },
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),

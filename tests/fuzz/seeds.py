@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from pylog._native import batch, compress, log, moves
+from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, make, opened
 from tests.wire import raw
 
@@ -18,7 +19,7 @@ RECORDS = [
 
 
 def main(directory: Path) -> None:
-    for target in ("batch", "columns", "inflate", "serve", "frames", "log", "granted"):
+    for target in ("batch", "columns", "inflate", "serve", "frames", "log", "granted", "answer"):
         (directory / target).mkdir(parents=True, exist_ok=True)
     plain = b"a plain block of text, text, text " * 40
     for codec in range(5):
@@ -37,6 +38,7 @@ def main(directory: Path) -> None:
     requests(directory)
     partitions(directory / "log")
     talks(directory / "granted")
+    answers(directory / "answer")
 
 
 def requests(directory: Path) -> None:
@@ -51,6 +53,16 @@ def requests(directory: Path) -> None:
         (directory / "serve" / name).write_bytes(bytes([key | version << 1]) + body)
         frame = raw.frame(raw.header(key, version) + body)
         (directory / "frames" / name).write_bytes(frame[:4] + b"\0" + frame[4:])
+
+
+def answers(directory: Path) -> None:
+    """A leader's answers as fuzz_answer takes them: a byte for the pieces, then the frame."""
+    leader = FakeLeader()
+    rows = [(b"i" * 16, row(batch.build(RECORDS), high_watermark=4)),
+            (b"j" * 16, row(error_code=6)), (b"j" * 16, diverging(3, 70, index=1))]
+    for count in range(len(rows) + 1):
+        (directory / str(count)).write_bytes(b"\7" + leader.frame(*rows[:count])[4:])
+    leader.close()
 
 
 def talks(directory: Path) -> None:

@@ -137,3 +137,15 @@ def test_only_a_follower_of_the_named_epoch_is_cut(directory):
     assert one.truncate(4, 3) == 0
     one.restart_at(50, 3)
     assert one.end_offset == 50
+
+
+def test_a_log_that_restarts_amid_a_batch_takes_it_whole(directory):
+    one = opened(directory)
+    one.append(make(2), NOW)
+    one.become_follower(1)
+    one.restart_at(23)
+    made = bytearray(make(5))
+    batch.stamp(made, 20, 1)
+    assert one.append_as_follower(made, NOW) == len(made)
+    assert (one.start_offset, one.end_offset) == (23, 25)
+    assert one.read(23) == made

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from pylog._native import log
+from pylog.log.checkpointer import Checkpointer
 from pylog.peer.errors import PeerError
-from pylog.replication import fetching
 from pylog.replication.fetching import ReplicaFetchers
 from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
@@ -18,6 +18,10 @@ SETTINGS = {
     "replica.socket.receive.buffer.bytes": 65536, "socket.request.max.bytes": 1 << 20,
     "replica.flush.before.fetch.enable": False,
 }
+
+
+# Of logs that nobody keeps checkpoints of.
+CUTS = Checkpointer(None, None, list)
 
 
 class Dialer:
@@ -54,7 +58,7 @@ def run(dialer):
     """Runs a scenario with fetchers of broker 2 that know brokers 1 and 3."""
     def runs(scenario):
         async def around():
-            fetchers = ReplicaFetchers(SETTINGS, 2, dialer)
+            fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut)
             fetchers.set_nodes({1: ("one", 1), 3: ("three", 3)})
             try:
                 async with asyncio.timeout(30):
@@ -162,15 +166,14 @@ def test_a_diverging_log_is_truncated_and_goes_on(run, dialer, directory):
     assert copy.end_offset == 2
 
 
-def test_a_log_that_leads_meanwhile_is_not_truncated(run, dialer, directory, monkeypatch):
+def test_a_log_that_leads_meanwhile_is_not_truncated(run, dialer, directory):
     copy = follower_of(directory, records=6)
-    cut_log = fetching.cut_log
     cuts = []
 
     def late(*arguments):
         copy.become_leader(5)
         cuts.append(arguments)
-        cut_log(*arguments)
+        CUTS.cut(*arguments)
 
     async def scenario(fetchers):
         fetchers._cut = late

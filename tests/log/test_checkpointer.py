@@ -1,0 +1,62 @@
+"""A checkpoint promises no more than a start finds, also when it dies while a log is cut."""
+
+from collections import namedtuple
+
+import pytest
+
+from pylog._native import log
+from pylog.log.checkpointer import Checkpointer
+from tests.native.test_log import NOW, TOPIC_ID, make, opened
+
+Cut = namedtuple("Cut", ("truncate_to", "restart_at"))
+
+
+class Store:
+    """What was saved, and where the log ended by then."""
+
+    def __init__(self, partition_log):
+        self.log = partition_log
+        self.saved = []
+
+    def save(self, _image, checkpoints, _gone=()):
+        self.saved += [(key, entry, self.log.end_offset) for key, entry in checkpoints]
+
+
+@pytest.fixture
+def follower(tmp_path):
+    one = opened(log.LogDir(tmp_path, 2))
+    for _ in range(10):
+        one.append(make(1), NOW)
+    one.flush()
+    one.become_follower(4)
+    return one
+
+
+def checkpointer_of(partition_log):
+    made = Checkpointer(None, None, list)
+    made.store = Store(partition_log)
+    return made
+
+
+@pytest.mark.parametrize("cut, point, ends", [
+    (Cut(3, None), 3, (0, 3)), (Cut(10, None), 10, (0, 10)), (Cut(None, 70), 0, (70, 70)),
+])
+def test_the_promise_is_lowered_before_the_log_is_cut(follower, cut, point, ends):
+    checkpointer = checkpointer_of(follower)
+    checkpointer.cut(TOPIC_ID, 0, follower, cut, 4)
+    [(key, entry, end_then)] = checkpointer.store.saved
+    assert key == (TOPIC_ID, 0)
+    assert (entry.recovery_point, end_then) == (point, 10)
+    assert (follower.start_offset, follower.end_offset) == ends
+
+
+def test_a_log_that_follows_another_leader_is_not_cut(follower):
+    with pytest.raises(log.NotLeader):
+        checkpointer_of(follower).cut(TOPIC_ID, 0, follower, Cut(3, None), 3)
+    assert follower.end_offset == 10
+
+
+def test_no_cut_is_none(follower):
+    checkpointer = checkpointer_of(follower)
+    checkpointer.cut(TOPIC_ID, 0, follower, Cut(None, None), 4)
+    assert checkpointer.store.saved == [] and follower.end_offset == 10
