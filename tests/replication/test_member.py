@@ -1,7 +1,10 @@
 """A brokerd in the cluster of a running Kafka, whose controller is Kafka's."""
 
+import time
+
 import pytest
 
+from tests.brokers import cpu_seconds
 from tests.replication import support
 
 pytestmark = pytest.mark.kafka
@@ -73,3 +76,34 @@ def test_a_replica_moves_here_and_back_and_is_gone_then(kafka, member, topic):
     support.reassign(kafka, topic, {0: [2]})
     assert support.until(lambda: support.states(kafka, topic), [(2, [2])]) == [(2, [2])]
     assert support.consumed(member, topic, 1000) == [b"%d" % number for number in range(1000)]
+
+
+def test_an_idle_member_takes_hardly_any_time_of_a_processor(kafka, member, topic):
+    support.create(kafka, topic, [[1, 2]] * 4)
+    wanted = [(1, [1, 2])] * 4
+    assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
+    time.sleep(1)
+    before = cpu_seconds(member.pid)
+    time.sleep(2)
+    # Heartbeats, no-op records and empty fetches; a loop of any kind would take all of it.
+    assert cpu_seconds(member.pid) - before < 0.4
+
+
+@pytest.mark.slow
+def test_a_killed_member_is_back_in_the_isr_with_the_same_bytes(kafka, tmp_path, topic):
+    broker = support.member(tmp_path, kafka, 3).start()
+    try:
+        support.create(kafka, topic, [[1, 3]])
+        wanted = [(1, [1, 3])]
+        assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
+        support.produce(kafka, topic, [b"%d" % number for number in range(500)])
+        broker.kill()
+        support.produce(kafka, topic, [b"%d" % number for number in range(500)], **{"acks": 1})
+        # The controller takes it in again once the session of the killed one has ended.
+        broker.start()
+        assert support.until(lambda: support.states(kafka, topic), wanted, 60) == wanted
+        support.produce(kafka, topic, [b"last"])
+        assert support.segments(broker, topic) == support.segments(kafka, topic)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
