@@ -144,11 +144,12 @@ class Broker:
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
-        if self.settings.is_member:
-            self.membership = self._member()
-            self.publisher.replicas = self.membership.replicas
-        elif self.network.addresses:
-            self.metadata.register(self.network.addresses, self._first)
+        if self.network.addresses:           # Else it is a controller alone.
+            if self.settings.is_member:
+                self.membership = self._member()
+                self.publisher.replicas = self.membership.replicas
+            else:
+                self.metadata.register(self.network.addresses, self._first)
         if self.settings["metrics.listener"]:
             self._open_monitor()
 
@@ -230,11 +231,12 @@ class Broker:
         self._upkeep = loop.create_task(self._keep_up())
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
-        if self.membership is not None:
+        if self.settings.is_member:
             self.metadata.stand()
-            self.membership.begin()
         elif self.settings.controller_listeners:
             self.metadata.controller.tend()
+        if self.membership is not None:
+            self.membership.begin()
 
     async def joined(self) -> None:
         """Returns once clients may use this broker. Raises StartError."""
@@ -242,7 +244,6 @@ class Broker:
             await self.membership.joined()
 
     def _dispatcher(self) -> Dispatcher:
-        assert self.controller is not None   # start() opened the metadata.
         access = None if self._authorizer is None else self.guard().access
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
@@ -301,12 +302,14 @@ class Broker:
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
         await asyncio.gather(*tending, return_exceptions=True)
+        if self.settings.is_member:
+            # Before the publisher: decisions that are under way wait for it.
+            await self.metadata.leave()
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
         if self.membership is not None:
             await self.membership.stop_fetching()
             await self.membership.close()
-            await self.metadata.leave()
         self.stop()
 
     def _publisher_ended(self, task: asyncio.Task) -> None:

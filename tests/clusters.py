@@ -7,10 +7,9 @@ Invariants: (1) a broker keeps its ports and data from start to start; (2) no pr
 """
 
 import subprocess
-import threading
 import time
 
-from tests.brokers import Brokerd, free_port
+from tests.brokers import READY, Brokerd, free_port
 
 START_S = 60.0
 
@@ -44,23 +43,16 @@ class Cluster:
 
     def start(self) -> "Cluster":
         """All at the same time; returns when each has joined."""
-        starting = [threading.Thread(target=self._start_one, args=(broker,))
-                    for broker in self.brokers.values()]
-        for thread in starting:
-            thread.start()
-        for thread in starting:
-            thread.join()
         for broker in self.brokers.values():
-            assert broker.alive(), broker.tail()
+            # In this thread: a child is killed when the thread that made it ends.
+            broker.spawn()
+        for broker in self.brokers.values():
+            _await_ready(broker)
         return self
 
-    def _start_one(self, broker: Brokerd) -> None:
-        port = broker.port
-        broker.start(START_S)
-        broker.port = port
-
     def start_broker(self, number: int) -> None:
-        self._start_one(self.brokers[number])
+        self.brokers[number].spawn()
+        _await_ready(self.brokers[number])
 
     @property
     def bootstrap(self) -> str:
@@ -85,6 +77,12 @@ class Cluster:
         self.close()
 
 
+def _await_ready(broker: Brokerd) -> None:
+    until(lambda: READY.search(broker.output.read_text(errors="replace")) or not broker.alive(),
+          START_S, f"{broker.root}: not ready")
+    assert broker.alive(), broker.tail()
+
+
 def _host(number: int) -> str:
     """Each node has an address of its own, so that all can have the same ports for etcd."""
     return f"127.0.0.{number}"
@@ -107,6 +105,6 @@ def files_of(broker: Brokerd, topic: str, partition: int) -> bytes:
 
 def has_process(name: str, directory) -> bool:
     """Whether a program of this name has `directory` among its arguments."""
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True, check=True)
     return any(line.partition(" ")[0].endswith(name) and str(directory) in line
                for line in listed.stdout.splitlines())

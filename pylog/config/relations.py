@@ -167,7 +167,7 @@ def _check_controllers(settings, count: int) -> None:
     if count == 2 and not settings["quorum.etcd.endpoints"]:
         raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
                           "name three, or one")
-    if len(settings.listeners) == len(settings["listeners"]):
+    if not settings.controller_listeners:
         raise ConfigError("controller.listener.names: one of several controllers needs a listener "
                           "of such a name in listeners, which the others reach it by")
 

@@ -17,6 +17,7 @@ import importlib
 TYPE_CHECKING = False  # Nothing is imported before it is used.
 if TYPE_CHECKING:
     from pylog.testing.broker import Broker, Clock
+    from pylog.testing.cluster import Cluster
     from pylog.testing.errors import BrokerFailed
     from pylog.testing.faults import Faults
     from pylog.testing.groups import Group
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 
 
 _PLACES = {
-    "Broker": "broker", "Clock": "broker", "Faults": "faults", "Group": "groups",
-    "Record": "records", "Topic": "topics", "record": "records", "BrokerFailed": "errors",
+    "Broker": "broker", "Clock": "broker", "Cluster": "cluster", "Faults": "faults",
+    "Group": "groups", "Record": "records", "Topic": "topics", "record": "records",
+    "BrokerFailed": "errors",
 }
 
-__all__ = ["Broker", "BrokerFailed", "Clock", "Faults", "Group", "Record", "Topic", "record"]
+__all__ = [
+    "Broker", "BrokerFailed", "Clock", "Cluster", "Faults", "Group", "Record", "Topic", "record",
+]
 
 
 def _found(name: str) -> object:

@@ -63,6 +63,7 @@ class Node:
         broker = Broker(Settings(self._texts), self.clock.wall_ms)
         try:
             await broker.begin()
+            await broker.joined()
         except (StartError, OSError) as error:
             broker.logs.close()
             raise BrokerFailed(str(error)) from None

@@ -1,0 +1,58 @@
+"""Three brokerds with their etcds: who decides, and who does when that one is killed."""
+
+import pytest
+
+from pylog.client import Admin, NewTopic
+from tests.clusters import Cluster, has_process, until
+from tests.tools.support import run
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with Cluster(tmp_path) as found:
+        yield found
+
+
+def seen_by(broker) -> dict:
+    return run("cluster", "--json", broker=broker).json
+
+
+def decider(cluster) -> int:
+    """The node that every broker takes for the active controller, 0 while they do not agree."""
+    found = {(seen_by(broker)["quorum"] or {"leader": 0})["leader"]
+             for broker in cluster.brokers.values() if broker.alive()}
+    return found.pop() if len(found) == 1 else 0
+
+
+def create(broker, name, replicas):
+    with Admin({"bootstrap.servers": broker.bootstrap}) as admin:
+        admin.create_topics([NewTopic(name, 2, replicas)])
+
+
+def topics_of(broker) -> set:
+    return {row["topic"] for row in run("topics", "list", "--json", broker=broker).json}
+
+
+def test_three_empty_machines_form_one_cluster_whose_controllers_replace_each_other(cluster):
+    brokers = cluster.brokers
+    assert len({seen_by(broker)["cluster_id"] for broker in brokers.values()}) == 1
+    create(brokers[1], "before", 3)
+    victim = until(lambda: decider(cluster), words=cluster.tails())
+    brokers[victim].kill()
+    left = [broker for broker in brokers.values() if broker.alive()]
+    create(left[0], "without", 2)
+    until(lambda: decider(cluster) not in (0, victim), words=cluster.tails())
+    until(lambda: all(topics_of(broker) == {"before", "without"} for broker in left))
+    cluster.start_broker(victim)
+    create(brokers[victim], "after", 3)
+    until(lambda: all(topics_of(broker) == {"before", "without", "after"}
+                      for broker in brokers.values()), words=cluster.tails())
+
+
+def test_etcd_ends_with_its_brokerd(cluster):
+    broker = cluster.brokers[1]
+    assert has_process("etcd", broker.data_dir)
+    assert broker.stop() == 0
+    assert not has_process("etcd", broker.data_dir)
+    cluster.brokers[2].kill()
+    until(lambda: not has_process("etcd", cluster.brokers[2].data_dir))
