@@ -71,11 +71,13 @@ def system_ms() -> int:
 class Broker:
     """One node: its settings, its state, and the parts that they are given to."""
 
-    def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms):
+    def __init__(self, settings: Settings, now_ms: Callable[[], int] = system_ms, first=()):
         """now_ms: the wall clock, in ms since 1970. The other clock of control code is the running
-        loop's time(): who passes both in can move them.
+        loop's time(): who passes both in can move them. first: metadata records that a new cluster
+        begins with.
         """
         self.settings = settings
+        self._first = first
         self.now_ms = now_ms
         self.node_id: int = settings["node.id"]
         self.grants = Grants()
@@ -147,7 +149,7 @@ class Broker:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
             else:
-                self.metadata.register(self.network.addresses)
+                self.metadata.register(self.network.addresses, self._first)
         if self.settings["metrics.listener"]:
             self._open_monitor()
 
@@ -401,13 +403,13 @@ def _address_of(host: str) -> str | None:
         return None
 
 
-def run(settings, ready=None) -> int:
+def run(settings, ready=None, first=()) -> int:
     """Runs a broker until SIGTERM, SIGINT, or the end of its disks. Returns the exit code.
 
-    ready: called with [(listener name, host, port)] when requests are answered. Raises StartError,
-      OSError.
+    ready: called with [(listener name, host, port)] when requests are answered. first: metadata
+      records that a new cluster begins with. Raises StartError, OSError.
     """
-    return asyncio.run(_serve(settings, ready))
+    return asyncio.run(_serve(settings, ready, first))
 
 
 def _metadata(settings, *arguments):
@@ -424,12 +426,12 @@ def _metadata(settings, *arguments):
     return MemberMetadata(settings, *arguments)
 
 
-async def _serve(settings, ready) -> int:
+async def _serve(settings, ready, first) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(settings)
+    broker = Broker(settings, first=first)
     if not await _begun(broker, stopping):
         return 0
     if ready is not None:

@@ -76,11 +76,16 @@ def _serve(command: str, argv: list[str]) -> int:
     log = logging.getLogger("pylog.cli")
     for warning in settings.warnings:
         log.warning(warning)
+    open_to_all = settings.open_listeners()
+    if open_to_all:
+        log.warning("listeners beyond this machine ask nobody who they are: %s",
+                    ", ".join(open_to_all))
     from . import broker
 
     _raise_open_files()
     try:
-        return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses))
+        return broker.run(settings, ready=lambda addresses: _print_ready(settings, addresses),
+                          first=_first_credentials(args.add_scram))
     except broker.StartError as error:
         return _report_error(command, error, EXIT_FAILED)
     except Exception as error:
@@ -89,6 +94,18 @@ def _serve(command: str, argv: list[str]) -> int:
         # Keeps (1): a bug's traceback is a field of one log line.
         log.critical("brokerd failed", exc_info=True)
         return EXIT_BUG
+
+
+def _first_credentials(texts: list[str]) -> list:
+    if not texts:
+        return []
+    from .config import ConfigError
+    from .metadata import credentials
+
+    try:
+        return credentials.first(texts)
+    except ValueError as error:
+        raise ConfigError(f"--add-scram: {error}") from None
 
 
 def _derivation(hosts: str | None):
@@ -137,6 +154,9 @@ def _serve_arguments():
                         help="this machine is one of these, which form a cluster; the same words "
                              "on each of them")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--add-scram", action="append", default=[], metavar="MECHANISM=[name=…,password=…]",
+        help="a user of a new cluster, as kafka-storage takes it; may be repeated")
     return parser
 
 
@@ -160,8 +180,10 @@ def _print_ready(settings, addresses) -> None:
     """The ready line. addresses: (listener name, host, port) of what is listened on."""
     shown = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                      for _, host, port in addresses)
+    # Without a security setting nobody else can reach it.
+    reach = "" if settings.reaches_others else "reach=loopback "
     line = (f"brokerd ready address={shown} node.id={settings['node.id']} "
-            f"log.dirs={','.join(settings.log_dirs)} ms={_ms_since_spawn()}")
+            f"log.dirs={','.join(settings.log_dirs)} {reach}ms={_ms_since_spawn()}")
     try:
         print(line, flush=True)
     except OSError:

@@ -249,6 +249,7 @@ static int find_topic(struct serve *s, const struct serve_request *r, const stru
  * ask for. */
 static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, bool granted) {
     bool complete = true;
+    f->voids = grants_voids(s->shared->grants);
     uint32_t changes = grants_changes(s->shared->grants), verdict_at = 0;
     struct fetch_part *last = NULL;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
@@ -452,6 +453,12 @@ static enum serve_status refuse(struct serve *s, struct serve_request *r, struct
     return fetch_answer(s, r, f);
 }
 
+/* Memory ran out. */
+static enum serve_status give_up(struct serve *s, struct serve_request *r) {
+    fetch_free(s, r);
+    return SERVE_CLOSE;
+}
+
 enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->api_key == API_FETCH);
     struct fetch *f = calloc(1, sizeof *f);
@@ -476,9 +483,7 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     }
     if (error != 0) return refuse(s, r, f, error);
     if (take_reads(f) && look_up(s, r, f, false)) return run(s, r, f, false);
-    if (r->missing_count != 0) return SERVE_MISS;
-    fetch_free(s, r);
-    return SERVE_CLOSE;
+    return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
 }
 
 enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum serve_reason reason) {
@@ -489,7 +494,14 @@ enum serve_status fetch_resume(struct serve *s, struct serve_request *r, enum se
         return fetch_answer(s, r, f);
     }
     if (f->job_running) return SERVE_WAIT;
-    if (reason == SERVE_GRANTED) look_up(s, r, f, true);
+    if (reason == SERVE_GRANTED) {
+        look_up(s, r, f, true);
+    } else if (grants_voids(s->shared->grants) != f->voids) {
+        /* What came while it waited is for those who may still read it. */
+        unwait_all(f);
+        r->missing_count = 0;
+        if (!look_up(s, r, f, false)) return r->missing_count != 0 ? SERVE_MISS : give_up(s, r);
+    }
     return run(s, r, f, reason == SERVE_TIMEOUT);
 }
 

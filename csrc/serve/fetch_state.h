@@ -29,6 +29,7 @@ struct fetch {
     struct session *session; /* busy while this request lives; NULL without one */
     struct misses misses;
     struct cursor forgotten;
+    uint32_t voids; /* of the grants, when its topics were looked up */
     uint32_t counted; /* partitions of this wide request in shared->fetches_waiting */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;

@@ -37,7 +37,7 @@ struct grants {
     struct entry **by_name GUARDED_BY(lock), **by_id GUARDED_BY(lock);
     uint32_t bucket_count GUARDED_BY(lock), count GUARDED_BY(lock);
     uint32_t generation GUARDED_BY(lock); /* of rights: older ones are void */
-    atomic_uint changes;                  /* written under the lock */
+    atomic_uint changes, voids;           /* written under the lock */
 };
 
 struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
@@ -244,6 +244,7 @@ int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uin
 void grants_void(struct grants *g) {
     shared_lock_write(&g->lock);
     g->generation++;
+    atomic_fetch_add(&g->voids, 1);
     assert(g->generation != 0); /* a right of the generation before the wrap would be valid again */
     atomic_fetch_add(&g->changes, 1);
     shared_lock_release(&g->lock);
@@ -251,6 +252,10 @@ void grants_void(struct grants *g) {
 
 uint32_t grants_changes(struct grants *g) {
     return atomic_load_explicit(&g->changes, memory_order_acquire);
+}
+
+uint32_t grants_voids(struct grants *g) {
+    return atomic_load_explicit(&g->voids, memory_order_acquire);
 }
 
 static struct topic *take(const struct grants *g, const struct entry *e, uint32_t principal,

@@ -62,6 +62,8 @@ void grants_void(struct grants *g) ON_CONTROL_PLANE;
 /* Rises with every change above: what was looked up under another number must be looked up again.
  */
 uint32_t grants_changes(struct grants *g);
+/* Rises when rights became void: what waits must look again before it goes on. */
+uint32_t grants_voids(struct grants *g);
 
 /* Reactors: the topic with one reference for the caller and the principal's rights (0: ask), or
  * NULL. */

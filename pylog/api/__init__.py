@@ -82,7 +82,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
     for family in (
             versions.VersionsApi(metadata_service, api.advertised()).handlers(),
             metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
-                                 node_id).handlers(),
+                                 node_id, access).handlers(),
             topics.TopicsApi(controller, client_quotas, settings).handlers(),
             offsets.OffsetsApi(leaders).handlers(),
             producers.ProducersApi(controller, metadata_service, logs, in_transactions,
@@ -102,4 +102,9 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                                  authentication).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
-    return found
+    if access is None:
+        return found
+    # Imported here: not every broker asks what its clients may do.
+    from pylog.api.rights import Rights
+
+    return Rights(access, metadata_service, settings).around(found)

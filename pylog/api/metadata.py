@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
+    from pylog.security.access import Access
 
 IDS_SINCE = 12   # Version 10 answers topic ids, version 12 takes them.
 AUTO_CREATE_TOPICS_MAX = 1000
@@ -35,19 +36,23 @@ ENTRY_PARTITIONS_MAX = 100
 PART_PARTITIONS = 1000
 OPERATIONS_SINCE = 8
 NO_ID = bytes(16)
+# As pylog.security.authorizer has them, which few brokers need.
+DESCRIBE, TOPIC = 8, 2
 
 
 class MetadataApi:
     """Metadata. metadata: has the image in force."""
 
     def __init__(self, addresses: Addresses, metadata: MetadataService, controller:
-                 ActiveController, quotas: ClientQuotas, settings: Settings, node_id: int):
+                 ActiveController, quotas: ClientQuotas, settings: Settings, node_id: int,
+                 access: Access | None = None):
         self._addresses = addresses
         self._metadata = metadata
         self._controller = controller
         self._quotas = quotas
         self._settings = settings
         self._node_id = node_id
+        self._access = access
 
     def handlers(self) -> dict[int, Handler]:
         return {api.METADATA: self.metadata}
@@ -68,7 +73,9 @@ class MetadataApi:
         if _wants_all(context, request):
             context.cacheable = True
             return self._parts(context, request, (
-                (topic, None) for topic in image.topics.values()))
+                (topic, None) for topic in image.topics.values()
+                if self._access is None or self._access.may(
+                    context, DESCRIBE, TOPIC, topic.name)))
         wanted = {(topic.name, bytes(topic.topic_id)): None for topic in request.topics}
         missing = [name for name, id_ in wanted
                    if name is not None and id_ == NO_ID and name not in image.topics]
@@ -77,13 +84,13 @@ class MetadataApi:
         # What is unknown may be created by another request at any time, and by settings.
         context.cacheable = not missing
         return self._parts(context, request, (
-            _found(image, context, request, name, id_, {}) for name, id_ in wanted))
+            self._found(image, context, request, name, id_, {}) for name, id_ in wanted))
 
     async def _after_creation(self, context, request, wanted, missing):
         refused = await self._create(context, missing)
         image = self._metadata.image
         for part in self._parts(context, request, (
-                _found(image, context, request, name, id_, refused) for name, id_ in wanted)):
+                self._found(image, context, request, name, id_, refused) for name, id_ in wanted)):
             yield part
 
     def _parts(self, context, request, found):
@@ -95,11 +102,11 @@ class MetadataApi:
             if fault is not None:
                 rows.append(fault)
             elif len(topic.partitions) <= PART_PARTITIONS:
-                rows.append(_known(image, topic, context, request))
+                rows.append(self._known(image, topic, context, request))
                 room -= len(topic.partitions)
             else:
                 for first in range(0, len(topic.partitions), PART_PARTITIONS):
-                    rows.append(_new(
+                    rows.append(self._new(
                         image, topic, context, request, first, first + PART_PARTITIONS))
                     yield self._response(context, request, rows)
                     rows, room = [], PART_PARTITIONS
@@ -115,6 +122,58 @@ class MetadataApi:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = cluster.CLUSTER_OPERATIONS
         return response
+
+    def _found(self, image, context, request, name, id_, refused):
+        """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
+        if id_ != NO_ID or name is None:
+            topic = image.topics_by_id.get(id_)
+            return (topic, None) if topic is not None \
+                else (None, _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_))
+        topic = image.topics.get(name)
+        if topic is not None:
+            return topic, None
+        error = refused.get(name)
+        if error is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+        entry = _fault(error, name, NO_ID)
+        if _asks_operations(context, request):
+            entry.topic_authorized_operations = self._operations(context, name)
+        return None, entry
+
+    def _operations(self, context, name: str) -> int:
+        """What the client may do with a topic, as bits (KIP-430)."""
+        return cluster.TOPIC_OPERATIONS if self._access is None \
+            else self._access.operations(context, TOPIC, name)
+
+    def _known(self, image, topic, context, request):
+        """A topic's entry with all of its partitions, encoded unless it is a large one's."""
+        version = context.api_version
+        asks = _asks_operations(context, request)
+        if asks and self._access is not None:
+            return self._new(image, topic, context, request, 0, len(topic.partitions))
+        key = topic.id, version, asks
+        known = _entries.get(key)
+        # Topics and the dictionary of brokers are never changed in place: the same objects, the
+        # same entry.
+        if known is not None and known[0] is topic and known[1] is image.brokers:
+            return known[2]
+        entry = self._new(image, topic, context, request, 0, len(topic.partitions))
+        if len(topic.partitions) <= ENTRY_PARTITIONS_MAX:
+            entry = codec.encoded_part(api.METADATA, version, "topics", entry)
+            if len(_entries) >= ENTRIES_MAX:
+                _entries.clear()
+            _entries[key] = topic, image.brokers, entry
+        return entry
+
+    def _new(self, image, topic, context, request, first: int, end: int):
+        """A topic's entry with the partitions from `first` to `end`."""
+        entry = messages.MetadataResponse.MetadataResponseTopic(
+            name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
+            partitions=_partitions(image, topic, first, end))
+        if _asks_operations(context, request):
+            entry.topic_authorized_operations = self._operations(context, topic.name)
+        return entry
 
     def _brokers(self, context) -> list:
         new = messages.MetadataResponse.MetadataResponseBroker
@@ -151,25 +210,6 @@ def _wants_all(context, request) -> bool:
     return request.topics is None or context.api_version == 0 and not request.topics
 
 
-def _found(image, context, request, name, id_, refused):
-    """(topic, None) of what the request names (1), or (None, the entry that says why not)."""
-    if id_ != NO_ID or name is None:
-        topic = image.topics_by_id.get(id_)
-        return (topic, None) if topic is not None \
-            else (None, _fault(ErrorCode.UNKNOWN_TOPIC_ID, None, id_))
-    topic = image.topics.get(name)
-    if topic is not None:
-        return topic, None
-    error = refused.get(name)
-    if error is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_name_fault(name) is None \
-            else ErrorCode.INVALID_TOPIC_EXCEPTION
-    entry = _fault(error, name, NO_ID)
-    if _asks_operations(context, request):
-        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
-    return None, entry
-
-
 def _asks_operations(context, request) -> bool:
     return request.include_topic_authorized_operations and context.api_version >= OPERATIONS_SINCE
 
@@ -184,35 +224,7 @@ def _creatable(settings) -> int:
     return max(1, AUTO_CREATE_TOPICS_MAX // settings["num.partitions"])
 
 
-def _known(image, topic, context, request):
-    """A topic's entry with all of its partitions, encoded unless it is a large one's."""
-    version = context.api_version
-    key = topic.id, version, _asks_operations(context, request)
-    known = _entries.get(key)
-    # Topics and the dictionary of brokers are never changed in place: the same objects, the same
-    # entry.
-    if known is not None and known[0] is topic and known[1] is image.brokers:
-        return known[2]
-    entry = _new(image, topic, context, request, 0, len(topic.partitions))
-    if len(topic.partitions) <= ENTRY_PARTITIONS_MAX:
-        entry = codec.encoded_part(api.METADATA, version, "topics", entry)
-        if len(_entries) >= ENTRIES_MAX:
-            _entries.clear()
-        _entries[key] = topic, image.brokers, entry
-    return entry
-
-
 _entries: dict = {}
-
-
-def _new(image, topic, context, request, first: int, end: int):
-    """A topic's entry with the partitions from `first` to `end`."""
-    entry = messages.MetadataResponse.MetadataResponseTopic(
-        name=topic.name, topic_id=topic.id, is_internal=is_internal(topic.name),
-        partitions=_partitions(image, topic, first, end))
-    if _asks_operations(context, request):
-        entry.topic_authorized_operations = cluster.TOPIC_OPERATIONS
-    return entry
 
 
 def _partitions(image, topic, first: int, end: int) -> list:

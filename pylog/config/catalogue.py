@@ -278,7 +278,7 @@ BROKER = (
      "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
      "", "low", "broker", "live",
      "Security protocol of each listener name."),
-    ("listeners", "list", ("PLAINTEXT://:9092",), "+", "high", "broker", "live",
+    ("listeners", "list", ("PLAINTEXT://localhost:9092",), "+", "high", "broker", "live",
      "Addresses to listen on, NAME://host:port; no host is every interface, port 0 a free one."),
     ("log.cleaner.backoff.ms", "long", 15000, "0..", "medium", "cluster", "live",
      "Pause of the cleaner when nothing is dirty."),
@@ -843,10 +843,12 @@ OWN = (
 )
 
 # Kafka's default where pylog's own differs: brokerd must start without any configuration, in a
-# directory that outlives a reboot, a reactor thread does the work of several of Kafka's, and the
-# system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB instead of 0.58).
+# directory that outlives a reboot, open to nobody else, a reactor thread does the work of several
+# of Kafka's, and the system sizes a receive buffer better (1 MB frames: 0.3 CPU seconds per GB
+# instead of 0.58).
 KAFKA_DEFAULTS = {
     "controller.listener.names": REQUIRED,
+    "listeners": ("PLAINTEXT://:9092",),
     "log.dir": ("/tmp/kafka-logs",),
     "node.id": REQUIRED,
     "num.network.threads": 3,

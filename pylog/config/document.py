@@ -19,8 +19,8 @@ on top of it. It needs neither. `brokerd config explain KEY` describes one setti
 `brokerd config list` lists them all. An unknown key stops the start and names the nearest valid
 one; a known one without effect in pylog gives a warning.
 
-- `listeners=PLAINTEXT://:9092`, the default, listens on every interface, as Kafka's does, without
-  authentication. `PLAINTEXT://127.0.0.1:9092` keeps a broker to its own machine; port 0 takes a
+- `listeners=PLAINTEXT://localhost:9092`, the default, serves this machine only, without
+  authentication. `PLAINTEXT://:9092`, Kafka's default, listens on every interface; port 0 takes a
   free one, which the ready line names.
 - `advertised.listeners` may be left out: each client then gets the address that it dialled.
 - `process.roles` is `broker,controller` or unset: both run in one process. `controller` alone

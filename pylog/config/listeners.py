@@ -22,6 +22,10 @@ class Listener:
     def __init__(self, name: str, host: str, port: int, protocol: str):
         self.name, self.host, self.port, self.protocol = name, host, port, protocol
 
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
     def __repr__(self):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"

@@ -96,6 +96,18 @@ class Settings:
                     else value
         return self[name]
 
+    @property
+    def reaches_others(self) -> bool:
+        """Whether a listener is on an address that other machines can reach."""
+        return any(not entry.is_loopback for entry in self.listeners)
+
+    def open_listeners(self) -> list[str]:
+        """The listeners on such an address that ask nobody who it is."""
+        return [repr(entry) for entry in self.listeners if not entry.is_loopback
+                and entry.protocol not in listeners.SASL_PROTOCOLS
+                and not (entry.protocol == "SSL" and self.of_listener(
+                    entry.name, "ssl.client.auth") == "required")]
+
     def origin(self, name: str) -> str:
         """Where the value in force came from: "default", "file:line", "--override" or "dynamic"."""
         if name in self.dynamic_own or name in self.dynamic_cluster:

@@ -70,22 +70,24 @@ class ActiveController(Members):
             await self._commit(records)
         self.tend()
 
-    def register(self, endpoints, directories) -> None:
+    def register(self, endpoints, directories, first=()) -> None:
         """Makes this broker one that leads partitions.
 
         endpoints: [(listener, host, port, security protocol's number)]. directories: the log
-        directories' ids. Raises LogError's kinds.
+        directories' ids. first: records that a new cluster begins with. Raises LogError's kinds.
         """
         self._heartbeats.local_id = self._node_id
-        self._commit_now(self._registration(endpoints, directories))
+        if first and self._image.offset != -1:
+            log.warning("the cluster is there already: first credentials are not taken")
+        self._commit_now(self._registration(endpoints, directories, first))
 
     def leave_offline_now(self, offline) -> None:
         """leave_offline() of a start. Raises LogError's kinds."""
         self._commit_now(elections.leave_offline(self._image, self._node_id, offline))
 
-    def _registration(self, endpoints, directories) -> list:
+    def _registration(self, endpoints, directories, first=()) -> list:
         image = self._image
-        records = controller.bootstrap(image) if image.offset == -1 else []
+        records = [*controller.bootstrap(image), *first] if image.offset == -1 else []
         records += controller.register_broker(
             after(image, records), self._node_id, endpoints, self._settings["broker.rack"],
             directories, self._random)

@@ -135,10 +135,11 @@ class MetadataService:
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
 
-    def register(self, addresses) -> None:
-        """Registers this broker. addresses: [(listener, host, port)] bound. Raises StartError."""
+    def register(self, addresses, first=()) -> None:
+        """Registers this broker. addresses: [(listener, host, port)] bound; first: records that a
+        new cluster begins with. Raises StartError."""
         try:
-            self.controller.register(self.endpoints(addresses), self.directories)
+            self.controller.register(self.endpoints(addresses), self.directories, first)
         except LogError as error:
             raise StartError(f"the metadata log cannot be written: {error}") from error
         self.tail.begin()

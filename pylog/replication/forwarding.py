@@ -14,6 +14,7 @@ import ipaddress
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode
+from pylog.security.identities import GONE
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ FORWARDED = frozenset((
     api.CREATE_TOPICS, api.DELETE_TOPICS, api.CREATE_PARTITIONS, api.ALTER_CONFIGS,
     api.INCREMENTAL_ALTER_CONFIGS, api.ELECT_LEADERS, api.ALTER_PARTITION_REASSIGNMENTS,
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
-    api.UPDATE_FEATURES))
+    api.UPDATE_FEATURES, api.CREATE_ACLS, api.DELETE_ACLS, api.ALTER_USER_SCRAM_CREDENTIALS))
 BROKER_LOGGER = 8
 PRINCIPAL_VERSION = 0
 
@@ -55,11 +56,14 @@ class Forwarding:
 
     async def forward(self, context: RequestContext, body: bytes) -> bytes:
         """The frame that answers the request, with its size. Raises PeerError."""
+        principal = self._principal_of(context.principal)
+        if principal == GONE:
+            raise PeerError("its connection has ended")
         header = codec.encode_request_header(
             context.api_key, context.api_version, context.correlation_id, context.client_id)
         answer = await self._channel.call(messages.EnvelopeRequest(
             request_data=header + body,
-            request_principal=_encoded(self._principal_of(context.principal)),
+            request_principal=_encoded(principal),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pylog.config.errors import ConfigError
 from pylog.security.authorizer import OPERATIONS, Authorizer, Decision, StandardAuthorizer
+from pylog.security.identities import GONE
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Access:
 
     def decide(self, principal: Principal, host: str, operation: int, resource_type: int,
                name: str) -> bool:
+        if principal is GONE:
+            return False
         decision = self.authorizer.authorize(principal, host, operation, resource_type, name)
         if self._audit is not None:
             self._audit(principal, host, operation, resource_type, name, decision)
@@ -47,13 +50,15 @@ class Access:
 
     def may_somewhere(self, context: RequestContext, operation: int, resource_type: int) -> bool:
         """Whether there may be a resource of the type that the operation is allowed on."""
-        return self.authorizer.authorize_any(
-            self.identities.principal(context.principal), context.peer_host, operation,
-            resource_type).allowed
+        principal = self.identities.principal(context.principal)
+        return principal is not GONE and self.authorizer.authorize_any(
+            principal, context.peer_host, operation, resource_type).allowed
 
     def operations(self, context: RequestContext, resource_type: int, name: str) -> int:
         """What the client may do with a resource, as bits (KIP-430)."""
         principal = self.identities.principal(context.principal)
+        if principal is GONE:
+            return 0
         return sum(1 << operation for operation in OPERATIONS[resource_type]
                    if self.authorizer.authorize(
                        principal, context.peer_host, operation, resource_type, name).allowed)

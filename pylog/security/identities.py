@@ -42,6 +42,8 @@ def parse(text: str) -> Principal | None:
 
 
 ANONYMOUS = user("ANONYMOUS")
+# Whose connection has ended: what is left of its requests may do nothing.
+GONE = Principal("", "", False)
 
 
 class _Identity:
@@ -63,13 +65,20 @@ class Identities:
         self._connections: dict[int, tuple[_Identity, str]] = {}
 
     def principal(self, number: int) -> Principal:
+        if number == 0:
+            return ANONYMOUS
         found = self._by_number.get(number)
-        return ANONYMOUS if found is None else found.principal
+        return GONE if found is None else found.principal
 
     def host(self, connection: int) -> str | None:
         """The address of a connection that entered."""
         found = self._connections.get(connection)
         return None if found is None else found[1]
+
+    def host_of(self, number: int) -> str:
+        """The address that a number stands for too, "" where addresses make no difference."""
+        found = self._by_number.get(number)
+        return "" if found is None else found.key[1] or ""
 
     def is_current(self, connection: int, number: int) -> bool:
         """Whether a connection's requests carry the number that it has now."""

@@ -36,11 +36,11 @@ from pylog._native.reactor import (
 )
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
-from pylog.protocol import api, codec, elements, tables
+from pylog.protocol import api, codec, elements
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache, timed
+from pylog.server import answer_cache, request_log, timed
 from pylog.server.answer_cache import AnswerCache, Making
 from pylog.server.turns import Turns
 
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
-requests = logging.getLogger("pylog.request")
-connections = logging.getLogger("pylog.tls")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
@@ -184,9 +182,9 @@ class Dispatcher:
                 self._quotas.install(event.principal, event.client_id)
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
-                _log_slow(event)
+                request_log.slow(event)
             elif type(event) is Unsafe:
-                _log_unsafe(event)
+                request_log.unsafe(event)
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
@@ -540,7 +538,13 @@ class Dispatcher:
 
     async def _verify(self, asked: Verify) -> None:
         """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
-        self._reactors.resume(asked.token, await self._verification.verdicts(asked))
+        if self._access is not None and not self._security().may_write_in(
+                asked.principal, asked.transactional_id.decode("utf-8", "replace")):
+            verdicts: list[int] = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] \
+                * len(asked.partitions)
+        else:
+            verdicts = await self._verification.verdicts(asked)
+        self._reactors.resume(asked.token, verdicts)
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
@@ -575,24 +579,3 @@ class Dispatcher:
 # dispatcher, which would then live, with what it holds, until the collector runs.
 _WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
     Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
-
-
-def _log_unsafe(unsafe: Unsafe) -> None:
-    connections.warning("no TLS with this peer", extra={
-        "peer": unsafe.peer, "reason": unsafe.reason, "left_out": unsafe.left_out})
-
-
-def _log_slow(slow: Slow) -> None:
-    """One line of the request log."""
-    try:
-        name = tables.name_of("request", slow.api_key).removesuffix("Request")
-    except KeyError:
-        name = str(slow.api_key)
-    requests.warning("slow request", extra={
-        "api": name, "version": slow.api_version,
-        "client": slow.client_id.decode("utf-8", "replace"), "peer": slow.peer,
-        "connection": slow.connection, "correlation": slow.correlation_id,
-        "total_ms": f"{slow.total_ns / 1e6:.3f}", "local_ms": f"{slow.local_ns / 1e6:.3f}",
-        "remote_ms": f"{slow.remote_ns / 1e6:.3f}", "send_ms": f"{slow.send_ns / 1e6:.3f}",
-        "request_bytes": slow.request_bytes, "response_bytes": slow.response_bytes,
-        "left_out": slow.left_out})

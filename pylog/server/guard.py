@@ -95,6 +95,12 @@ class Guard:
         self.identities.leave(event.connection)
         self.authentication.forget(event.connection)
 
+    def may_write_in(self, principal: int, transactional_id: str) -> bool:
+        """Whether a number's principal may write under a transactional id (CVE-2018-17196)."""
+        return self.access is None or self.access.decide(
+            self.identities.principal(principal), self.identities.host_of(principal),
+            authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
+
     def rights(self, miss: Miss, topic: str) -> int | None:
         """READ and WRITE as far as a miss's principal has them; None: its number is not its
         connection's any more."""

@@ -1,7 +1,7 @@
 """Principals and the numbers under which reactors know them."""
 
 from pylog.security import identities
-from pylog.security.identities import ANONYMOUS, Identities, user
+from pylog.security.identities import ANONYMOUS, GONE, Identities, user
 
 
 def test_connections_of_one_principal_share_a_number():
@@ -20,7 +20,7 @@ def test_a_number_ends_with_its_last_connection():
     assert known.principal(number) == user("a")
     known.leave(2)
     known.leave(2)
-    assert known.principal(number) == ANONYMOUS
+    assert known.principal(number) is GONE
     assert known.enter(3, user("b"), "h") != number
 
 
@@ -53,3 +53,22 @@ def test_numbers_in_use_are_passed_over_when_they_begin_anew(monkeypatch):
 def test_names_of_principals_are_read():
     assert identities.parse("User:a:b") == user("a:b")
     assert [identities.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4
+
+
+def test_what_a_connection_left_behind_may_do_nothing():
+    """A long request goes on after its client: not with the rights of whoever needs no login."""
+    from types import SimpleNamespace
+
+    from pylog.config import Settings
+    from pylog.security.access import Access
+    from pylog.security.authorizer import CLUSTER, DELETE, READ, TOPIC, StandardAuthorizer
+
+    known = Identities()
+    access = Access(StandardAuthorizer(Settings({
+        "super.users": "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true"})), known)
+    context = SimpleNamespace(principal=known.enter(1, user("a"), "h"), peer_host="h")
+    assert access.may(context, DELETE, TOPIC, "t") and access.operations(context, CLUSTER, "c")
+    known.leave(1)
+    assert not access.may(context, DELETE, TOPIC, "t")
+    assert not access.may_somewhere(context, READ, TOPIC)
+    assert access.operations(context, CLUSTER, "c") == 0

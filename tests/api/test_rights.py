@@ -1,0 +1,239 @@
+"""What clients may do: Produce and Fetch by native grants, revocation, addresses, audit."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from pylog.protocol import api, messages
+from pylog.protocol.errors import ErrorCode
+from pylog.security import authorizer
+from pylog.security.access import STANDARD
+from pylog.security.authorizer import Authorizer, Decision
+from pylog.testing import Broker
+from pylog.testing.disturbances import free_port
+from tests.security.caller import Caller
+from tests.wire import raw
+from tests.wire.talk import create_topic, fetch, produce, unique
+
+JAAS = ('org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice" '
+        'user_bob="bob";')
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+SETTINGS = {
+    "sasl.enabled.mechanisms": "PLAIN", "super.users": "User:ANONYMOUS",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS}
+
+
+def settings(ports, **more) -> dict:
+    return {**SETTINGS, "authorizer.class.name": STANDARD, "listeners": (
+        f"PLAINTEXT://127.0.0.1:{ports[0]},SASL_PLAINTEXT://127.0.0.1:{ports[1]}"), **more}
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory):
+    return tmp_path_factory.mktemp("audit") / "audit.log"
+
+
+@pytest.fixture(scope="module")
+def ports(audit):
+    ports = free_port(), free_port()
+    with Broker(settings=settings(ports, **{"audit.log.file": str(audit)})):
+        yield ports
+
+
+def rule(topic, operation, host="*", permission=authorizer.ALLOW, principal="User:alice"):
+    return messages.CreateAclsRequest.AclCreation(
+        resource_type=authorizer.TOPIC, resource_name=topic, principal=principal, host=host,
+        resource_pattern_type=authorizer.LITERAL, operation=operation, permission_type=permission)
+
+
+def allow(ports, *rules) -> None:
+    with Caller(ports[0]) as caller:
+        answer = caller.ask(api.CREATE_ACLS, 3, messages.CreateAclsRequest(creations=list(rules)))
+        assert not any(row.error_code for row in answer.results), answer
+
+
+def revoke(ports, topic) -> None:
+    new = messages.DeleteAclsRequest
+    with Caller(ports[0]) as caller:
+        caller.ask(api.DELETE_ACLS, 3, new(filters=[new.DeleteAclsFilter(
+            resource_type_filter=authorizer.TOPIC, resource_name_filter=topic,
+            pattern_type_filter=authorizer.LITERAL, principal_filter=None, host_filter=None,
+            operation=authorizer.ANY, permission_type=authorizer.ANY)]))
+
+
+@pytest.fixture
+def topic(ports):
+    name = unique("rights")
+    create_topic(ports[0], name)
+    return name
+
+
+@pytest.fixture
+def alice(ports):
+    with Caller(ports[1]) as caller:
+        assert caller.plain("alice", "alice").error_code == 0
+        yield caller
+
+
+def record(text: bytes = b"v") -> bytes:
+    return raw.batch([raw.record(value=text)])
+
+
+def produced(caller, topic) -> int:
+    return produce(caller, topic, record())["error_code"]
+
+
+def fetched(caller, topic, **options) -> int:
+    return fetch(caller, topic, **options)["error_code"]
+
+
+def test_reading_and_writing_are_rights_of_their_own(ports, topic, alice):
+    assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, REFUSED)
+    allow(ports, rule(topic, authorizer.WRITE))
+    assert (produced(alice, topic), fetched(alice, topic)) == (0, REFUSED)
+    revoke(ports, topic)
+    allow(ports, rule(topic, authorizer.READ))
+    assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, 0)
+
+
+def test_who_may_not_see_a_topic_is_not_told_whether_it_is_there(alice, topic):
+    absent = unique("absent")
+    assert produced(alice, absent) == produced(alice, topic) == REFUSED
+    assert fetched(alice, absent) == fetched(alice, topic) == REFUSED
+
+
+def test_a_revoked_right_is_gone_for_the_next_request_of_an_open_connection(ports, topic, alice):
+    allow(ports, rule(topic, authorizer.ALL))
+    for _ in range(3):
+        assert (produced(alice, topic), fetched(alice, topic)) == (0, 0)
+    revoke(ports, topic)
+    assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, REFUSED)
+
+
+def test_a_fetch_that_waits_gets_nothing_of_what_comes_after_the_right_went(ports, topic, alice):
+    allow(ports, rule(topic, authorizer.READ))
+    answers = []
+    waiting = threading.Thread(target=lambda: answers.append(
+        fetch(alice, topic, wait_ms_max=20_000, bytes_min=1)))
+    waiting.start()
+    time.sleep(0.2)
+    revoke(ports, topic)
+    with Caller(ports[0]) as admin:
+        assert produced(admin, topic) == 0
+    waiting.join(20)
+    assert answers and answers[0]["error_code"] == REFUSED and not answers[0]["records"]
+
+
+def test_rules_for_one_address_are_of_no_use_at_another(ports, topic, alice):
+    allow(ports, rule(topic, authorizer.WRITE, host="10.1.2.3"))
+    assert produced(alice, topic) == REFUSED
+    allow(ports, rule(topic, authorizer.WRITE, host="127.0.0.1"))
+    assert produced(alice, topic) == 0
+    allow(ports, rule(topic, authorizer.WRITE, "127.0.0.1", authorizer.DENY))
+    assert produced(alice, topic) == REFUSED
+    revoke(ports, topic)
+    allow(ports, rule(topic, authorizer.WRITE))
+    assert produced(alice, topic) == 0
+
+
+def test_one_users_rights_are_not_anothers(ports, topic, alice):
+    allow(ports, rule(topic, authorizer.ALL, principal="User:bob"))
+    with Caller(ports[1]) as bob:
+        assert bob.plain("bob", "bob").error_code == 0
+        assert (produced(bob, topic), produced(alice, topic), produced(bob, topic)) \
+            == (0, REFUSED, 0)
+
+
+def test_who_creates_topics_by_asking_for_them_needs_the_right(ports, alice):
+    new = messages.MetadataRequest
+    name = unique("asked-for")
+    request = new(topics=[new.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+    allow(ports, rule(name, authorizer.DESCRIBE))
+    assert [row.error_code for row in alice.ask(api.METADATA, 9, request).topics] == [REFUSED]
+    allow(ports, rule(name, authorizer.CREATE))
+    assert [row.error_code for row in alice.ask(api.METADATA, 9, request).topics] == [0]
+
+
+def test_the_list_of_topics_has_what_a_client_may_see(ports, topic, alice):
+    def seen(version):
+        return {row.name for row in alice.ask(api.METADATA, version, messages.MetadataRequest(
+            topics=[] if version == 0 else None)).topics}
+
+    for version in (0, 12):
+        assert topic not in seen(version)
+    allow(ports, rule(topic, authorizer.DESCRIBE))
+    for version in (0, 12):
+        assert topic in seen(version)
+    revoke(ports, topic)
+    for version in (0, 12):
+        assert topic not in seen(version)
+
+
+def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, audit):
+    assert produced(alice, topic) == REFUSED
+    end_s = time.monotonic() + 10
+    while topic not in audit.read_text():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    mine = [line for line in lines if line["name"] == topic and line["operation"] == "Write"]
+    assert (mine[0]["principal"], mine[0]["host"], mine[0]["allowed"], mine[0]["by"]) == (
+        "User:alice", "127.0.0.1", False, "no rule allows it")
+    assert any(line["operation"] == "Alter" and line["allowed"] for line in lines)
+    assert '"alice"' not in audit.read_text().replace("User:alice", "")
+
+
+class OddNames(Authorizer):
+    """Allows what has an odd number of letters."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def authorize(self, principal, host, operation, resource_type, resource_name):
+        return Decision(len(resource_name) % 2 == 1 or principal.name == "ANONYMOUS", None, "odd")
+
+    def authorize_any(self, principal, host, operation, resource_type):
+        return Decision(True, None, "")
+
+    def take(self, security):
+        return None
+
+
+def test_an_authorizer_of_ones_own_decides():
+    ports = free_port(), free_port()
+    with Broker(settings=settings(ports, **{
+            "authorizer.class.name": "tests.api.test_rights:OddNames"})):
+        for name in ("one", "four"):
+            create_topic(ports[0], name)
+        with Caller(ports[1]) as alice:
+            alice.plain("alice", "alice")
+            assert (produced(alice, "one"), produced(alice, "four")) == (0, REFUSED)
+
+
+def test_without_an_authorizer_there_are_no_rules():
+    ports = free_port(), free_port()
+    with Broker(settings={**settings(ports), "authorizer.class.name": ""}), \
+            Caller(ports[0]) as caller:
+        answer = caller.ask(api.CREATE_ACLS, 3, messages.CreateAclsRequest(
+            creations=[rule("t", authorizer.READ)]))
+        assert [row.error_code for row in answer.results] == [ErrorCode.SECURITY_DISABLED]
+
+
+def test_transactions_need_the_right_on_their_id(ports, topic, alice):
+    id_ = unique("transaction")
+    request = messages.InitProducerIdRequest(transactional_id=id_, transaction_timeout_ms=10_000)
+    ended = messages.EndTxnRequest(transactional_id=id_, producer_id=1, producer_epoch=0)
+    error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    allow(ports, rule(topic, authorizer.WRITE))
+    assert alice.ask(api.INIT_PRODUCER_ID, 4, request).error_code == error
+    assert alice.ask(api.END_TXN, 3, ended).error_code == error
+    batch = raw.batch([raw.record(value=b"v")], attributes=raw.TRANSACTIONAL, producer_id=1,
+                      producer_epoch=0, base_sequence=0)
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] == error
+    right = rule(id_, authorizer.WRITE)
+    right.resource_type = authorizer.TRANSACTIONAL_ID
+    allow(ports, right)
+    assert alice.ask(api.END_TXN, 3, ended).error_code != error
+    assert produce(alice, topic, batch, transactional_id=id_)["error_code"] != error
