@@ -192,6 +192,9 @@ int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
  * the high watermark stays. */
 int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count);
 void log_become_follower(struct log *log, int32_t epoch);
+/* As long as it follows, consumers may read what is below its high watermark (KIP-392). */
+void log_set_readable(struct log *log, bool readable);
+bool log_is_readable(const struct log *log);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
@@ -377,6 +380,7 @@ struct log_waiter { /* lives in the owner's structure; linked while it waits */
     int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
                        leadership */
     uint8_t wait_for;
+    bool any_role; /* it waits on a log that does not lead, too */
     bool linked; /* under the log's waiter lock */
 };
 /* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the

@@ -140,6 +140,7 @@ void log_become_follower(struct log *log, int32_t epoch) {
     atomic_store(&log->role.leader_epoch, epoch);
     if (atomic_load(&log->role.leader)) atomic_fetch_add(&log->role.resignations, 1);
     atomic_store(&log->role.leader, false);
+    atomic_store(&log->role.readable, false);
     log_view_change(log);
     atomic_store(&log->role.alone, false);
     log_replicas_forget(log);
@@ -147,6 +148,12 @@ void log_become_follower(struct log *log, int32_t epoch) {
     log_append_unlock(log);
     log_wait_fail(log, LOG_E_NOT_LEADER);
 }
+
+void log_set_readable(struct log *log, bool readable) {
+    atomic_store(&log->role.readable, readable);
+}
+
+bool log_is_readable(const struct log *log) { return atomic_load(&log->role.readable); }
 
 void log_advance_high_watermark(struct log *log, int64_t high_watermark) {
     log_view_lock(log);

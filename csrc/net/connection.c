@@ -102,6 +102,7 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     c->timer.kind = TIMER_CONNECTION;
     c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
     c->listener = a->listener;
+    c->rules = control_rules_of(r->all, a->listener);
     c->peer = a->peer;
     c->active_ms = r->now_ms;
     learn_local_address(c);

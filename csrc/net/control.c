@@ -190,6 +190,22 @@ void reactors_unlisten(struct reactors *rs, int listener) {
                      &(struct message){.kind = MESSAGE_UNLISTEN, .size = (uint64_t)listener});
 }
 
+bool reactors_set_controller(struct reactors *rs, int listener) {
+    int count = atomic_load(&rs->controllers);
+    assert(rs->config.controller_rules.control_only);
+    if (count == REACTOR_CONTROLLER_LISTENERS_MAX) return false;
+    rs->controller_listeners[count] = listener;
+    atomic_store(&rs->controllers, count + 1);
+    return true;
+}
+
+const struct frames_rules *control_rules_of(const struct reactors *rs, int listener) {
+    int count = atomic_load(&rs->controllers);
+    for (int i = 0; i < count; i++)
+        if (rs->controller_listeners[i] == listener) return &rs->config.controller_rules;
+    return &rs->config.rules;
+}
+
 void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits) {
     atomic_store(&rs->connections_max, limits->connections_max);
     atomic_store(&rs->connections_per_ip_max, limits->connections_per_ip_max);

@@ -1,6 +1,7 @@
 /* What the reactors want the control plane to see: requests, misses and closed connections, in one
  * queue with an eventfd. Written by reactors, read by one thread that sleeps on the eventfd. Its
- * length is bounded by the connections: each has at most one request here. */
+ * length is bounded by the connections, each of which has at most one request here, and by the
+ * replicas, each of which may join once until the metadata names it anew. */
 #ifndef PYLOG_EVENTS_H
 #define PYLOG_EVENTS_H
 
@@ -13,7 +14,8 @@ enum event_kind {
     EVENT_MISS = 2,
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
-    EVENT_SLOW = 5
+    EVENT_SLOW = 5,
+    EVENT_MAY_JOIN = 6
 };
 
 struct event_address {
@@ -41,7 +43,7 @@ struct event {
     uint32_t missing_count;
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names; or client id */
+                                   their names; or client id; or missing_count serve_join */
 };
 
 struct events;

@@ -18,10 +18,15 @@
 #include "serve/serve.h"
 #include "thread/roles.h"
 
-enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
+enum {
+    REACTOR_THREADS_MAX = 64,
+    REACTOR_MESSAGES_MAX = 65536,
+    REACTOR_CONTROLLER_LISTENERS_MAX = 16
+};
 
 struct reactors_config {
     struct frames_rules rules;
+    struct frames_rules controller_rules; /* of reactors_set_controller's listeners */
     int threads;                  /* num.network.threads */
     uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
                                      taken yet */
@@ -57,6 +62,9 @@ int reactors_listen(struct reactors *rs, int listener, const char *host, int por
  * were added by reactors_resize. */
 int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
                   int first) ON_CONTROL_PLANE;
+/* Before it listens: the listener is a controller's, whose requests all go to the control plane, by
+ * rules of their own. False: there are too many. */
+bool reactors_set_controller(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Closes a listener's sockets, and its connections once their requests are answered. */
 void reactors_unlisten(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Connections beyond a lowered limit stay. */

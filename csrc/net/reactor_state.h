@@ -147,6 +147,7 @@ struct connection {
     struct connection *list_next, *list_prev;
     int32_t listener;
     uint32_t principal;
+    const struct frames_rules *rules; /* the listener's */
     struct event_address local, peer;
     uint8_t client_id_len; /* of its last request */
     uint8_t client_id[CLIENT_ID_BYTES_MAX];
@@ -211,6 +212,9 @@ struct reactors {
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
     atomic_uint connections, connections_max, connections_per_ip_max;
     atomic_uint descriptors_max, descriptor_end;
+    /* Listeners of controllers: the first `controllers` of them are set. */
+    atomic_int controllers;
+    int controller_listeners[REACTOR_CONTROLLER_LISTENERS_MAX];
     atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;
     struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
@@ -319,6 +323,8 @@ void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
  * without fail. */
 void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
+/* The rules for what comes in by this listener. */
+const struct frames_rules *control_rules_of(const struct reactors *rs, int listener);
 /* Frees what a message carries that will not be acted on. */
 void control_discard(const struct message *l);
 

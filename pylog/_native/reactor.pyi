@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import final
 
 from pylog._native.grants import Grants
@@ -79,6 +80,16 @@ class Closed:
     def connection(self) -> int: ...
 
 @final
+class MayJoin:
+    def __init__(self, topic_id: bytes, partition: int, broker_id: int) -> None: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def broker_id(self) -> int: ...
+
+@final
 class Slow:
     def __init__(
         self, *, api_key: int, api_version: int, correlation_id: int, client_id: bytes,
@@ -112,7 +123,7 @@ class Slow:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | UnknownClient | Closed | Slow
+Event = RequestContext | Miss | UnknownClient | Closed | MayJoin | Slow
 
 @final
 class Reactors:
@@ -134,8 +145,12 @@ class Reactors:
         sessions_max: int,
         inline_inflate_bytes: int = 65536,
         quotas: Quotas | None = None,
+        controller_versions: Iterable[tuple[int, int, int, int]] = (),
+        rack_aware: bool = False,
     ) -> None: ...
-    def listen(self, listener: int, host: str, port: int, backlog: int) -> int: ...
+    def listen(
+        self, listener: int, host: str, port: int, backlog: int, *, controller: bool = False
+    ) -> int: ...
     def join(self, listener: int, host: str, port: int, backlog: int, first: int) -> None: ...
     def unlisten(self, listener: int) -> None: ...
     def set_limits(

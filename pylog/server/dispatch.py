@@ -22,9 +22,9 @@ import logging
 import types
 from collections import deque
 
-from pylog._native.grants import READ, WRITE
+from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog._native.reactor import Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import MayJoin, Miss, RequestContext, Slow, UnknownClient
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements, tables
@@ -78,9 +78,11 @@ class Dispatcher:
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool],
-                 forwarding: Forwarding | None = None):
+                 forwarding: Forwarding | None = None,
+                 may_join: Callable[[MayJoin], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. forwarding: to a controller elsewhere, None where it is here.
+        may_join: hears of followers that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -90,6 +92,7 @@ class Dispatcher:
         self._grants = grants
         self._install = install
         self._forwarding = forwarding
+        self._may_join = may_join
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
@@ -156,6 +159,8 @@ class Dispatcher:
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
                 _log_slow(event)
+            elif type(event) is MayJoin and self._may_join is not None:
+                self._may_join(event)
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
             log.exception("an event was not served", extra={"event": type(event).__name__})
@@ -487,7 +492,7 @@ class Dispatcher:
             return refusal
         if not self._install(topic):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self._grants.allow(principal, topic.id, READ | WRITE)
+        self._grants.allow(principal, topic.id, READ | WRITE | FOLLOW)
         return ErrorCode.NONE
 
 

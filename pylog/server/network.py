@@ -22,16 +22,23 @@ from pylog.protocol import api, tables
 log = logging.getLogger("pylog.network")
 
 NEVER_FLEXIBLE = 1 << 14
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
 REPORT_MS = 10_000    # between two lines about the same shortage
 
 
 class Network:
-    """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound."""
+    """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound.
 
-    def __init__(self, settings, grants, io_pool, quotas):
+    controller_served: api key -> versions, on listeners named in controller.listener.names. All
+    their requests, Fetch too, come as events.
+    """
+
+    def __init__(self, settings, grants, io_pool, quotas, controller_served=None):
         self._settings = settings
-        self.reactors = _reactors(settings, grants, io_pool, quotas)
+        self._controllers = frozenset(
+            name.upper() for name in settings["controller.listener.names"])
+        self.reactors = _reactors(settings, grants, io_pool, quotas, controller_served or {})
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
         self._running = False
@@ -99,7 +106,8 @@ class Network:
 
     def _listen(self, listener) -> None:
         number = len(self._names)
-        port = self.reactors.listen(number, listener.host, listener.port, self._backlog)
+        port = self.reactors.listen(number, listener.host, listener.port, self._backlog,
+                                    controller=listener.name in self._controllers)
         assert number == len(self._names) and number not in self._open, number   # Keeps (1).
         self._names.append(listener.name)
         self._open[number] = listener, port
@@ -164,10 +172,13 @@ def _addresses(host: str) -> list[bytes]:
     return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
 
 
-def _reactors(settings, grants, io_pool, quotas) -> Reactors:
+def _versions(served: dict) -> list[tuple[int, int, int, int]]:
     flexible = tables.flexible_from()
-    versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
-                for key, (low, high) in api.SERVED.items()]
+    return [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
+            for key, (low, high) in served.items()]
+
+
+def _reactors(settings, grants, io_pool, quotas, controller_served) -> Reactors:
     longest, queued = settings["socket.request.max.bytes"], settings["queued.max.request.bytes"]
     if queued <= 0:
         queued = limits.input_bytes()
@@ -176,7 +187,9 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
                 "bytes": queued // 2, "memory": limits.memory_bytes()})
             longest = min(longest, queued // 2)
     return Reactors(
-        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
+        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=_versions(api.SERVED),
+        controller_versions=_versions(controller_served),
+        rack_aware=settings["replica.selector.class"] == RACK_AWARE,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=longest,
         control_bytes_max=settings["control.request.bytes.max"],
