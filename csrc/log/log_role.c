@@ -33,8 +33,9 @@ bool log_flush_before_ack(const struct log *log) {
            atomic_load(&log->role.flush_before_ack);
 }
 
-bool log_lacks_replicas(const struct log *log) {
-    return atomic_load(&log->role.maximal_count) < atomic_load(&log->role.in_sync_count_min);
+bool log_lacks_replicas(const struct log *log, bool maximal) {
+    int32_t count = atomic_load(maximal ? &log->role.maximal_count : &log->role.in_sync_count);
+    return count < atomic_load(&log->role.in_sync_count_min);
 }
 
 uint32_t log_resignations(const struct log *log) {

@@ -29,7 +29,11 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
                                     .may_ask = s->join_count < SERVE_JOINS_MAX};
     int result = log_follower_at(read->log, &at);
     if (result == 1) note_join(s, f, p);
-    if (result < 0) read->follow_error = log_error_code(result);
+    /* It may know more than this leader; without an epoch, it only asked the wrong one. */
+    if (result == LOG_E_NOT_REPLICA && p->leader_epoch < 0)
+        read->follow_error = ERROR_NOT_LEADER_OR_FOLLOWER;
+    else if (result < 0)
+        read->follow_error = log_error_code(result);
     if (result >= 0 && s->shared->limits.rack_aware &&
         log_high_watermark(read->log) > at.told_high)
         f->high_is_news = true;

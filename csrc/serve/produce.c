@@ -214,7 +214,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
     if (h->attributes & BATCH_TRANSACTIONAL)
         p->error = q->transactional ? ERROR_INVALID_TXN_STATE
                                     : ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    else if (q->acks == -1 && log_in_sync_count(p->log) < config.min_insync_replicas)
+    else if (q->acks == -1 && log_lacks_replicas(p->log, false))
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return;
@@ -274,7 +274,7 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
  */
 static int16_t check_replicas(const struct produce_part *p) {
     if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
-    return log_lacks_replicas(p->log) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
+    return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
 }
 
 /* True: the ends that the acknowledgement promises are reached, or the part has its error. False:

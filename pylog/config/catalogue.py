@@ -538,10 +538,8 @@ BROKER = (
      "Pause between writes of the high watermarks."),
     ("replica.lag.time.max.ms", "long", 30000, "", "high", "", "live",
      "Time a follower may lag before it leaves the in-sync set."),
-    ("replica.selector.class", "string", None,
-     "org.apache.kafka.common.replica.LeaderSelector|"
-     "org.apache.kafka.common.replica.RackAwareReplicaSelector", "medium", "", "live",
-     "How a replica to read from is chosen: RackAwareReplicaSelector by racks, else the leader."),
+    ("replica.selector.class", "string", None, "", "medium", "", "live",
+     "...common.replica.RackAwareReplicaSelector: consumers read in their rack; else from leaders."),
     ("replica.socket.receive.buffer.bytes", "int", 65536, "", "high", "", "inert",
      "Socket receive buffer of followers."),
     ("replica.socket.timeout.ms", "int", 30000, "", "high", "", "inert",

@@ -1,5 +1,5 @@
-"""Fetch and Produce of a partition with several replicas, over real reactors: what followers get and
-bring about, and what clients are told of leaders and of nearer replicas."""
+"""Fetch and Produce of a partition with several replicas, over real reactors: what followers get
+and bring about, and what clients are told of leaders and of nearer replicas."""
 
 import select
 import threading
@@ -108,7 +108,8 @@ def test_a_follower_reads_beyond_the_high_watermark_and_moves_it(broker, connect
 
 @pytest.mark.parametrize("asked, error", [
     ({}, 0), ({"broker_epoch": -1}, 0), ({"broker_epoch": 21}, 0), ({"version": 12}, 0),
-    ({"broker_epoch": 19}, NOT_LEADER), ({"replica_id": 9}, UNKNOWN_EPOCH),
+    ({"broker_epoch": 19}, NOT_LEADER), ({"replica_id": 9}, NOT_LEADER),
+    ({"replica_id": 9, "epoch": EPOCH}, UNKNOWN_EPOCH),
     ({"epoch": EPOCH}, 0), ({"epoch": EPOCH + 1}, UNKNOWN_EPOCH), ({"epoch": EPOCH - 1}, FENCED),
     ({"offset": 11}, OUT_OF_RANGE), ({"offset": -1}, OUT_OF_RANGE),
     ({"offset": 5, "last_epoch": EPOCH + 3}, OUT_OF_RANGE),
