@@ -8,7 +8,7 @@ endif
 export CC
 
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
-	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev
+	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
 TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
 COMPAT_NEEDS := go=golang node=nodejs npm=npm

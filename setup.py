@@ -39,7 +39,7 @@ EXTENSION_FLAGS = [
     "-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-but-set-variable",
     "-Wno-maybe-uninitialized", "-Wno-sign-compare",
 ]
-SYSTEM_LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz"]
+SYSTEM_LIBRARIES = ["-lisal", "-llz4", "-lzstd", "-lsnappy", "-lz", "-lssl", "-lcrypto"]
 DIRECTIVES = {
     "language_level": 3, "auto_pickle": False, "autotestdict": False, "boundscheck": False,
     "wraparound": False, "cdivision": True, "embedsignature": True,

@@ -19,7 +19,9 @@ import time
 from pylog import api
 from pylog._native.grants import Grants
 from pylog._native.iopool import IO_THREADS_MAX, IoPool
-from pylog.config.client_quotas import ClientQuotas
+from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
+from pylog.config.clusters import has_quorum
+from pylog.config.listeners import SASL_PROTOCOLS
 from pylog.coordinator.service import GroupCoordinator
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
@@ -34,10 +36,14 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pylog._native.reactor import RequestContext
+    from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
     from pylog.replication.membership import Membership
     from pylog.monitor.server import Monitor
+    from pylog.security.authorizer import Authorizer
+    from pylog.server.guard import Guard
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -74,12 +80,15 @@ class Broker:
             settings, self.logs, self.node_id, self.now_ms)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
-        self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of)
-        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native)
+        self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
+        self._guard: Guard | None = None
+        self._authorizer = _authorizer_of(settings)
+        self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
+                               asks=self._authorizer is not None)
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas, self.groups,
-            self._apply_settings)
+            self._apply_settings, self._apply_security)
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -117,6 +126,9 @@ class Broker:
             await self.metadata.join()
         else:
             self.metadata.open()
+        if self._authorizer is not None or any(
+                listener.protocol in SASL_PROTOCOLS for listener in self.settings.listeners):
+            self.guard().take(self.image.security)
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
         self.network.open()
@@ -153,6 +165,31 @@ class Broker:
         self._resize_io()
         return self.network.addresses if self.network.apply() else None
 
+    def guard(self) -> Guard:
+        """What knows whose the connections are. Raises ConfigError, OSError."""
+        if self._guard is None:
+            # Imported here: not every broker asks who its clients are.
+            from pylog.server.guard import Guard
+
+            self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
+                                self._authorizer, self.now_ms)
+        return self._guard
+
+    def _authentication(self, context: RequestContext) -> AuthenticationApi | None:
+        name = self.network.listener_name(context.listener)
+        if any(listener.name == name and listener.protocol in SASL_PROTOCOLS
+               for listener in self.settings.listeners):
+            return self.guard().authentication
+        return None
+
+    def _user(self, number: int) -> str:
+        """The name that requests under a reactors' number are counted for."""
+        return ANONYMOUS if self._guard is None else self._guard.identities.principal(number).name
+
+    def _apply_security(self, security: dict) -> None:
+        if self._guard is not None:
+            self._guard.take(security)
+
     def _resize_io(self) -> None:
         if self.settings["num.io.threads"] != self._io_threads:
             self._io_threads = self.settings["num.io.threads"]
@@ -177,6 +214,7 @@ class Broker:
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
         if self.membership is not None:
+            self.metadata.stand()
             self.membership.begin()
 
     async def joined(self) -> None:
@@ -186,14 +224,17 @@ class Broker:
 
     def _dispatcher(self) -> Dispatcher:
         assert self.controller is not None   # start() opened the metadata.
+        access = None if self._authorizer is None else self.guard().access
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
             logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms)
+            node_id=self.node_id, now_ms=self.now_ms, access=access,
+            authentication=self._authentication)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
-            quotas=self.quotas, grants=self.grants, install=self.install,
+            quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
+            access=access,
             forwarding=None if self.membership is None else self.membership.forwarding)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
@@ -242,7 +283,7 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves):
+                         self._finish_moves, self._refresh_certificates):
                 try:
                     await step()
                 except Exception:
@@ -252,6 +293,10 @@ class Broker:
 
     async def _tend_logs(self) -> None:
         await in_thread(self.logs.upkeep, self.now_ms())
+
+    async def _refresh_certificates(self) -> None:
+        if self.network.has_tls:
+            await in_thread(self.network.refresh_certificates)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())
@@ -277,6 +322,18 @@ class Broker:
         """Flushes and leaves the clean-shutdown mark, once the reactors have stopped (2)."""
         self.metadata.close()
         self.logs.close()
+        if self._guard is not None:
+            self._guard.close()
+
+
+def _authorizer_of(settings: Settings) -> Authorizer | None:
+    """Raises ConfigError."""
+    if not settings["authorizer.class.name"]:
+        return None
+    # Imported here: not every broker asks what its clients may do.
+    from pylog.security.access import authorizer_of
+
+    return authorizer_of(settings)
 
 
 def _address_of(host: str) -> str | None:
@@ -301,6 +358,10 @@ def _metadata(settings, *arguments):
     if not settings.is_member:
         return MetadataService(settings, *arguments)
     # Imported here: a broker that is its own controller does without.
+    if has_quorum(settings):
+        from pylog.metadata.controller_member import ControllerMember
+
+        return ControllerMember(settings, *arguments, seconds=time.monotonic)
     from pylog.metadata.member import MemberMetadata
 
     return MemberMetadata(settings, *arguments)

@@ -67,7 +67,7 @@ def _serve(command: str, argv: list[str]) -> int:
         return _version(command)
     from .config import Settings
 
-    settings = Settings.load(args.properties, args.override)
+    settings = Settings.load(args.properties, args.override, _derivation(args.cluster))
     from .monitor import logfmt
 
     logfmt.set_up()
@@ -91,6 +91,33 @@ def _serve(command: str, argv: list[str]) -> int:
         return EXIT_BUG
 
 
+def _derivation(hosts: str | None):
+    """What the hosts of --cluster stand for, None without them."""
+    if hosts is None:
+        return None
+    from .config import clusters
+
+    return lambda given: clusters.derived(hosts, given, _is_here)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name or address is this machine's."""
+    import socket
+
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            try:
+                probe.bind(address)
+                return True
+            except OSError:
+                continue
+    return False
+
+
 def _raise_open_files() -> None:
     """Segments and connections are descriptors: as many as the system lets this process have."""
     import resource
@@ -106,6 +133,9 @@ def _serve_arguments():
     parser.add_argument("properties", nargs="?", metavar="server.properties",
                         help="settings by Kafka's names; none is needed")
     _add_override(parser)
+    parser.add_argument("--cluster", metavar="HOST,HOST,HOST",
+                        help="this machine is one of these, which form a cluster; the same words "
+                             "on each of them")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     return parser
 
@@ -192,6 +222,7 @@ def _adopt(command: str, argv: list[str]) -> int:
 
 def _version(command: str) -> int:
     from . import __version__
+    from ._native.tls import library
 
-    print(f"{command} {__version__}", flush=True)
+    print(f"{command} {__version__} ({library()})", flush=True)
     return 0

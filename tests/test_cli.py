@@ -110,7 +110,7 @@ def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
 
 
 def test_the_installed_commands_tell_version_help_and_settings():
-    assert re.fullmatch(r"brokerd \d+\.\d+\.\d+\n", run("--version").stdout)
+    assert re.fullmatch(r"brokerd \d+\.\d+\.\d+ \(OpenSSL 3\..*\)\n", run("--version").stdout)
     assert "--override" in run("--help").stdout
     explained = run("config", "explain", "num.network.threads").stdout
     assert "(Kafka: 3)" in explained

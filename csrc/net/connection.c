@@ -79,6 +79,29 @@ static void learn_local_address(struct connection *c) {
         listener_address(&a, &c->local);
 }
 
+static bool open_transport(struct connection *c, const struct listener_accepted *a) {
+    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
+    return a->maker == NULL || a->refused_ms > 0 || a->maker->open(a->maker, &c->transport);
+}
+
+static void end_transport(struct connection *c) {
+    if (c->transport.session != NULL) c->transport.calls->end(&c->transport);
+    assert(c->transport.session == NULL);
+}
+
+/* < 0: for ever. */
+static int64_t idle_max(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    int64_t idle_ms_max = r->all->config.idle_ms_max;
+    if (!guard_is_stranger(c)) return idle_ms_max;
+    return idle_ms_max < 0 || idle_ms_max > STRANGER_MS_MAX ? STRANGER_MS_MAX : idle_ms_max;
+}
+
+/* When it is first looked at. */
+static void set_first_timer(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    int64_t wait_ms = c->transport.handshaking ? HANDSHAKE_MS_MAX : idle_max(r, c);
+    if (wait_ms >= 0) timers_set(&r->timers, &c->timer, r->now_ms + wait_ms);
+}
+
 void connection_open(struct reactor *r, const struct listener_accepted *a) {
     bool grew;
     struct connection *c = r->accepting ? slab_take(&r->connections, &grew) : NULL;
@@ -89,20 +112,22 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
     if (c != NULL) {
         event.data.u64 = reactor_name(r, &c->item);
-        if (epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
+        if (!open_transport(c, a) || epoll_ctl(r->epoll, EPOLL_CTL_ADD, a->fd, &event) != 0) {
+            end_transport(c);
             slab_give(&r->connections, c);
             c = NULL;
         }
     }
+    if (a->maker != NULL) a->maker->release(a->maker);
     if (c == NULL) {
         close(a->fd);
         left(r, a->peer.ip);
         return;
     }
     c->timer.kind = TIMER_CONNECTION;
-    c->transport = (struct transport){.calls = &transport_plain, .fd = a->fd};
     c->listener = a->listener;
-    c->rules = control_rules_of(r->all, a->listener);
+    c->rules = a->flags & LISTENER_CONTROLLER ? &r->all->config.controller_rules
+                                              : &r->all->config.rules;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
     learn_local_address(c);
@@ -113,9 +138,13 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
         c->refused = c->muted = true;
         c->muted_until_ms = r->now_ms + a->refused_ms;
         timers_set(&r->timers, &c->timer, c->muted_until_ms);
-    } else if (r->all->config.idle_ms_max >= 0) {
-        timers_set(&r->timers, &c->timer, r->now_ms + r->all->config.idle_ms_max);
+        return;
     }
+    if (!guard_open(r, c, a->flags)) {
+        connection_close(r, c);
+        return;
+    }
+    set_first_timer(r, c);
 }
 
 void connection_close(struct reactor *r, struct connection *c) {
@@ -124,6 +153,7 @@ void connection_close(struct reactor *r, struct connection *c) {
     timers_cancel(&r->timers, &c->timer);
     c->in_start = c->in_end = 0;
     receive_trim(r, c, false);
+    end_transport(c);
     close(c->transport.fd);
     left(r, c->peer.ip);
     if (c->quota != NULL) quota_client_release(c->quota);
@@ -149,11 +179,12 @@ static int64_t frame_deadline(const struct connection *c) {
 /* When this connection has done too little for too long; INT64_MAX: it waits for us, not we for it.
  */
 static int64_t deadline(const struct reactor *r, const struct connection *c) REQUIRES(r->role) {
+    if (c->transport.handshaking) return c->active_ms + HANDSHAKE_MS_MAX;
     if (c->blocked) return c->progress_ms + STALL_MS_MAX;
     if (c->muted) return c->muted_until_ms;
     if (c->first != NULL || c->list != NULL || c->asking) return INT64_MAX;
     if (c->in_end == c->in_start) {
-        int64_t idle_ms_max = r->all->config.idle_ms_max;
+        int64_t idle_ms_max = idle_max(r, c);
         return idle_ms_max < 0 ? INT64_MAX : c->active_ms + idle_ms_max;
     }
     int64_t at_ms = frame_deadline(c), shrink_ms = c->active_ms + SHRINK_MS;
@@ -175,6 +206,10 @@ void connection_on_timer(struct reactor *r, struct connection *c) {
     }
     if (c->refused) {
         connection_close(r, c);
+        return;
+    }
+    if (c->transport.handshaking) {
+        handshake_expire(r, c);
         return;
     }
     if (!c->blocked && c->muted) {
@@ -240,9 +275,17 @@ static bool read_more(struct reactor *r, struct connection *c, size_t *turn, boo
     return false;
 }
 
+/* Of a peer that has not asked for anything yet: it may not trust our certificate. */
+static void report_failure(struct reactor *r, struct connection *c) REQUIRES(r->role) {
+    const struct transport *t = &c->transport;
+    const char *why = t->session == NULL ? NULL : t->calls->failure(t);
+    if (why != NULL) handshake_report(r, c, why);
+}
+
 void connection_run(struct reactor *r, struct connection *c) {
     size_t turn = 0;
     connection_delist(c);
+    if (c->transport.handshaking && !handshake_run(r, c)) return;
     for (;;) {
         int started = requests_start(r, c);
         uint8_t before = c->slot_count;
@@ -256,6 +299,7 @@ void connection_run(struct reactor *r, struct connection *c) {
             if (read_more(r, c, &turn, &failed)) continue;
         }
         if (failed || ended) {
+            if (failed && c->earned == 0) report_failure(r, c);
             connection_close(r, c);
             return;
         }
@@ -269,6 +313,11 @@ void connection_on_events(struct reactor *r, struct connection *c, uint32_t even
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->readable = true;
     bool goes_on = c->blocked && (events & EPOLLOUT);
     if (events & EPOLLOUT) c->blocked = false;
+    /* TLS may have to write before it can read, and the other way round. */
+    if (c->transport.session != NULL) {
+        c->readable = true;
+        c->blocked = false;
+    }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->hung_up = true;
     bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
     /* After a mere end of input the requests before it still count (acks=0), but a Fetch does

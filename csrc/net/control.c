@@ -16,8 +16,8 @@ void control_post(struct reactor *r, const struct message *l) {
 
 void control_discard(const struct message *l) {
     switch (l->kind) {
-    case MESSAGE_LISTEN: close(((struct listener_socket *)l->data)->fd); break;
-    case MESSAGE_ADOPT: close(((struct listener_accepted *)l->data)->fd); break;
+    case MESSAGE_LISTEN:
+    case MESSAGE_ADOPT: listener_discard(l); return;
     case MESSAGE_REPLY:
     case MESSAGE_VERDICT: break;
     default: return;
@@ -190,22 +190,6 @@ void reactors_unlisten(struct reactors *rs, int listener) {
                      &(struct message){.kind = MESSAGE_UNLISTEN, .size = (uint64_t)listener});
 }
 
-bool reactors_set_controller(struct reactors *rs, int listener) {
-    int count = atomic_load(&rs->controllers);
-    assert(rs->config.controller_rules.control_only);
-    if (count == REACTOR_CONTROLLER_LISTENERS_MAX) return false;
-    rs->controller_listeners[count] = listener;
-    atomic_store(&rs->controllers, count + 1);
-    return true;
-}
-
-const struct frames_rules *control_rules_of(const struct reactors *rs, int listener) {
-    int count = atomic_load(&rs->controllers);
-    for (int i = 0; i < count; i++)
-        if (rs->controller_listeners[i] == listener) return &rs->config.controller_rules;
-    return &rs->config.rules;
-}
-
 void reactors_set_limits(struct reactors *rs, const struct reactors_limits *limits) {
     atomic_store(&rs->connections_max, limits->connections_max);
     atomic_store(&rs->connections_per_ip_max, limits->connections_per_ip_max);
@@ -300,8 +284,10 @@ bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors,
     return true;
 }
 
-void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal) {
-    post(rs, connection, (struct message){.kind = MESSAGE_PRINCIPAL, .size = principal});
+void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal,
+                            int32_t session_ms) {
+    post(rs, connection, (struct message){
+                             .kind = MESSAGE_PRINCIPAL, .size = principal, .status = session_ms});
 }
 
 void reactors_retry(struct reactors *rs, uint64_t connection) {

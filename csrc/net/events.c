@@ -51,6 +51,15 @@ struct event *events_make(uint32_t kind, size_t data_len) {
     return event;
 }
 
+struct event *events_text(uint32_t kind, const char *text) {
+    size_t bytes = strlen(text);
+    struct event *event = events_make(kind, bytes);
+    if (event == NULL) return NULL;
+    event->body_len = bytes;
+    memcpy(event->data, text, bytes);
+    return event;
+}
+
 static void ring(struct events *e) {
     uint64_t one = 1;
     ssize_t n = write(e->fd, &one, sizeof one);

@@ -15,7 +15,10 @@ enum event_kind {
     EVENT_CLOSED = 3,
     EVENT_QUOTA = 4,
     EVENT_SLOW = 5,
-    EVENT_MAY_JOIN = 6
+    EVENT_CONNECTED = 6, /* of a listener that asks who it is, or with a certificate, whose name is
+                            the data; answered by reactors_retry */
+    EVENT_UNSAFE = 7, /* a connection ended for want of TLS, or of trust: why is the data */
+    EVENT_MAY_JOIN = 8
 };
 
 struct event_address {
@@ -40,10 +43,11 @@ struct event {
     int32_t listener, correlation_id, client_id_len; /* -1: null */
     int16_t api_key, api_version;
     struct event_address local, peer;
-    uint32_t missing_count;
+    uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names; or client id; or missing_count serve_join */
+                                   their names; or client id; or a text of body_len bytes; or
+                                   missing_count serve_join */
 };
 
 struct events;
@@ -52,6 +56,8 @@ void events_free(struct events *e);
 int events_fd(const struct events *e);
 /* An event with room for data_len bytes of data; NULL when memory ran out. */
 struct event *events_make(uint32_t kind, size_t data_len);
+/* An event whose data is a text. */
+struct event *events_text(uint32_t kind, const char *text);
 /* Takes the event over. */
 void events_post(struct events *e, struct event *event);
 /* The oldest events, at most count_max, as a list; the caller frees each. Clears the eventfd unless

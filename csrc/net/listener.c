@@ -42,12 +42,29 @@ static bool watch(struct reactor *r, struct listener_socket *l) REQUIRES(r->role
     return epoll_ctl(r->epoll, EPOLL_CTL_ADD, l->fd, &event) == 0;
 }
 
+static void free_socket(struct listener_socket *l) {
+    if (l->maker != NULL) l->maker->release(l->maker);
+    close(l->fd);
+    free(l);
+}
+
+void listener_discard(const struct message *l) {
+    if (l->kind == MESSAGE_LISTEN) {
+        free_socket(l->data);
+        return;
+    }
+    assert(l->kind == MESSAGE_ADOPT);
+    struct listener_accepted *a = l->data;
+    if (a->maker != NULL) a->maker->release(a->maker);
+    close(a->fd);
+    free(a);
+}
+
 void listener_add(struct reactor *r, struct listener_socket *l) {
     l->index = r->listener_count;
     l->timer.kind = TIMER_LISTENER;
     if (!r->accepting || !timers_reserve(&r->timers, 1) || !watch(r, l)) {
-        close(l->fd);
-        free(l);
+        free_socket(l);
         return;
     }
     r->listener_count++;
@@ -66,8 +83,7 @@ static void close_socket(struct reactor *r, struct listener_socket **link) REQUI
     assert(l != NULL);
     *link = l->next;
     timers_cancel(&r->timers, &l->timer);
-    close(l->fd);
-    free(l);
+    free_socket(l);
 }
 
 void listener_close_all(struct reactor *r) {
@@ -147,7 +163,8 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         close(fd);
         return true;
     }
-    struct listener_accepted a = {.fd = fd, .listener = l->listener};
+    struct listener_accepted a = {
+        .fd = fd, .listener = l->listener, .flags = l->flags, .maker = l->maker};
     listener_address(&from, &a.peer);
     if (r->all->config.quotas != NULL)
         a.refused_ms = quotas_connection(r->all->config.quotas, a.peer.ip, r->now_ms);
@@ -157,6 +174,7 @@ static bool accept_one(struct reactor *r, struct listener_socket *l) REQUIRES(r-
         return true;
     }
     atomic_fetch_add(&r->all->connections, 1);
+    if (a.maker != NULL) a.maker->retain(a.maker);
     place(r, &a);
     return true;
 }
@@ -264,16 +282,19 @@ static int bind_all(struct reactors *rs, const struct addrinfo *found, int port,
     return s->count == 0 ? absent : port;
 }
 
-static int hand_out(struct reactors *rs, int listener, int backlog, int first, struct sockets *s)
-    ON_CONTROL_PLANE {
+static int hand_out(struct reactors *rs, const struct reactors_listener *wanted, int first,
+                    struct sockets *s) ON_CONTROL_PLANE {
     uint32_t reactors = (uint32_t)(atomic_load(&rs->active) - first);
     for (uint32_t i = 0; i < s->count; i++)
-        if (listen(s->fds[i], backlog) != 0) return -errno;
+        if (listen(s->fds[i], wanted->backlog) != 0) return -errno;
     for (uint32_t i = 0; i < s->count; i++) {
         struct listener_socket *l = calloc(1, sizeof *l);
         if (l == NULL) return -ENOMEM;
         l->fd = s->fds[i];
-        l->listener = listener;
+        l->listener = wanted->listener;
+        l->flags = wanted->flags;
+        l->maker = wanted->maker;
+        if (l->maker != NULL) l->maker->retain(l->maker);
         s->fds[i] = -1;
         control_post(&rs->reactors[(uint32_t)first + i % reactors],
                      &(struct message){.kind = MESSAGE_LISTEN, .data = l});
@@ -282,12 +303,13 @@ static int hand_out(struct reactors *rs, int listener, int backlog, int first, s
     return 0;
 }
 
-int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog) {
-    return reactors_join(rs, listener, host, port, backlog, 0);
+int reactors_listen(struct reactors *rs, const struct reactors_listener *l) {
+    return reactors_join(rs, l, 0);
 }
 
-int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                  int first) {
+int reactors_join(struct reactors *rs, const struct reactors_listener *l, int first) {
+    const char *host = l->host;
+    int port = l->port;
     struct addrinfo wanted = {.ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
@@ -304,7 +326,7 @@ int reactors_join(struct reactors *rs, int listener, const char *host, int port,
     for (int i = 0; s.fds != NULL && bound == -EADDRINUSE && i < (port == 0 ? PORT_ATTEMPTS : 1);
          i++) {
         bound = bind_all(rs, found, port, first, strcmp(host, "::") == 0, &s);
-        int error = bound < 0 ? bound : hand_out(rs, listener, backlog, first, &s);
+        int error = bound < 0 ? bound : hand_out(rs, l, first, &s);
         if (error < 0) {
             bound = error;
             close_sockets(&s);

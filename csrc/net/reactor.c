@@ -74,7 +74,7 @@ static void on_connection_message(struct reactor *r, const struct message *l) RE
         c->frame_ms = r->now_ms; /* it waited for us, not we for it */
         connection_enlist(c, &r->ready);
     } else {
-        c->principal = (uint32_t)l->size;
+        guard_identify(r, c, (uint32_t)l->size, l->status);
     }
 }
 
@@ -153,7 +153,7 @@ static void take_messages(struct reactor *r) REQUIRES(r->role) {
 static void on_tick(struct reactor *r) REQUIRES(r->role) {
     input_pool_trim(&r->input);
     connection_run_list(r, &r->input_waiting);
-    r->slow_posted = 0;
+    r->slow_posted = r->unsafe_posted = 0;
     serve_tick(r->serve, r->now_ms);
     timers_set(&r->timers, &r->tick, r->now_ms + TICK_MS);
 }
@@ -220,6 +220,7 @@ void *reactor_main(void *argument) {
         if (count > 0) slices_ask(&r->slice_ns, SLICES_SHORT_NS);
         woke_ns = reactors_now_ns();
         r->now_ms = woke_ns / 1000000;
+        r->handshakes_ns = 0;
         STAT_ADD(r, wakeups, 1);
         take_messages(r); /* also: from here on posts need not wake this thread */
         for (int i = 0; i < count; i++) on_event(r, &events[i]);

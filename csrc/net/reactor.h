@@ -18,24 +18,35 @@
 #include "serve/serve.h"
 #include "thread/roles.h"
 
-enum {
-    REACTOR_THREADS_MAX = 64,
-    REACTOR_MESSAGES_MAX = 65536,
-    REACTOR_CONTROLLER_LISTENERS_MAX = 16
+enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
+
+/* What holds for every connection of a listener. */
+enum listener_flag {
+    LISTENER_GUARDED = 1, /* until the control plane names its principal, a connection may do
+                             nothing but authenticate (guard.c) */
+    LISTENER_CONTROLLER = 2, /* all requests go to the control plane, by rules of their own */
+    LISTENER_ASKS = 8     /* a new connection waits until the control plane has named its
+                             principal: EVENT_CONNECTED */
 };
+
+
+/* The version under which a SASL token that came without a header is passed on. */
+enum { GUARD_RAW_VERSION = -1 };
 
 struct reactors_config {
     struct frames_rules rules;
-    struct frames_rules controller_rules; /* of reactors_set_controller's listeners */
+    struct frames_rules controller_rules; /* of the listeners of controllers */
     int threads;                  /* num.network.threads */
     uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
                                      taken yet */
     int64_t idle_ms_max;          /* connections.max.idle.ms; < 0: none */
     uint64_t input_bytes_max;     /* input buffers of one reactor; 0: the default */
+    int32_t stranger_bytes_max;   /* sasl.server.max.receive.size: a frame before authentication */
     int send_buffer_bytes, receive_buffer_bytes; /* socket.*.buffer.bytes; -1: the system's own */
     struct quotas *quotas;                       /* borrowed; NULL: none are kept */
 };
 
+struct transport_maker;
 /* What may change while they run. */
 struct reactors_limits {
     uint32_t connections_max; /* max.connections */
@@ -53,18 +64,20 @@ struct reactors;
 struct reactors *reactors_new(struct serve_shared *shared, const struct reactors_config *config);
 /* After reactors_stop, or when never started. */
 void reactors_free(struct reactors *rs);
-/* Every address of `host` ("" is every interface), on each reactor. The bound port (one for all
- * addresses, chosen when `port` is 0), or a negative errno; *what names the address that failed
- * when it is one. */
-int reactors_listen(struct reactors *rs, int listener, const char *host, int port, int backlog)
-    ON_CONTROL_PLANE;
+struct reactors_listener {
+    int listener;     /* comes back in events */
+    const char *host; /* "" is every interface */
+    int port, backlog;
+    unsigned flags; /* of enum listener_flag */
+    struct transport_maker *maker; /* of its connections' transports; NULL: plain text */
+};
+/* Every address of the host, on each reactor. The bound port (one for all addresses, chosen when
+ * `port` is 0), or a negative errno. Takes a reference on the maker for each socket. */
+int reactors_listen(struct reactors *rs, const struct reactors_listener *l) ON_CONTROL_PLANE;
 /* As reactors_listen, on a port that is listened on already, for the reactors from `first` on: they
  * were added by reactors_resize. */
-int reactors_join(struct reactors *rs, int listener, const char *host, int port, int backlog,
-                  int first) ON_CONTROL_PLANE;
-/* Before it listens: the listener is a controller's, whose requests all go to the control plane, by
- * rules of their own. False: there are too many. */
-bool reactors_set_controller(struct reactors *rs, int listener) ON_CONTROL_PLANE;
+int reactors_join(struct reactors *rs, const struct reactors_listener *l, int first)
+    ON_CONTROL_PLANE;
 /* Closes a listener's sockets, and its connections once their requests are answered. */
 void reactors_unlisten(struct reactors *rs, int listener) ON_CONTROL_PLANE;
 /* Connections beyond a lowered limit stay. */
@@ -100,8 +113,10 @@ void reactors_retry(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
 /* The verdict on each missing topic, in order. */
 bool reactors_resume(struct reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
     ON_CONTROL_PLANE;
-void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal)
-    ON_CONTROL_PLANE;
+/* Whose requests a connection's next ones are, and that it may do what its principal may; after
+ * session_ms > 0 it must authenticate again before anything else. */
+void reactors_set_principal(struct reactors *rs, uint64_t connection, uint32_t principal,
+                            int32_t session_ms) ON_CONTROL_PLANE;
 /* An EVENT_CLOSED is wanted when this connection ends (at once when it has ended). */
 void reactors_watch(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;
 void reactors_close(struct reactors *rs, uint64_t connection) ON_CONTROL_PLANE;

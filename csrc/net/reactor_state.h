@@ -1,6 +1,6 @@
 /* What the reactor's files share and nobody else sees: reactor.c (threads, messages), connection.c
  * (one connection's life), receive.c (bytes in), requests.c (frames to answers), output.c (bytes
- * out), listener.c (accept), control.c (calls from the control plane). */
+ * out), listener.c (accept), guard.c (strangers), control.c (calls from the control plane). */
 #ifndef PYLOG_REACTOR_STATE_H
 #define PYLOG_REACTOR_STATE_H
 
@@ -27,12 +27,15 @@ enum {
     RECEIVE_EARNED_BYTES_MAX = 4 << 20, /* what an earlier frame lets a connection take at once */
     READY_TURN_NS = 100000,             /* for those that are ready, before others are heard */
     RECEIVE_TURN_BYTES = 512 << 10,     /* read from one connection before others have their turn */
-    OUTPUT_TURN_BYTES = 256 << 10       /* sent from files to one connection, likewise */
+    OUTPUT_TURN_BYTES = 256 << 10,      /* sent from files to one connection, likewise */
+    HANDSHAKE_TURN_NS = 500000 /* of a round, for handshakes: one more begins before that */
 };
 enum {
     FRAME_MS_MAX = 30000, /* for a frame to arrive, and 1 ms for each FRAME_BYTES_PER_MS of it */
     FRAME_BYTES_PER_MS = 64,
+    HANDSHAKE_MS_MAX = 10000, /* for all of it */
     STALL_MS_MAX = 60000, /* for a reader to take anything of its answer */
+    STRANGER_MS_MAX = 10000, /* for a stranger to send its next byte */
     /* The same, while others wait for input buffers: without a byte of its frame; for the frame of
      * the one that may pass the limit, and 1 ms for each PRIVILEGED_BYTES_PER_MS of it; for one
      * that waits itself and holds what others could use. */
@@ -53,6 +56,7 @@ enum {
 };
 enum {
     SLOW_PER_TICK_MAX = 10,  /* slow requests of one reactor that are reported in a tick */
+    UNSAFE_PER_TICK_MAX = 5, /* likewise connections that TLS failed for */
     CLIENT_ID_BYTES_MAX = 47 /* of the client id that is reported with them */
 };
 
@@ -83,7 +87,7 @@ enum {
     X(requests_produce) X(requests_fetch) X(requests_control) X(requests_missed)                   \
     X(requests_abandoned) X(requests_throttled) X(requests_in_flight) X(bytes_in) X(bytes_out)     \
     X(bytes_sendfile) X(input_bytes) X(input_waits) X(queue_waits) X(accept_pauses) X(wakeups)     \
-    X(requests_slow)
+    X(requests_slow) X(handshakes) X(handshakes_resumed) X(handshakes_failed)
 /* clang-format on */
 struct reactor_stats {
 #define X(name) _Atomic uint64_t name;
@@ -134,6 +138,11 @@ struct connection {
     bool closing, blocked, muted, asking;
     bool readable, hung_up, failed, watched;
     bool refused; /* muted, and then closed */
+    /* guarded: its requests pass guard.c first, a stranger's or those of a session that ends;
+     * raw_tokens: what a stranger sends next are SASL tokens without headers. */
+    bool guarded, raw_tokens;
+    bool asks; /* EVENT_CONNECTED is due when its handshake is over */
+    uint8_t versions_asked; /* by a stranger */
     uint8_t slot_count;
     struct slot *first, *last;
     struct input_buffer *in;
@@ -142,6 +151,7 @@ struct connection {
     size_t earned;      /* bytes of the frames that came before */
     int64_t active_ms, frame_ms, progress_ms, muted_until_ms;
     int64_t waiting_ms; /* since when its frame has waited for input buffers; 0: it has not */
+    int64_t session_until_ms; /* it must authenticate again from then on; 0: never, or a stranger */
     struct quota_client *quota;   /* of the last request; one reference, or NULL */
     struct connection_list *list; /* that it is in */
     struct connection *list_next, *list_prev;
@@ -158,10 +168,14 @@ struct listener_socket {
     struct timer timer;
     int fd, listener;
     uint32_t index;
+    unsigned flags;
+    struct transport_maker *maker; /* one reference, or NULL */
 };
 struct listener_accepted {
     int fd, listener;
+    unsigned flags;
     int32_t refused_ms; /* its address begins too many: closed after so long, unread */
+    struct transport_maker *maker; /* one reference; NULL: the bytes are as they are */
     struct event_address peer;
 };
 
@@ -187,6 +201,8 @@ struct reactor {
     struct meter_histogram rounds;
     uint32_t slow_posted GUARDED_BY(role);     /* in this tick */
     uint32_t slow_left_out GUARDED_BY(role); /* since the last that was reported */
+    uint32_t unsafe_posted GUARDED_BY(role), unsafe_left_out GUARDED_BY(role);
+    int64_t handshakes_ns GUARDED_BY(role); /* what they have had of this round */
     int64_t now_ms GUARDED_BY(role), drain_until_ms GUARDED_BY(role);
     uint32_t slice_ns GUARDED_BY(role); /* asked of the scheduler */
     atomic_bool room_wanted;
@@ -212,9 +228,6 @@ struct reactors {
     atomic_uint no_quotas; /* stays 0: the generation where there are no quotas at all */
     atomic_uint connections, connections_max, connections_per_ip_max;
     atomic_uint descriptors_max, descriptor_end;
-    /* Listeners of controllers: the first `controllers` of them are set. */
-    atomic_int controllers;
-    int controller_listeners[REACTOR_CONTROLLER_LISTENERS_MAX];
     atomic_int count, active; /* threads that there are, and the first ones that take connections */
     atomic_bool started, stopped;
     struct reactor reactors[REACTOR_THREADS_MAX]; /* pages of those not opened are never touched */
@@ -259,6 +272,15 @@ void connection_run_list(struct reactor *r, struct connection_list *list) REQUIR
  * something meanwhile is heard in between, however long the answers are. */
 void connection_run_ready(struct reactor *r) REQUIRES(r->role);
 
+/* ---- handshake.c */
+/* Takes the first steps of a connection that is to be safe. False: it is not yet, or it is gone. */
+bool handshake_run(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* It took too long. */
+void handshake_expire(struct reactor *r, struct connection *c) REQUIRES(r->role);
+/* Reports, a few times in each tick, why TLS is not to be had with this peer. */
+void handshake_report(struct reactor *r, const struct connection *c, const char *why)
+    REQUIRES(r->role);
+
 /* ---- receive.c */
 enum receive_result {
     RECEIVE_SOME = 1,
@@ -295,6 +317,28 @@ void requests_abandon_all(struct reactor *r, struct connection *c) REQUIRES(r->r
 /* Takes the oldest request, which is answered and sent, off the connection. */
 void requests_pop(struct reactor *r, struct connection *c) REQUIRES(r->role);
 
+/* ---- guard.c: connections that are not anybody's yet, or no longer */
+/* A new connection of a listener with these flags. False: memory ran out. */
+bool guard_open(struct reactor *r, struct connection *c, unsigned flags) REQUIRES(r->role);
+/* Its handshake is over: whom the certificate names is asked for before the first request, unless
+ * it is to authenticate anyhow. False: memory ran out. */
+bool guard_shaken(struct reactor *r, struct connection *c, const char *certificate)
+    REQUIRES(r->role);
+void guard_identify(struct reactor *r, struct connection *c, uint32_t principal,
+                    int32_t session_ms) REQUIRES(r->role);
+/* Nobody authenticated it, and somebody must before it may do anything. */
+static inline bool guard_is_stranger(const struct connection *c) {
+    return c->guarded && c->session_until_ms == 0;
+}
+/* Whether a frame of `size` bytes may begin. */
+bool guard_fits(const struct reactor *r, const struct connection *c, int32_t size);
+/* As frames_header, of a guarded connection. */
+bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame, size_t len,
+                  struct frames_header *out) REQUIRES(r->role);
+/* The control plane has such a request of a guarded connection. */
+void guard_posted(const struct frames_rules *rules, struct connection *c, int16_t api_key,
+                  int16_t api_version);
+
 /* ---- timing.c: where a request's time goes */
 /* Its last byte is here. */
 void timing_begin(struct connection *c, struct slot *s);
@@ -312,6 +356,8 @@ enum output_result output_run(struct reactor *r, struct connection *c) REQUIRES(
 /* ---- listener.c */
 struct sockaddr_storage;
 void listener_address(const struct sockaddr_storage *from, struct event_address *to);
+/* Frees a MESSAGE_LISTEN or MESSAGE_ADOPT that nobody acts on. */
+void listener_discard(const struct message *l);
 void listener_add(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 void listener_accept(struct reactor *r, struct listener_socket *l) REQUIRES(r->role);
 struct listener_socket *listener_at(struct reactor *r, uint32_t index) REQUIRES(r->role);
@@ -323,8 +369,6 @@ void listener_close(struct reactor *r, int listener) REQUIRES(r->role);
 /* Any thread but the reactor's own; waits while the mailbox is full, which the reactor empties
  * without fail. */
 void control_post(struct reactor *r, const struct message *l) ON_CONTROL_PLANE;
-/* The rules for what comes in by this listener. */
-const struct frames_rules *control_rules_of(const struct reactors *rs, int listener);
 /* Frees what a message carries that will not be acted on. */
 void control_discard(const struct message *l);
 

@@ -129,14 +129,16 @@ enum receive_result receive_some(struct reactor *r, struct connection *c, size_t
     do n = c->transport.calls->recv(&c->transport, c->in->bytes + c->in_end, room);
     while (n < 0 && errno == EINTR);
     if (n <= 0) {
-        c->readable = false;
+        int error = n == 0 ? 0 : errno;
+        c->readable = c->transport.left;
+        if (c->transport.left && error == EAGAIN) connection_enlist(c, &r->ready);
         if (n == 0) return RECEIVE_ENDED;
-        return errno == EAGAIN ? RECEIVE_NOTHING : RECEIVE_FAILED;
+        return error == EAGAIN ? RECEIVE_NOTHING : RECEIVE_FAILED;
     }
     /* A short read emptied the socket; after a hang-up one more must meet the end, since no event
      * will follow. */
     assert_slow((size_t)n <= room);
-    if ((size_t)n < room && !c->hung_up) c->readable = false;
+    if ((size_t)n < room && !c->hung_up && !c->transport.left) c->readable = false;
     if (pending == 0) c->frame_ms = r->now_ms;
     c->in_end += (size_t)n;
     c->active_ms = r->now_ms;

@@ -133,6 +133,8 @@ static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     e->body_at = client_id_len;
     e->body_len = s->r.body_len;
     s->state = SLOT_CONTROL;
+    if (s->connection->guarded)
+        guard_posted(s->connection->rules, s->connection, s->r.api_key, s->r.api_version);
     STAT_ADD(r, requests_control, 1);
     events_post(r->all->events, e);
     return true;
@@ -309,6 +311,16 @@ static bool knows_client(struct reactor *r, struct connection *c, const struct f
     return false;
 }
 
+/* `at`: the first bytes of a frame. */
+static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t *at)
+    REQUIRES(r->role) {
+    STAT_ADD(r, frames_illegal, 1);
+    c->closing = true;
+    bool hello = at[0] == 22 && at[1] == 3; /* a record of TLS that begins a handshake */
+    if (hello && c->earned == 0 && c->transport.session == NULL)
+        handshake_report(r, c, "TLS on a plain-text port");
+}
+
 int requests_start(struct reactor *r, struct connection *c) {
     const struct frames_rules *rules = c->rules;
     int started = 0;
@@ -320,15 +332,16 @@ int requests_start(struct reactor *r, struct connection *c) {
         int32_t size = frames_size(rules, at);
         struct frames_header h;
         const uint8_t *header = at + FRAMES_SIZE_BYTES;
-        bool legal = size > 0 && frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
+        bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
+                     frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
         if (legal) {
             c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
             if (pending < c->frame_bytes) break;
-            legal = frames_header(rules, header, (size_t)size, &h);
+            legal = c->guarded ? guard_header(r, c, header, (size_t)size, &h)
+                               : frames_header(rules, header, (size_t)size, &h);
         }
         if (!legal) {
-            STAT_ADD(r, frames_illegal, 1);
-            c->closing = true;
+            refuse_frame(r, c, at);
             break;
         }
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;

@@ -24,4 +24,5 @@ static ssize_t plain_sendfile(struct transport *t, int file, off_t position, siz
     return sendfile(t->fd, file, &position, bytes);
 }
 
-const struct transport_calls transport_plain = {plain_recv, plain_send, plain_sendfile};
+const struct transport_calls transport_plain = {
+    .recv = plain_recv, .send = plain_send, .sendfile = plain_sendfile};

@@ -9,7 +9,9 @@ enum {
     API_FETCH = 1,
     API_JOIN_GROUP = 11,
     API_SYNC_GROUP = 14,
-    API_VERSIONS = 18
+    API_SASL_HANDSHAKE = 17,
+    API_VERSIONS = 18,
+    API_SASL_AUTHENTICATE = 36
 };
 
 /* What a version brought stands where it makes a difference. */

@@ -517,7 +517,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_MAY_JOIN
+    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_MAY_JOIN
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -584,15 +584,57 @@ cdef extern from "serve/serve.h" nogil:
     void serve_shared_set_wall_ahead(serve_shared *shared, int64_t ahead_ms)
     void serve_shared_stats(serve_shared *shared, uint64_t *sessions)
 
+# ---- transport.h
+cdef extern from "net/transport.h" nogil:
+    struct transport_maker:
+        void (*retain)(transport_maker *m)
+        void (*release)(transport_maker *m)
+
+# ---- tls.h
+cdef extern from "net/tls.h" nogil:
+    enum: TLS_WHY_BYTES
+    enum tls_client_auth:
+        TLS_CLIENT_NONE
+        TLS_CLIENT_REQUESTED
+        TLS_CLIENT_REQUIRED
+    struct tls_settings:
+        const char *chain
+        const char *key
+        const char *key_password
+        const char *trusted
+        const char *revoked
+        const char *ciphers
+        int version_min, version_max
+        tls_client_auth client_auth
+    struct tls:
+        pass
+    tls *tls_new(const tls_settings *settings, char *why)
+    void tls_release(tls *context)
+    struct tls_server:
+        pass
+    tls_server *tls_server_new()
+    void tls_server_use(tls_server *server, tls *context)
+    transport_maker *tls_server_maker(tls_server *server)
+    void tls_server_release(tls_server *server)
+    struct tls_store:
+        char *key
+        char *chain
+        char *trusted
+    bint tls_store_open(const void *data, size_t size, const char *password, tls_store *out,
+                        char *why)
+    void tls_store_close(tls_store *store)
+    const char *tls_library()
+
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX
+    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_CONTROLLER, LISTENER_ASKS, GUARD_RAW_VERSION
     struct reactors_config:
         frames_rules rules, controller_rules
         int threads
         uint32_t queued_requests_max
         int64_t idle_ms_max
         uint64_t input_bytes_max
+        int32_t stranger_bytes_max
         int send_buffer_bytes, receive_buffer_bytes
         quotas *quotas
     struct reactors_limits:
@@ -601,10 +643,12 @@ cdef extern from "net/reactor.h" nogil:
         pass
     reactors *reactors_new(serve_shared *shared, const reactors_config *config)
     void reactors_free(reactors *rs)
-    int reactors_listen(reactors *rs, int listener, const char *host, int port, int backlog)
-    int reactors_join(reactors *rs, int listener, const char *host, int port, int backlog,
-                      int first)
-    bint reactors_set_controller(reactors *rs, int listener)
+    struct reactors_listener:
+        int listener, port, backlog
+        unsigned flags
+        const char *host
+        transport_maker *maker
+    int reactors_join(reactors *rs, const reactors_listener *l, int first)
     void reactors_unlisten(reactors *rs, int listener)
     void reactors_set_limits(reactors *rs, const reactors_limits *limits)
     bint reactors_set_overrides(reactors *rs, const uint8_t *addresses,
@@ -621,7 +665,8 @@ cdef extern from "net/reactor.h" nogil:
     void reactors_flush_replies(reactors *rs)
     void reactors_retry(reactors *rs, uint64_t connection)
     bint reactors_resume(reactors *rs, uint64_t token, const int16_t *errors, uint32_t count)
-    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal)
+    void reactors_set_principal(reactors *rs, uint64_t connection, uint32_t principal,
+                                int32_t session_ms)
     void reactors_watch(reactors *rs, uint64_t connection)
     void reactors_close(reactors *rs, uint64_t connection)
     void reactors_stop_accepting(reactors *rs)

@@ -14,12 +14,13 @@ cdef class RequestContext:
     cdef readonly int64_t began_ns
     cdef public int64_t taken_ns, parked_ns, busy_ns
     cdef public int throttle_ms, created_count
-    cdef public bint cacheable
+    cdef public bint cacheable, closes
 
 
 cdef class Miss:
-    cdef readonly uint64_t token
+    cdef readonly uint64_t token, connection
     cdef readonly uint32_t principal
+    cdef readonly int api_key
     cdef readonly list topics
 
 
@@ -27,6 +28,12 @@ cdef class UnknownClient:
     cdef readonly uint64_t connection
     cdef readonly uint32_t principal
     cdef readonly bytes client_id
+
+
+cdef class Connected:
+    cdef readonly uint64_t connection
+    cdef readonly int listener
+    cdef readonly str peer_host, certificate
 
 
 cdef class Closed:
@@ -46,10 +53,17 @@ cdef class Slow:
     cdef readonly int64_t total_ns, local_ns, remote_ns, send_ns
 
 
+cdef class Unsafe:
+    cdef readonly int listener
+    cdef readonly str peer, reason
+    cdef readonly uint64_t left_out
+
+
 cdef class Reactors:
     cdef csrc.reactors *ptr
     cdef csrc.serve_shared *shared
     cdef object grants
     cdef object io_pool
     cdef object quotas
-    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first,
+                     unsigned flags, object maker) except -1

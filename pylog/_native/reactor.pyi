@@ -7,6 +7,11 @@ from pylog._native.quotas import Quotas
 
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
+GUARDED: int
+CONTROLLER: int
+ASKS: int
+RAW_VERSION: int
+STRANGER_BYTES_MAX: int
 NATIVE_VERSIONS: dict[int, tuple[int, int]]
 
 @final
@@ -49,13 +54,19 @@ class RequestContext:
     throttle_ms: int
     created_count: int
     cacheable: bool
+    closes: bool
     def take_body(self) -> bytes: ...
 
 @final
 class Miss:
     def __init__(
-        self, token: int, principal: int, topics: list[tuple[bytes | None, bytes | None]]
+        self, token: int, principal: int, topics: list[tuple[bytes | None, bytes | None]],
+        api_key: int = 0, connection: int = 0,
     ) -> None: ...
+    @property
+    def api_key(self) -> int: ...
+    @property
+    def connection(self) -> int: ...
     @property
     def token(self) -> int: ...
     @property
@@ -72,6 +83,20 @@ class UnknownClient:
     def principal(self) -> int: ...
     @property
     def client_id(self) -> bytes: ...
+
+@final
+class Connected:
+    def __init__(
+        self, connection: int, listener: int, peer_host: str, certificate: str = ""
+    ) -> None: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def listener(self) -> int: ...
+    @property
+    def peer_host(self) -> str: ...
+    @property
+    def certificate(self) -> str: ...
 
 @final
 class Closed:
@@ -123,7 +148,19 @@ class Slow:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | UnknownClient | Closed | MayJoin | Slow
+@final
+class Unsafe:
+    def __init__(self, listener: int, peer: str, reason: str, left_out: int) -> None: ...
+    @property
+    def listener(self) -> int: ...
+    @property
+    def peer(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def left_out(self) -> int: ...
+
+Event = RequestContext | Miss | UnknownClient | Connected | Closed | MayJoin | Slow | Unsafe
 
 @final
 class Reactors:
@@ -145,13 +182,18 @@ class Reactors:
         sessions_max: int,
         inline_inflate_bytes: int = 65536,
         quotas: Quotas | None = None,
+        stranger_bytes_max: int = ...,
         controller_versions: Iterable[tuple[int, int, int, int]] = (),
         rack_aware: bool = False,
     ) -> None: ...
     def listen(
-        self, listener: int, host: str, port: int, backlog: int, *, controller: bool = False
+        self, listener: int, host: str, port: int, backlog: int, flags: int = 0,
+        maker: object = None,
     ) -> int: ...
-    def join(self, listener: int, host: str, port: int, backlog: int, first: int) -> None: ...
+    def join(
+        self, listener: int, host: str, port: int, backlog: int, first: int, flags: int = 0,
+        maker: object = None,
+    ) -> None: ...
     def unlisten(self, listener: int) -> None: ...
     def set_limits(
         self, connections_max: int, connections_per_ip_max: int, overrides: dict[bytes, int],
@@ -172,7 +214,9 @@ class Reactors:
     def flush_replies(self) -> None: ...
     def retry(self, connection: int) -> None: ...
     def resume(self, token: int, errors: list[int]) -> None: ...
-    def set_principal(self, connection: int, principal: int) -> None: ...
+    def set_principal(
+        self, connection: int, principal: int, session_ms: int = 0
+    ) -> None: ...
     def set_interest(self, connection: int) -> None: ...
     def close_connection(self, connection: int) -> None: ...
     def set_wall_ahead(self, ahead_ms: int) -> None: ...

@@ -12,7 +12,8 @@ import os
 
 import cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ENOBUFS, errno
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.errno cimport errno
 from libc.stdint cimport (
     INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
@@ -31,12 +32,20 @@ cdef extern from "<arpa/inet.h>" nogil:
 POLL_EVENTS_MAX = 1024
 cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
+# What holds for every connection of a listener.
+GUARDED = csrc.LISTENER_GUARDED
+CONTROLLER = csrc.LISTENER_CONTROLLER
+ASKS = csrc.LISTENER_ASKS
+# Of a SaslAuthenticate that is a token without a header.
+RAW_VERSION = csrc.GUARD_RAW_VERSION
+STRANGER_BYTES_MAX = 512 << 10
 # Api key -> first and last version that native code serves.
 NATIVE_VERSIONS = {
     csrc.API_PRODUCE: (csrc.PRODUCE_VERSION_MIN, csrc.PRODUCE_VERSION_MAX),
     csrc.API_FETCH: (csrc.FETCH_VERSION_MIN, csrc.FETCH_VERSION_MAX),
 }
 HOSTS_KEPT_MAX = 4096
+cdef const char *MAKER = "pylog.transport_maker"
 
 
 # no_gc: its members are numbers, bytes and text, so that it can be in no cycle.
@@ -51,7 +60,8 @@ cdef class RequestContext:
     here, on the clock of Reactors.now_ns(). What dispatch and handlers note: taken_ns, parked_ns,
     when it was taken and began to wait for others; busy_ns, what its handler took where that
     counts; throttle_ms, set by a handler that limits the client by itself; created_count, topics
-    that the request has created so far; cacheable, set by a handler whose answer is right for
+    that the request has created so far; closes, set by a handler whose answer ends the connection;
+    cacheable, set by a handler whose answer is right for
     whoever asks the same over the same address, as long as the image stays what it is.
     """
 
@@ -81,8 +91,10 @@ cdef class Miss:
     topics: [(name, None) or (None, id)], in bytes.
     """
 
-    def __init__(self, uint64_t token, uint32_t principal, list topics):
+    def __init__(self, uint64_t token, uint32_t principal, list topics, int api_key=0,
+                 uint64_t connection=0):
         self.token, self.principal, self.topics = token, principal, topics
+        self.api_key, self.connection = api_key, connection
 
 
 @cython.final
@@ -91,6 +103,17 @@ cdef class UnknownClient:
 
     def __init__(self, uint64_t connection, uint32_t principal, bytes client_id):
         self.connection, self.principal, self.client_id = connection, principal, client_id
+
+
+@cython.final
+cdef class Connected:
+    """A new connection of a listener that ASKS, or whose peer showed a certificate: it waits for
+    set_principal(), when it is to have one, and retry(), or for close_connection(). certificate:
+    the name in it (RFC 2253, as Java writes it), "" without one."""
+
+    def __init__(self, uint64_t connection, int listener, str peer_host, str certificate=""):
+        self.connection, self.listener, self.peer_host = connection, listener, peer_host
+        self.certificate = certificate
 
 
 @cython.final
@@ -127,6 +150,16 @@ cdef class Slow:
         self.left_out = left_out
 
 
+@cython.final
+cdef class Unsafe:
+    """A connection that ended because TLS failed. peer: host:port. left_out: such ones before it
+    that made no event because there were too many."""
+
+    def __init__(self, int listener, str peer, str reason, uint64_t left_out):
+        self.listener, self.peer, self.reason = listener, peer, reason
+        self.left_out = left_out
+
+
 # no_gc_clear keeps (3) when the collector takes all of them together.
 @cython.final
 @cython.no_gc_clear
@@ -139,16 +172,17 @@ cdef class Reactors:
     wait. control_bytes_max: of a request that comes as an event. input_bytes_max: of one reactor's
     requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
     csrc/serve/serve.h. quotas: what clients may use, None
-    for no limits. controller_versions: as api_versions, of listeners that are a controller's: all
-    requests come as events there. rack_aware: consumers are sent to a replica in their rack.
+    for no limits. stranger_bytes_max: of a request before its connection is authenticated.
+    controller_versions: as api_versions, of CONTROLLER's listeners. rack_aware: consumers are sent
+    to a replica in their rack.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
                   idle_ms_max, queued_requests_max, control_bytes_max=INT32_MAX,
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
-                  inline_inflate_bytes=65536, quotas=None, controller_versions=(),
-                  rack_aware=False):
+                  inline_inflate_bytes=65536, quotas=None,
+                  stranger_bytes_max=STRANGER_BYTES_MAX, controller_versions=(), rack_aware=False):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         if not 0 < network_threads <= THREADS_MAX:
@@ -164,6 +198,7 @@ cdef class Reactors:
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
         config.input_bytes_max = max(input_bytes_max, 0)
+        config.stranger_bytes_max = _at_most(stranger_bytes_max, INT32_MAX)
         config.send_buffer_bytes = send_buffer_bytes
         config.receive_buffer_bytes = receive_buffer_bytes
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
@@ -189,26 +224,34 @@ cdef class Reactors:
         if self.shared != NULL:
             csrc.serve_shared_free(self.shared)
 
-    def listen(self, int listener, str host, int port, int backlog, *, bint controller=False):
+    def listen(self, int listener, str host, int port, int backlog, unsigned flags=0,
+               object maker=None):
         """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
-        port: 0 takes a free one. `listener` comes back in events. controller: it is a controller's.
-        Raises OSError when it cannot.
+        port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
+        authentication before set_principal(); ASKS, each connection comes as Connected. maker: what
+        makes its connections safe (TlsServer.maker()); None for plain text. Raises OSError when it
+        cannot.
         """
-        if controller and not csrc.reactors_set_controller(self.ptr, listener):
-            raise OSError(ENOBUFS, "too many listeners of controllers", host)
-        return self._listen(listener, host, port, backlog, 0)
+        return self._listen(listener, host, port, backlog, 0, flags, maker)
 
-    def join(self, int listener, str host, int port, int backlog, int first):
+    def join(self, int listener, str host, int port, int backlog, int first, unsigned flags=0,
+             object maker=None):
         """Lets the reactors from `first` on, which resize() added, listen on a bound port too."""
-        self._listen(listener, host, port, backlog, first)
+        self._listen(listener, host, port, backlog, first, flags, maker)
 
-    cdef int _listen(self, int listener, str host, int port, int backlog, int first) except -1:
+    cdef int _listen(self, int listener, str host, int port, int backlog, int first,
+                     unsigned flags, object maker) except -1:
         cdef bytes name = host.encode("idna") if not host.isascii() else host.encode()
-        cdef const char *text = name
+        cdef csrc.reactors_listener wanted
         cdef int bound
+        wanted.listener, wanted.port, wanted.backlog = listener, port, backlog
+        wanted.host, wanted.flags = name, flags
+        wanted.maker = NULL
+        if maker is not None:
+            wanted.maker = <csrc.transport_maker *>PyCapsule_GetPointer(maker, MAKER)
         with nogil:
-            bound = csrc.reactors_join(self.ptr, listener, text, port, backlog, first)
+            bound = csrc.reactors_join(self.ptr, &wanted, first)
         if bound < 0:
             raise OSError(-bound, os.strerror(-bound), f"{host}:{port}")
         return bound
@@ -277,7 +320,7 @@ cdef class Reactors:
 
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, UnknownClient, Closed, Slow, or some MayJoin.
+        RequestContext, Miss, UnknownClient, Connected, Closed, Slow, Unsafe, or some MayJoin.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -345,9 +388,10 @@ cdef class Reactors:
         """The client of an UnknownClient event is installed: its connection goes on."""
         csrc.reactors_retry(self.ptr, connection)
 
-    def set_principal(self, uint64_t connection, uint32_t principal):
-        """Whose requests those of this connection are from its next one on."""
-        csrc.reactors_set_principal(self.ptr, connection, principal)
+    def set_principal(self, uint64_t connection, uint32_t principal, int session_ms=0):
+        """Whose requests those of this connection are from its next one on; after session_ms, if
+        that is not 0, it must authenticate again."""
+        csrc.reactors_set_principal(self.ptr, connection, principal, session_ms)
 
     def set_interest(self, uint64_t connection):
         """Asks for a Closed event when it ends."""
@@ -446,6 +490,10 @@ cdef bytes _bytes(const csrc.event *e, size_t at, size_t size):
     return PyBytes_FromStringAndSize(<const char *>e.data + at, <Py_ssize_t>size)
 
 
+cdef str _text(const csrc.event *e):
+    return _bytes(e, 0, e.body_len).decode("utf-8", "replace")
+
+
 cdef list _missing(const csrc.event *e):
     cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
     cdef list out = []
@@ -493,7 +541,11 @@ cdef object _event(const csrc.event *e):
     if e.kind == csrc.EVENT_QUOTA:
         return UnknownClient(e.connection, e.principal, _bytes(e, 0, e.client_id_len))
     if e.kind == csrc.EVENT_MISS:
-        return Miss(e.token, e.principal, _missing(e))
+        return Miss(e.token, e.principal, _missing(e), e.api_key, e.connection)
+    if e.kind == csrc.EVENT_CONNECTED:
+        return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
     if e.kind == csrc.EVENT_SLOW:
         return _slow(e)
+    if e.kind == csrc.EVENT_UNSAFE:
+        return Unsafe(e.listener, f"{_host(&e.peer)}:{e.peer.port}", _text(e), e.missing_count)
     return _request(e)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.reactor import RequestContext
+    from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.pending import Pending
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pylog.log.manager import LogManager
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
+    from pylog.security.access import Access
 
     # Classes of messages are made from the schemas when the broker runs.
     Message = Any
@@ -49,15 +51,22 @@ if TYPE_CHECKING:
     Handler = Callable[[RequestContext, Message], Result]
 
 
+def _no_sasl(context: RequestContext) -> None:
+    return None
+
+
 def handlers(*, settings: Settings, metadata_service: MetadataService,
              controller: ActiveController, logs: LogManager, coordinator: GroupCoordinator,
              client_quotas: ClientQuotas, listener_name: Callable[[int], str],
              registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int]) -> dict[int, Handler]:
+             now_ms: Callable[[], int], access: Access | None = None,
+             authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
+             ) -> dict[int, Handler]:
     """The handlers of all families, each family with what it needs. Keeps (3).
 
     metadata_service: has the image in force. listener_name, registered: see api.cluster and
-    api.configs. now_ms: the wall clock.
+    api.configs. now_ms: the wall clock. access: None, everything is allowed. authentication: see
+    api.security.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
     leaders = offsets.Leaders(metadata_service, logs, node_id)
@@ -80,7 +89,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
             logdirs.LogDirsApi(logs, metadata_service).handlers(),
             quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
             quotas.QuotasApi(controller, metadata_service).handlers(),
-            security.handlers()):
+            security.SecurityApi(controller, metadata_service, access is not None,
+                                 authentication).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
     return found

@@ -38,6 +38,7 @@ class Queue(Lane):
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
         self.is_known = False  # The broker has acknowledged a batch of this producer id.
+        self.lost_count = 0    # Records that failed since the last flush.
 
     def put_back(self, pending: Pending) -> None:
         """Among the ready ones again, to be tried anew. Keeps (2)."""
@@ -272,6 +273,15 @@ class Accumulator:
         """The batches that are not complete."""
         with self.lock:
             return list(self.incomplete.values())
+
+    def take_lost(self) -> int:
+        """How many records have failed since this was last asked."""
+        lost = 0
+        with self.lock:
+            for queue in self._queues.values():
+                lost += queue.lost_count
+                queue.lost_count = 0
+        return lost
 
     # Waiting for memory.
 

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pylog.client import endings
 from pylog.client.deliveries import Delivery, RecordMetadata, TableDelivery
+from pylog.client.errors import LostRecords
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
@@ -37,6 +39,7 @@ class Producer:
 
     async def start(self) -> Producer:
         await self._core.start()
+        endings.watch(self._core)
         return self
 
     async def __aenter__(self) -> Producer:
@@ -84,9 +87,13 @@ class Producer:
                    "headers": headers}
         return await asyncio.to_thread(sender.send, data, columns)
 
-    async def flush(self, timeout: float | None = None) -> None:
-        """Sends what waits and returns when all of it has an outcome. Raises KafkaTimeoutError."""
-        await self._core.flush(timeout)
+    async def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
+        """Sends what waits and returns when all of it has an outcome.
+
+        Returns how many records have failed since the last flush; with `check`, raises LostRecords
+        when there are any. Raises KafkaTimeoutError.
+        """
+        return LostRecords.checked(await self._core.flush(timeout), check)
 
     async def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions. Raises KafkaError."""

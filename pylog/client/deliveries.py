@@ -88,6 +88,8 @@ class Pending:
             assert not self.done, "a batch is completed twice"  # Keeps (1).
             self.base_offset, self.append_time, self.error = base_offset, append_time, error
             self.done = True
+            if error is not None and self.parts is None:
+                self.queue.lost_count += self.count
             callbacks, self.callbacks = self.callbacks, None
             waiters, self.waiters = self.waiters, None
             self.batch = None

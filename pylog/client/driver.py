@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from pylog.client.errors import ForkedError
+
 _shared: Driver | None = None
 _shared_lock = threading.Lock()
 
@@ -45,7 +47,10 @@ class Driver:
         self.loop.run_forever()
 
     def submit(self, work: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
-        """Runs a coroutine on the loop; from any other thread."""
+        """Runs a coroutine on the loop; from any other thread. Raises ForkedError."""
+        if self.process != os.getpid():
+            work.close()
+            raise ForkedError
         assert threading.current_thread() is not self.thread, "the loop cannot wait for itself"
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 

@@ -64,6 +64,29 @@ class ClosedError(KafkaError):
     """The client object was closed."""
 
 
+class ForkedError(ClosedError):
+    """The client object was made before the process forked: its thread is not in the child."""
+
+    def __init__(self) -> None:
+        super().__init__("used after fork: make clients in the process that uses them")
+
+
+class LostRecords(KafkaError):
+    """Records that were sent and not acknowledged. `count`: how many."""
+
+    def __init__(self, count: int):
+        super().__init__(f"{count} records were not acknowledged: what each failed with is in its "
+                         "delivery, and in on_delivery")
+        self.count = count
+
+    @classmethod
+    def checked(cls, count: int, check: bool) -> int:
+        """The count; raises when it is to be checked and is not 0."""
+        if check and count:
+            raise cls(count)
+        return count
+
+
 class IllegalStateError(KafkaError):
     """The call does not fit what was called before."""
 

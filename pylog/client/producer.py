@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pylog._native.intake import Intake
+from pylog.client import endings
 from pylog.client.deliveries import Delivery, TableDelivery
 from pylog.client.driver import Driver
-from pylog.client.errors import BufferFullError, KafkaTimeoutError
+from pylog.client.errors import BufferFullError, KafkaTimeoutError, LostRecords
 from pylog.client.offsets import TopicPartition
 from pylog.client.producing import Producing
 from pylog.client.settings import PRODUCER, Settings
@@ -44,6 +45,7 @@ class Producer(Intake):
         self._driver = Driver.shared()
         self._core: Producing = self._driver.run(self._make())
         core = self._core
+        endings.watch(core)
         plain = not core.interceptors and not core.serializes and core.transactions is None
         # Where nothing has to be done to a record before it is taken.
         super().__init__(core.routes if plain else {})
@@ -104,9 +106,13 @@ class Producer(Intake):
 
     # Waiting, ending
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Sends what waits and returns when all of it has an outcome. Raises KafkaTimeoutError."""
-        self._driver.run(self._core.flush(timeout))
+    def flush(self, timeout: float | None = None, *, check: bool = False) -> int:
+        """Sends what waits and returns when all of it has an outcome.
+
+        Returns how many records have failed since the last flush; with `check`, raises LostRecords
+        when there are any. Raises KafkaTimeoutError, ClosedError after a fork.
+        """
+        return LostRecords.checked(self._driver.run(self._core.flush(timeout)), check)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The topic's partitions. Raises KafkaError."""
@@ -116,7 +122,8 @@ class Producer(Intake):
 
     def close(self, timeout: float | None = CLOSE_S) -> None:
         """Delivers what waits, for at most `timeout` seconds; what is left fails."""
-        self._driver.run(self._core.close(timeout))
+        if not self._core.forked:     # A child leaves its parent's connections alone.
+            self._driver.run(self._core.close(timeout))
 
     # Transactions
 

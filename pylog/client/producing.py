@@ -21,8 +21,8 @@ from pylog.client.accumulator import Accumulator
 from pylog.client.cluster import Cluster
 from pylog.client.deliveries import Pending
 from pylog.client.errors import (
-    BufferFullError, ClosedError, ConfigError, FatalError, IllegalStateError, KafkaError,
-    KafkaTimeoutError, SerializationError, error,
+    BufferFullError, ClosedError, ConfigError, FatalError, ForkedError, IllegalStateError,
+    KafkaError, KafkaTimeoutError, SerializationError, error,
 )
 from pylog.client.partitioners import Default, Sticky, partitioner
 from pylog.client.sender import Sender
@@ -60,6 +60,7 @@ class Producing:
         self._idempotent = idempotent
         # Empty while records cannot be sent: what takes the short way then finds none.
         self.routes: dict[str, Route] = {}
+        self.forked = False
         self.loop: asyncio.AbstractEventLoop
 
     async def start(self) -> Producing:
@@ -105,8 +106,15 @@ class Producing:
 
     # A record's way in.
 
+    def disown(self) -> None:
+        """In a forked child: every call from now on raises ForkedError."""
+        self.forked = True
+        self.routes.clear()      # Else native code would take records.
+
     def check(self) -> None:
         """Raises unless records may be sent."""
+        if self.forked:
+            raise ForkedError
         if self.closed:
             raise ClosedError("the producer is closed")
         if self.sender.failure is not None:
@@ -264,8 +272,9 @@ class Producing:
 
     # The end
 
-    async def flush(self, timeout_s: float | None = None) -> None:
-        """Sends all that waits and awaits its outcome. Raises KafkaTimeoutError."""
+    async def flush(self, timeout_s: float | None = None) -> int:
+        """Sends all that waits and awaits its outcome. Returns how many records have failed since
+        the last flush. Raises KafkaTimeoutError."""
         accumulator = self.accumulator
         pendings = accumulator.pendings()
         accumulator.flushing += 1
@@ -278,6 +287,7 @@ class Producing:
             raise KafkaTimeoutError(f"not all was delivered within {timeout_s} s") from None
         finally:
             accumulator.flushing -= 1
+        return accumulator.take_lost()
 
     async def _settled(self, pending: Pending) -> None:
         if not pending.done:

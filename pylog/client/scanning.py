@@ -19,7 +19,7 @@ from typing import Any
 from pylog.client.arrow import COLUMNS, ordered, schema
 from pylog.client.consumer import Consumer
 from pylog.client.driver import Driver
-from pylog.client.errors import UnknownTopicOrPartitionError
+from pylog.client.errors import KafkaTimeoutError, UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
 
 TYPE_CHECKING = False
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS_MAX = 100_000
 POLL_S = 1.0
+MISSING_S = 5.0   # A topic that was made just now is soon known to every broker.
 _NEEDED = ("partition", "offset")
 
 Time = int | float | str | datetime.datetime | datetime.date | datetime.timedelta | None
@@ -52,6 +53,7 @@ def scan(topic: str, *, since: Time = None, until: Time = None,
     names = list(COLUMNS) if columns is None else ordered(columns)
     settings = {**(config or {}), **{name.replace("_", "."): given for name, given in more.items()}}
     settings.setdefault("enable.auto.commit", False)
+    settings.setdefault("allow.auto.create.topics", False)   # Reading makes no topic.
     with Consumer(settings) as consumer:
         found = stretches(consumer, topic, partitions, milliseconds(since), milliseconds(until))
     batches = _batches(settings, found, names, batch_records_max)
@@ -76,9 +78,14 @@ def milliseconds(given: Time) -> int | None:
 def stretches(consumer: Consumer, topic: str, partitions: Iterable[int] | None,
               since_ms: int | None, until_ms: int | None) -> dict[TopicPartition, tuple[int, int]]:
     """[start, end) of each partition that has something to read."""
-    known = consumer.partitions_for(topic)
+    try:
+        known = consumer.partitions_for(topic, MISSING_S)
+    except KafkaTimeoutError as late:
+        if isinstance(late.__cause__, UnknownTopicOrPartitionError):
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}") from None
+        raise
     if not known:
-        raise UnknownTopicOrPartitionError(topic)
+        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
     wanted = known if partitions is None else list(partitions)
     if set(wanted) - set(known):
         raise UnknownTopicOrPartitionError(f"{topic} has no partitions {set(wanted) - set(known)}")

@@ -25,7 +25,7 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 COUNTED = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 assert (native.PRODUCE, native.FETCH, native.REQUEST) == (0, 1, 2)
 
-# Until clients authenticate there is one principal.
+# Who did not authenticate.
 ANONYMOUS = "ANONYMOUS"
 TOKENS_IDLE_MAX = 10_000
 NS_PER_MS = 1_000_000
@@ -130,15 +130,18 @@ class Mutations:
 
 class ClientQuotas:
     """The quotas of one broker. clock_ns: a monotonic clock. resolve: a host's name to the text of
-    its address, None for one that has none."""
+    its address, None for one that has none. principal_name: the user that requests under a number
+    are counted for."""
 
-    def __init__(self, settings, clock_ns, resolve=lambda name: None):
+    def __init__(self, settings, clock_ns, resolve=lambda name: None,
+                 principal_name=lambda number: ANONYMOUS):
         self.native = native.Quotas(
             settings["quota.window.num"], settings["quota.window.size.seconds"] * 1000)
         self._mutation_window_s = (settings["controller.quota.window.num"]
                                    * settings["controller.quota.window.size.seconds"])
         self.clock_ns = clock_ns
         self._resolve = resolve
+        self.principal_name = principal_name
         self._hosts: dict[str, str | None] = {}
         self._quotas: dict = {}
         self._tokens: dict[tuple, Tokens] = {}
@@ -205,10 +208,6 @@ class ClientQuotas:
         quota, user, client_id = found
         return b"%d\0%s\0%s" % (number, user.encode(), client_id.encode()), quota
 
-    @staticmethod
-    def principal_name(principal: int) -> str:
-        """The user that a connection's requests are counted for."""
-        return ANONYMOUS
 
     def throttled_ms(self, client_id: str, within_ms: int) -> int:
         """For how many ms clients of this id were held back in all, when any was within_ms ago."""

@@ -10,7 +10,8 @@ Source: KIP-103 (named listeners), KIP-684; Kafka's checks at start, as observed
 from .errors import ConfigError
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-PROTOCOLS_SERVED = ("PLAINTEXT",)
+SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
+TLS_PROTOCOLS = ("SSL", "SASL_SSL")
 
 
 class Listener:

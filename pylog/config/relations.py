@@ -153,11 +153,23 @@ def _check_quorum(settings) -> None:
         raise ConfigError(f"Invalid configuration value for {name}. Each entry should be in the "
                           "form `{id}@{host}:{port}`.")
     ids = {int(voter[1]) for voter in voters if voter}
-    if settings.is_member:
+    if "controller" not in settings["process.roles"]:
         _check_member(settings, ids)
-    elif voters and settings["node.id"] not in ids:
+    elif (voters or settings.is_member) and settings["node.id"] not in ids:
         raise ConfigError(f"the node id {settings['node.id']} must be included in the set of "
                           f"voters {name}={format_value(settings[name])}")
+    elif settings.is_member:
+        _check_controllers(settings, len(ids))
+
+
+def _check_controllers(settings, count: int) -> None:
+    """One of several controllers: they must be enough for a majority, and reachable."""
+    if count == 2 and not settings["quorum.etcd.endpoints"]:
+        raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
+                          "name three, or one")
+    if len(settings.listeners) == len(settings["listeners"]):
+        raise ConfigError("controller.listener.names: one of several controllers needs a listener "
+                          "of such a name in listeners, which the others reach it by")
 
 
 def _check_member(settings, voter_ids: set) -> None:

@@ -14,10 +14,10 @@ import copy
 import os
 import re
 
-from . import catalogue, dynamic, groups, listeners, properties, relations, topics, values
+from . import catalogue, clusters, dynamic, groups, listeners, properties, relations, topics, values
 from .errors import ConfigError, nearest
 
-OVERRIDE = "--override"
+OVERRIDE, CLUSTER = "--override", "--cluster"
 _NAME = re.compile(r"[a-z0-9]+(?:\.[a-z0-9]+)*")
 
 
@@ -55,10 +55,11 @@ class Settings:
             self.warnings.append("no controller listener is opened: the controller is in brokerd")
 
     @classmethod
-    def load(cls, path: str | None = None, overrides=()) -> "Settings":
+    def load(cls, path: str | None = None, overrides=(), derive=None) -> "Settings":
         """From a .properties file (or none) and `key=value` strings, the last of which win.
 
-        Raises ConfigError; OSError when the file cannot be read.
+        derive: texts as given -> texts for what is not. Raises ConfigError; OSError when the file
+        cannot be read.
         """
         texts, origins = {}, {}
         if path is not None:
@@ -69,6 +70,10 @@ class Settings:
             if not equals or not name.strip():
                 raise ConfigError(f"{OVERRIDE} {override}: expected key=value")
             texts[name.strip()], origins[name.strip()] = text, OVERRIDE
+        if derive is not None:
+            for name, text in derive(texts).items():
+                if name not in texts:
+                    texts[name], origins[name] = text, CLUSTER
         return cls(texts, origins)
 
     def __getitem__(self, name: str) -> values.Value:
@@ -83,6 +88,16 @@ class Settings:
         return self[name] if catalogue.is_broker(name) else \
             self._values.get(name, self.texts.get(name))
 
+    def of_listener(self, listener: str, name: str, mechanism: str = "") -> values.Value:
+        """A setting as one listener, and one of its SASL mechanisms, has it; typed."""
+        prefix = f"listener.name.{listener.lower()}."
+        for own in ([f"{prefix}{mechanism.lower()}.{name}"] if mechanism else []) + [prefix + name]:
+            value = self.value(own)
+            if value is not None:
+                return values.parse(catalogue.broker(name), value) if isinstance(value, str) \
+                    else value
+        return self[name]
+
     def origin(self, name: str) -> str:
         """Where the value in force came from: "default", "file:line", "--override" or "dynamic"."""
         if name in self.dynamic_own or name in self.dynamic_cluster:
@@ -91,8 +106,8 @@ class Settings:
 
     @property
     def is_member(self) -> bool:
-        """Whether this broker's controller is elsewhere: it is one of several nodes."""
-        return "controller" not in self["process.roles"]
+        """Whether this broker is one of several nodes: its controller is, or may be, elsewhere."""
+        return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
@@ -191,6 +206,9 @@ class Settings:
             self._values[name] = value
             if catalogue.broker(name).effect == "live":
                 return
+        known = dynamic.setting(name)
+        if name in catalogue.PLUGIN or known is not None and known.effect == "live":
+            return
         place = f" ({where})" if where else ""
         self.warnings.append(f"{name} has no effect in pylog yet{place}")
 
@@ -203,6 +221,9 @@ class Settings:
             values.check(setting, value)
             return value
         if name in catalogue.PLUGIN or name.startswith(catalogue.PLUGIN_PREFIXES):
+            known = dynamic.setting(name)
+            if known is not None:
+                values.parse(known, str(text))
             return text
         if name in catalogue.REMOVED:
             raise ConfigError(f"{name} was removed in Kafka 4; instead: {catalogue.REMOVED[name]}")
@@ -248,10 +269,6 @@ class Settings:
         if not bound:
             raise ConfigError("listeners: at least one must serve clients, and so not be one of "
                               "controller.listener.names")
-        for entry in bound:
-            if entry.protocol not in listeners.PROTOCOLS_SERVED:
-                raise ConfigError(f"listeners: {entry!r} has security protocol {entry.protocol}; "
-                                  f"served: {', '.join(listeners.PROTOCOLS_SERVED)}")
         advertised = listeners.parse(
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
         advertised = tuple(entry for entry in advertised if entry.name not in controllers)

@@ -239,6 +239,32 @@ class ActiveController(Members):
         await self._tail.wait(offset)
         return results
 
+    async def alter_scram_credentials(self, deletions, upsertions) -> list:
+        """Decides an AlterUserScramCredentialsRequest; results as credentials.alter."""
+        # Imported here, as acls below: few brokers decide these.
+        from pylog.metadata import credentials
+
+        return await self._secured(credentials.alter, deletions, upsertions)
+
+    async def create_acls(self, rules) -> list:
+        """Adds access rules; arguments and results as acls.create."""
+        from pylog.metadata import acls
+
+        return await self._secured(acls.create, rules, self._random)
+
+    async def delete_acls(self, filters) -> list:
+        """Removes access rules; arguments and results as acls.delete."""
+        from pylog.metadata import acls
+
+        return await self._secured(acls.delete, filters)
+
+    async def _secured(self, decide, *args) -> list:
+        async with self._deciding:
+            records, results = decide(self._image, *args)
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
+
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""
         async with self._deciding:

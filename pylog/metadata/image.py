@@ -15,6 +15,8 @@ from pylog.config import client_quotas as quotas
 
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
+ACCESS_RULE, SCRAM_CREDENTIAL, DELEGATION_TOKEN = (
+    "AccessControlEntryRecord", "UserScramCredentialRecord", "DelegationTokenRecord")
 NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 STATE_POOL_MAX = 4096
@@ -43,11 +45,12 @@ Broker = namedtuple("Broker", (
 Broker.__doc__ = "A registered broker; `epoch` is the offset of its registration."
 
 
-Delta = namedtuple("Delta", ("before", "after", "topic_ids", "configs", "client_quotas"))
+Delta = namedtuple("Delta", (
+    "before", "after", "topic_ids", "configs", "client_quotas", "security"))
 Delta.__doc__ = """What a stretch of records changed: two images, and where to look for differences.
 
 topic_ids: of topics that came, went or have other partitions. configs: (resource type, name).
-client_quotas: whether any changed.
+client_quotas, security: whether any of them changed.
 """
 
 
@@ -72,8 +75,7 @@ class Image:
         self.states = states if states is not None else {}
         # pylog.config.client_quotas.entity -> {quota: value}.
         self.client_quotas = client_quotas if client_quotas is not None else {}
-        # (record's name, what identifies it) -> the record: rules and credentials, which a
-        # snapshot must not lose. Nothing here enforces them yet.
+        # (record's name, what identifies it) -> the record: access rules and credentials.
         self.security = security if security is not None else {}
 
     def topic_config(self, name: str) -> dict:
@@ -152,7 +154,7 @@ def difference(before: Image, after: Image) -> Delta:
                   if topics[0].get(id_) != topics[1].get(id_)),
         frozenset(key for key in configs[0].keys() | configs[1].keys()
                   if configs[0].get(key) != configs[1].get(key)),
-        before.client_quotas != after.client_quotas)
+        before.client_quotas != after.client_quotas, before.security != after.security)
 
 
 def is_known(kind: str) -> bool:
@@ -226,7 +228,8 @@ class _Fold:
         assert offset >= self.image.offset, (offset, self.image.offset)
         # Keeps (5).
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
-                     self.client_quotas is not self.image.client_quotas)
+                     self.client_quotas is not self.image.client_quotas,
+                     self.security is not self.image.security)
 
 
 def _topic(fold: _Fold, record) -> None:

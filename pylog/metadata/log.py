@@ -1,8 +1,8 @@
 """The metadata log as the controller sees it: seven calls, whatever keeps the records.
 
 Owns: nothing.
-Called by: metadata.decider; metadata.local implements it on a log of our own. Calls may
-  block: while requests are served they run on a worker thread.
+Called by: metadata.decider; metadata.local implements it on a log of our own, metadata.quorum_log
+  with several controllers. Calls may block: while requests are served they run on a worker thread.
 Invariants: (1) records are gapless and in one order for everybody; (2) an append is whole or
   absent, and durable when it returns; (3) an append under an epoch that is not the newest fails;
   (4) an append whose writer has not seen the newest record fails, so that decisions never rest on
@@ -22,8 +22,11 @@ MetadataBatch = namedtuple("MetadataBatch", ("last_offset", "epoch", "records"))
 MetadataBatch.__doc__ = "Records that were appended together; `records` are decoded messages."
 
 
-class Conflict(Exception):
+class Conflict(LogError):
     """An append came too late: another record or a newer controller came first."""
+
+    def __init__(self, text):
+        super().__init__(0, NOT_CONTROLLER, str(text))
 
 
 class NotController(LogError):

@@ -105,6 +105,9 @@ class MemberMetadata(MetadataService):
         return ", ".join(f"{voter.host}:{voter.port}"
                          for voter in self.controllers.voters.values())
 
+    def stand(self) -> None:
+        """What a controller does once its listeners answer: a broker alone, nothing."""
+
     async def leave(self) -> None:
         """Follows no more; before close()."""
         if self._following is not None:

@@ -15,7 +15,7 @@ from pylog.log.errors import StartError
 from pylog.log.partitions import Role
 from pylog.metadata import identity
 from pylog.metadata.active_controller import ActiveController
-from pylog.metadata.image import RESOURCE_BROKER, Image, MetadataError
+from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
 from pylog.metadata.local import LocalLog
 from pylog.metadata.store import Store, StoreError
 from pylog.metadata.tail import Tail
@@ -117,12 +117,11 @@ class MetadataService:
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
 
     def _take_newest(self) -> None:
-        """What a start needs of the newest image before it serves. Raises MetadataError."""
-        if self.tail.newest.security:
-            # Served without them, topics would be open to everybody.
-            kinds = ", ".join(sorted({kind for kind, _ in self.tail.newest.security}))
-            raise MetadataError(f"this version does not enforce {kinds}: remove them in Kafka, "
-                                "`brokerd adopt` says how")
+        """What a start needs of the newest image before it serves."""
+        if not self._settings["authorizer.class.name"] and any(
+                kind == ACCESS_RULE for kind, _ in self.tail.newest.security):
+            log.warning("there are access rules, and no authorizer.class.name that goes by them: "
+                        "everything is open to everybody")
         self.take_broker_configs(self.tail.newest)
 
     def _stored_image(self, store: Store) -> Image:

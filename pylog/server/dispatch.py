@@ -24,7 +24,9 @@ from collections import deque
 
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
-from pylog._native.reactor import MayJoin, Miss, RequestContext, Slow, UnknownClient
+from pylog._native.reactor import (
+    Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe,
+)
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
 from pylog.protocol import api, codec, elements, tables
@@ -48,9 +50,12 @@ if TYPE_CHECKING:
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
+    from pylog.security.access import Access
+    from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
 requests = logging.getLogger("pylog.request")
+connections = logging.getLogger("pylog.tls")
 
 ANSWER_UNSUPPORTED_VERSION = 0  # ApiVersions beyond ours is answered in version 0's form.
 # A member that is not heard in time loses its partitions: not for others' large questions.
@@ -78,11 +83,13 @@ class Dispatcher:
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool],
+                 guard: Callable[[], Guard] | None = None, access: Access | None = None,
                  forwarding: Forwarding | None = None,
                  may_join: Callable[[MayJoin], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
-        no log of it is open. forwarding: to a controller elsewhere, None where it is here.
-        may_join: hears of followers that have caught up.
+        no log of it is open. guard: what knows of connections, made when it is first asked for;
+        access: None, everything is allowed. forwarding: to a controller elsewhere, None where it is
+        here. may_join: hears of followers that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -91,6 +98,8 @@ class Dispatcher:
         self._quotas = quotas
         self._grants = grants
         self._install = install
+        self._guard = guard
+        self._access = access
         self._forwarding = forwarding
         self._may_join = may_join
         self._elements_max = settings["control.request.elements.max"]
@@ -161,6 +170,12 @@ class Dispatcher:
                 _log_slow(event)
             elif type(event) is MayJoin and self._may_join is not None:
                 self._may_join(event)
+            elif type(event) is Unsafe:
+                _log_unsafe(event)
+            elif type(event) is Connected:
+                self._security().connected(event)
+            elif type(event) is Closed:
+                self._security().closed(event)
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
             log.exception("an event was not served", extra={"event": type(event).__name__})
@@ -188,6 +203,9 @@ class Dispatcher:
         try:
             context.taken_ns = self._reactors.now_ns()
             body = context.take_body()
+            if context.api_version < 0:
+                self._security().authentication.raw_token(context, body)
+                return
             if self._forwarding is not None and self._forwarding.takes(context, body):
                 context.parked_ns = context.taken_ns
                 self._spawn(self._forward(context, body))
@@ -430,7 +448,10 @@ class Dispatcher:
                 bytes_max=self._answer_bytes_max)
             # Kafka answers at once and leaves the client alone after that, however old its version
             # is.
-            self._send(context, frame, throttle_ms)
+            if context.closes:
+                self._reactors.reply(context.token, frame, close=True)
+            else:
+                self._send(context, frame, throttle_ms)
         except AnswerTooLong as error:
             self._refuse(context, error)
             return None
@@ -469,30 +490,45 @@ class Dispatcher:
 
     # ---- misses ---------------------------------------------------------------------------------
 
+    def _security(self) -> Guard:
+        assert self._guard is not None   # Nobody else makes such events.
+        return self._guard()
+
     def _decide_miss(self, miss: Miss) -> None:
         errors: list[int] = [ErrorCode.UNKNOWN_SERVER_ERROR] * len(miss.topics)
         try:
             for index, (name, topic_id) in enumerate(miss.topics):
-                errors[index] = self._grant(miss.principal, name, topic_id)
+                errors[index] = self._grant(miss, name, topic_id)
         finally:
             # Keeps (1).
             self._reactors.resume(miss.token, errors)
 
-    def _grant(self, principal: int, name: bytes | None, topic_id: bytes | None) -> int:
+    def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).
         """
         image = self._metadata.image
         if name is not None:
-            topic = image.topics.get(name.decode("utf-8", "replace"))
+            text = name.decode("utf-8", "replace")
+            topic = image.topics.get(text)
             refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             topic = image.topics_by_id.get(topic_id)
             refusal = ErrorCode.UNKNOWN_TOPIC_ID
+            text = "" if topic is None else topic.name
+        rights = READ | WRITE | FOLLOW
+        if self._access is not None and text:
+            # Whoever may not see a topic is not told whether there is one.
+            found = self._security().rights(miss, text)
+            if found is None:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            rights = found
+            if not rights & (WRITE if miss.api_key == api.PRODUCE else READ | FOLLOW):
+                return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic is None:
             return refusal
         if not self._install(topic):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self._grants.allow(principal, topic.id, READ | WRITE | FOLLOW)
+        self._grants.allow(miss.principal, topic.id, rights)
         return ErrorCode.NONE
 
 
@@ -500,6 +536,11 @@ class Dispatcher:
 # dispatcher, which would then live, with what it holds, until the collector runs.
 _WAYS: dict[type, Callable[[Dispatcher, RequestContext, Any], object]] = {
     Pending: Dispatcher._reply_when_answered, types.CoroutineType: Dispatcher._reply_when_finished}
+
+
+def _log_unsafe(unsafe: Unsafe) -> None:
+    connections.warning("no TLS with this peer", extra={
+        "peer": unsafe.peer, "reason": unsafe.reason, "left_out": unsafe.left_out})
 
 
 def _log_slow(slow: Slow) -> None:

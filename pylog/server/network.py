@@ -8,16 +8,23 @@ Invariants: (1) a listener's number is given once, so that a connection that out
 Source: KIP-226 (num.network.threads, listeners), KIP-402 (max.connections).
 """
 
+from __future__ import annotations
+
 import errno
 import ipaddress
 import logging
 import socket
 import threading
 
-from pylog._native.reactor import THREADS_MAX, Reactors
-from pylog.config import limits
+from pylog._native.reactor import ASKS, CONTROLLER, GUARDED, THREADS_MAX, Reactors
+from pylog.config import ConfigError, limits
+from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError
 from pylog.protocol import api, tables
+
+TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
+if TYPE_CHECKING:
+    from pylog.security.tls import ListenerTls
 
 log = logging.getLogger("pylog.network")
 
@@ -31,18 +38,23 @@ class Network:
     """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound.
 
     controller_served: api key -> versions, on listeners named in controller.listener.names. All
-    their requests, Fetch too, come as events.
+    their requests, Fetch too, come as events. asks: whose connections they are makes a difference
+    on listeners without authentication too.
     """
 
-    def __init__(self, settings, grants, io_pool, quotas, controller_served=None):
+    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False,
+                 controller_served=None):
         self._settings = settings
+        self._asks = asks
         self._controllers = frozenset(
             name.upper() for name in settings["controller.listener.names"])
         self.reactors = _reactors(settings, grants, io_pool, quotas, controller_served or {})
         self._names: list[str] = []
         self._open: dict[int, tuple] = {}
+        self._tls: dict[int, ListenerTls] = {}
         self._running = False
-        self._limits_by_host, self._limits_by_address = {}, {}
+        self._limits_by_host: dict[str, int] = {}
+        self._limits_by_address: dict[bytes, int] = {}
         self._crowded, self._reported_ms = (0, 0), -REPORT_MS
 
     @property
@@ -62,6 +74,8 @@ class Network:
                 self._listen(listener)
             except OSError as error:
                 raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
+            except ConfigError as error:
+                raise StartError(str(error)) from error
 
     def start(self) -> None:
         self.reactors.start()
@@ -76,17 +90,20 @@ class Network:
         """
         self._set_limits()
         self._resize()
+        self.refresh_certificates()
         added = list(self._settings.listeners)
         ended = []
         for number, (listener, port) in self._open.items():
-            same = [new for new in added if (new.name, new.host) == (listener.name, listener.host)
-                    and new.port in (listener.port, port)]
+            same = [new for new in added if new.port in (listener.port, port)
+                    and (new.name, new.host, new.protocol)
+                    == (listener.name, listener.host, listener.protocol)]
             added = [new for new in added if new not in same]
             if not same:
                 ended.append(number)
         for number in ended:
             self.reactors.unlisten(number)
             del self._open[number]
+            self._tls.pop(number, None)
         for listener in added:
             self._listen_soon(listener, REBIND_ATTEMPTS if ended else 1)
         return bool(ended or added)
@@ -102,15 +119,49 @@ class Network:
                     log.error("cannot listen", extra={"listener": repr(listener),
                                                       "reason": error.strerror})
                     return
+            except ConfigError as error:
+                log.error("cannot listen", extra={"listener": repr(listener),
+                                                  "reason": str(error)})
+                return
             threading.Event().wait(REBIND_PAUSE_S)
 
     def _listen(self, listener) -> None:
         number = len(self._names)
-        port = self.reactors.listen(number, listener.host, listener.port, self._backlog,
-                                    controller=listener.name in self._controllers)
+        tls = self._tls_of(listener)
+        port = self.reactors.listen(
+            number, listener.host, listener.port, self._backlog, self._flags(listener),
+            None if tls is None else tls.maker)
         assert number == len(self._names) and number not in self._open, number   # Keeps (1).
         self._names.append(listener.name)
         self._open[number] = listener, port
+        if tls is not None:
+            self._tls[number] = tls
+
+    def _tls_of(self, listener) -> ListenerTls | None:
+        """Raises ConfigError."""
+        if listener.protocol not in TLS_PROTOCOLS:
+            return None
+        # Imported here: it loads OpenSSL, and not every broker needs it.
+        from pylog.security.tls import ListenerTls
+
+        tls = ListenerTls(self._settings, listener)
+        tls.load()
+        return tls
+
+    @property
+    def has_tls(self) -> bool:
+        return bool(self._tls)
+
+    def refresh_certificates(self) -> None:
+        """Takes what has changed of certificates, in settings and files. Blocks."""
+        for tls in list(self._tls.values()):
+            tls.refresh()
+
+    def _flags(self, listener) -> int:
+        flags = CONTROLLER if listener.name in self._controllers else 0
+        if listener.protocol in SASL_PROTOCOLS:
+            return flags | GUARDED
+        return flags | ASKS if self._asks else flags
 
     @property
     def _backlog(self) -> int:
@@ -128,7 +179,9 @@ class Network:
         if self.reactors.threads > before:
             for number, (listener, port) in self._open.items():
                 try:
-                    self.reactors.join(number, listener.host, port, self._backlog, before)
+                    tls = self._tls.get(number)
+                    self.reactors.join(number, listener.host, port, self._backlog, before,
+                                       self._flags(listener), None if tls is None else tls.maker)
                 except OSError as error:
                     # The other reactors' sockets go on, and they pass connections on.
                     log.error("a network thread does not listen",
@@ -199,4 +252,5 @@ def _reactors(settings, grants, io_pool, quotas, controller_served) -> Reactors:
         send_buffer_bytes=settings["socket.send.buffer.bytes"],
         receive_buffer_bytes=settings["socket.receive.buffer.bytes"],
         fetch_bytes_max=settings["fetch.max.bytes"],
+        stranger_bytes_max=settings["sasl.server.max.receive.size"],
         sessions_max=settings["max.incremental.fetch.session.cache.slots"])

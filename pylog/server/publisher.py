@@ -22,10 +22,12 @@ log = logging.getLogger("pylog.publisher")
 class Publisher:
     """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
     and `groups`. apply_settings: puts the broker's settings into force where it is composed; blocks
-    and returns the listeners' addresses when they changed, else None.
+    and returns the listeners' addresses when they changed, else None. apply_security: takes the
+    access rules and credentials in force.
     """
 
-    def __init__(self, node_id: int, metadata, logs, grants, quotas, groups, apply_settings):
+    def __init__(self, node_id: int, metadata, logs, grants, quotas, groups, apply_settings,
+                 apply_security=lambda security: None):
         self._node_id = node_id
         self._metadata = metadata
         self._logs = logs
@@ -33,6 +35,7 @@ class Publisher:
         self._quotas = quotas
         self._groups = groups
         self._apply_settings = apply_settings
+        self._security = apply_security
         self._registering: asyncio.Task | None = None
 
     async def run(self) -> None:
@@ -63,7 +66,7 @@ class Publisher:
 
     async def _apply(self, delta: Delta) -> None:
         for effect in (self._apply_broker_settings, self._apply_topics, self._apply_topic_configs,
-                       self._apply_quotas, self._save_image):
+                       self._apply_quotas, self._apply_security, self._save_image):
             try:
                 await effect(delta)
             except Exception:
@@ -116,6 +119,10 @@ class Publisher:
         if delta.client_quotas:
             hosts = await in_thread(self._quotas.resolved, delta.after.client_quotas)
             self._quotas.take(delta.after.client_quotas, hosts)
+
+    async def _apply_security(self, delta: Delta) -> None:
+        if delta.security:
+            self._security(delta.after.security)
 
     async def _save_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:

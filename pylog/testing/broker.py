@@ -60,7 +60,8 @@ class Broker:
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
                  process: bool = False):
         self.process = process
-        self.settings = {name.replace("_", "."): _text(value)
+        # A name with dots may hold an underscore of its own: that of a listener.
+        self.settings = {name if "." in name else name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
         self._is_temporary = directory is None
         self.directory = data_directories.make() if directory is None else os.fspath(directory)

@@ -108,6 +108,10 @@ class Node:
                 return "a consumer was left behind"
         return None
 
+    async def addresses(self) -> list:
+        """(listener name, host, port) of each listener."""
+        return self._broker.network.addresses
+
     # ---- time -----------------------------------------------------------------------------------
 
     async def advance(self, ms: int, timers: bool) -> None:

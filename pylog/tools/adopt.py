@@ -3,7 +3,7 @@
 Owns: nothing; files are only read, but for the move that --execute asks for.
 Called by: cli.
 Invariants: (1) nothing is written without --execute; (2) a directory that a broker uses is refused;
-  (3) what Kafka had and brokerd would not go on with (access control, credentials, tiered storage,
+  (3) what Kafka had and brokerd would not go on with (an authorizer of its own, tiered storage,
   replicas elsewhere) is a failure with what to do about it, never passed over.
 Source: docs/migration.md; Kafka 4.3's directories and metadata records as seen on disk.
 """
@@ -18,32 +18,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from pylog._native import batch
-from pylog.config import Settings
+from pylog.config import ConfigError, Settings
 from pylog.log.checkpoints import CLEAN_SHUTDOWN, sync_directory
 from pylog.log.directories import LOCK, locked
 from pylog.log.errors import StartError
 from pylog.log.partitions import topic_id_in
 from pylog.metadata import identity, snapshots
 from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
-from pylog.metadata.image import Image, MetadataError, is_known
+from pylog.metadata.image import ACCESS_RULE, Image, MetadataError, is_known
 from pylog.metadata.log import MetadataBatch
 from pylog.metadata.tail import Tail
 from pylog.protocol import records
+from pylog.security.access import authorizer_of
 from pylog.tools.findings import FAIL, OK, WARN, Finding
 
 METADATA = "__cluster_metadata-0"
 PARTITION = re.compile(r"[a-zA-Z0-9._-]{1,249}-\d+")
 MAGIC_AT, HEAD_BYTES = 16, 17
 ADD_PARTITIONS_TO_TXN = 24
-# What a kind of metadata record is called, and how it is removed in Kafka.
-UNENFORCED = {
-    "AccessControlEntryRecord": (
-        "ACLs", "brokerd would not enforce them: remove them with kafka-acls.sh, or stay"),
-    "UserScramCredentialRecord": (
-        "SCRAM credentials", "remove them with kafka-configs.sh --delete-config"),
-    "DelegationTokenRecord": (
-        "delegation tokens", "let them expire, or expire them with kafka-delegation-tokens.sh"),
-}
 UNKNOWN = ("this version of brokerd does not know them: remove them, then restart Kafka with a "
            "short metadata.log.max.snapshot.interval.ms: brokerd reads from the newest snapshot on")
 
@@ -52,9 +44,11 @@ def adopt(settings: Settings, execute: bool) -> list[Finding]:
     """All findings, in the order of looking. Raises OSError."""
     found = [Finding("settings", "", WARN, warning) for warning in settings.warnings]
     if settings["authorizer.class.name"]:
-        found.append(Finding(
-            "settings", "authorizer.class.name", FAIL, "access would not be controlled any more",
-            "take it out when that is what you want"))
+        try:
+            authorizer_of(settings)
+        except ConfigError as error:
+            found.append(Finding("settings", "authorizer.class.name", FAIL, str(error),
+                                 "access would not be controlled as before"))
     directories = list(_directories(settings))
     found += directories
     if any(finding.status == FAIL for finding in directories):
@@ -168,9 +162,11 @@ def _metadata(settings: Settings) -> tuple[Image | None, list[Finding]]:
         return None, [Finding("metadata", "", FAIL, f"it cannot be read: {error}",
                               "start Kafka once and stop it cleanly")]
     found = []
-    for kind, count in sorted(Counter(kind for kind, _ in image.security).items()):
-        what, advice = UNENFORCED[kind]
-        found.append(Finding("metadata", "", FAIL, f"{what} ({count})", advice))
+    rules = sum(kind == ACCESS_RULE for kind, _ in image.security)
+    if rules and not settings["authorizer.class.name"]:
+        found.append(Finding(
+            "metadata", "", WARN, f"ACLs ({rules}) without an authorizer.class.name",
+            "everything is open to everybody, as in Kafka"))
     for kind, count in sorted(kinds.items()):
         # The removal of one is of no account by itself.
         if not is_known(kind) and not kind.startswith("Remove"):

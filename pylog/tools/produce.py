@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import click
 
 from pylog.client.administration import Admin
+from pylog.client.descriptions import NewTopic
 from pylog.tools import inquiry
 from pylog.tools.command import TOPIC, Tool, pairs
 from pylog.tools.moments import moment
@@ -30,6 +31,7 @@ from pylog.tools.session import Session, ToolError
 FORMATS = ("lines", "raw", "json", "records", "avro")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RATE_STEP_S = 0.01
+PARTITIONS_MAX = 10_000  # A topic of more is not made by accident.
 
 
 class Given(NamedTuple):
@@ -64,17 +66,25 @@ class Given(NamedTuple):
 @click.option("--registry", metavar="URL", envvar="PYLOG_REGISTRY", help="The schema registry.")
 @click.option("--schema", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="The Avro schema of the values.  [default: the topic's newest]")
-@click.option("--create", is_flag=True, help="Create the topic if it is not there.")
+@click.option("--create", is_flag=True, help="Create the topic if it is not there, with as many "
+              "partitions as the records name.")
+@click.option("--partitions", type=click.IntRange(min=1), metavar="N",
+              help="Of a topic that --create makes.")
+@click.option("--by-key", is_flag=True, help="Partitions that records name do not count: their "
+              "keys do.")
 @click.pass_obj
 def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: bool,
-            rate: float | None, count: int | None, compression: str | None, acks: str | None,
-            **asked: Any) -> None:
+            partitions: int | None, rate: float | None, count: int | None,
+            compression: str | None, acks: str | None, **asked: Any) -> None:
     """Send records from files or from standard input."""
-    partition_count = session.administer(lambda admin: _ready(admin, topic, create))
-    if asked["partition"] is not None and asked["partition"] >= partition_count:
-        raise ToolError(f"topic {topic} has {partition_count} partitions, from 0")
+    if partitions is not None and not create:
+        raise ToolError("--partitions is for a topic that --create makes")
+    target = Target(session, topic, *session.administer(
+        lambda admin: _ready(admin, topic, create, partitions)))
+    if asked["partition"] is not None:
+        target.check(asked["partition"])
     own = {"compression_type": compression, "acks": acks}
-    given = _given(session, topic, files or (sys.stdin.buffer,), asked)
+    given = target.within(_given(session, topic, files or (sys.stdin.buffer,), asked))
     if count is not None:
         given = itertools.islice(given, count)
     found = _send(session, topic, given, rate, {k: v for k, v in own.items() if v is not None},
@@ -84,15 +94,46 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
                        f"{span(found['seconds'])}" + (f"  (partition {each})" if each else ""))
 
 
-async def _ready(admin: Admin, topic: str, create: bool) -> int:
-    """The topic's number of partitions. Keeps (3)."""
+class Target:
+    """The topic's partitions. may_grow: this command has made the topic."""
+
+    def __init__(self, session: Session, topic: str, count: int, may_grow: bool):
+        self.session, self.topic, self.count, self.may_grow = session, topic, count, may_grow
+
+    def within(self, given: Iterator[Given]) -> Iterator[Given]:
+        """The records, once the topic has the partitions that they name. Raises ToolError."""
+        for record in given:
+            if record.partition is not None and record.partition >= self.count:
+                self._grow(record.partition)
+            yield record
+
+    def check(self, partition: int) -> None:
+        """Raises ToolError when the topic has no such partition."""
+        if partition >= self.count:
+            raise ToolError(f"topic {self.topic} has {self.count} partitions, from 0; no "
+                            f"partition {partition}")
+
+    def _grow(self, partition: int) -> None:
+        if not self.may_grow or not 0 <= partition < PARTITIONS_MAX:
+            try:
+                self.check(partition)
+            except ToolError as error:
+                raise ToolError(f"{error}; --by-key places records by their keys") from None
+        self.session.administer(lambda admin: admin.create_partitions(
+            {self.topic: partition + 1}))
+        self.count = partition + 1
+
+
+async def _ready(admin: Admin, topic: str, create: bool, partitions: int | None
+                 ) -> tuple[int, bool]:
+    """(the topic's number of partitions, whether it may get more). Keeps (3)."""
     try:
-        return len((await inquiry.topics(admin.cluster, [topic]))[0].partitions)
+        return len((await inquiry.topics(admin.cluster, [topic]))[0].partitions), False
     except ToolError as error:
         if not create:
             raise ToolError(f"{error}; --create makes it") from None
-    await admin.create_topics([topic])
-    return len((await admin.cluster.topic(topic)).partitions)
+    await admin.create_topics([topic if partitions is None else NewTopic(topic, partitions)])
+    return len((await admin.cluster.topic(topic)).partitions), partitions is None
 
 
 def _size(file: BinaryIO) -> int:
@@ -131,7 +172,7 @@ def _given(session: Session, topic: str, files: tuple[BinaryIO, ...], asked: dic
         for number, line in enumerate(file, 1):
             data = line.removesuffix(b"\n")
             try:
-                yield _whole(data, headers, asked["partition"]) if asked["kind"] == "records" \
+                yield _whole(data, headers, asked) if asked["kind"] == "records" \
                     else record(data)
             except (ValueError, ToolError) as error:
                 name = getattr(file, "name", "input")
@@ -167,15 +208,17 @@ def _avro(topic: str, asked: dict[str, Any]) -> Callable[[bytes], bytes]:
     return lambda data: avro.serialize(topic, json.loads(data))
 
 
-def _whole(line: bytes, headers: list[tuple[str, bytes | None]], partition: int | None) -> Given:
+def _whole(line: bytes, headers: list[tuple[str, bytes | None]], asked: dict[str, Any]) -> Given:
     """Keeps (2)."""
     row = json.loads(line)
     if not isinstance(row, dict) or "value" not in row:
         raise ValueError('expected {"value": ..., "key": ..., "headers": [...]}')
+    partition = asked["partition"]
+    if partition is None and not asked["by_key"]:
+        partition = row.get("partition")
     own = [(one["key"], _bytes(one["value"])) for one in row.get("headers") or ()]
     return Given(_bytes(row.get("key")), _bytes(row["value"]), [*own, *headers],
-                 partition if partition is not None else row.get("partition"),
-                 row.get("timestamp"))
+                 partition, row.get("timestamp"))
 
 
 def _bytes(value: Any) -> bytes | None:

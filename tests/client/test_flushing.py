@@ -18,6 +18,9 @@ class Accumulator:
     def pendings(self):
         return list(self._waiting)
 
+    def take_lost(self):
+        return 0
+
     def notify(self):
         self.seen.append(self.flushing)
 

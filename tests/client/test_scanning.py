@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pylog.client.admin import Admin
 from pylog.client.errors import UnknownTopicOrPartitionError
 from pylog.client.offsets import TopicPartition
 from pylog.client.producer import Producer
 from pylog.client.scanning import _inside, milliseconds, scan
 from tests.client.reading import new_topic
+from tests.wire.talk import unique
 
 NOW = 1_700_000_000_000
 PARTITIONS, ROWS = 3, 30_000
@@ -141,3 +143,11 @@ def test_rows_behind_an_end_are_cut_off(runs, ends, gap):
     for p in range(3):
         last = max((o for q, o in zip(partitions, offsets) if q == p), default=None)
         assert (TopicPartition("t", p) in ended) == (last is not None and last >= ends[p] - 1)
+
+
+def test_a_scan_of_a_missing_topic_says_so_and_makes_none(target):
+    name = unique("missing")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        scan(name, bootstrap_servers=target.bootstrap)
+    with Admin(bootstrap_servers=target.bootstrap) as admin:
+        assert name not in admin.list_topics()

@@ -54,7 +54,6 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
     ("listeners", "PLAINTEXT:9092", "NAME://host:port"),
     ("listeners", "PLAINTEXT://h:70000", "0 to 65535"),
     ("listeners", "OTHER://h:1", "listener.security.protocol.map"),
-    ("listeners", "SSL://h:1", "SSL"),
     ("listeners", "PLAINTEXT://:1,PLAINTEXT://:2", "twice"),
     ("listeners", "", "must not be empty"),
     ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),
@@ -76,7 +75,7 @@ def test_a_setting_without_effect_is_taken_with_a_warning():
                          "super.users": "User:a", "num.io.threads": "2"})
     assert settings["num.replica.fetchers"] == 2
     assert [warning.split()[0] for warning in settings.warnings] == [
-        "num.replica.fetchers", "listener.name.inside.ssl.protocol", "super.users"]
+        "num.replica.fetchers", "listener.name.inside.ssl.protocol"]
 
 
 def test_a_password_is_not_repeated_in_a_message():

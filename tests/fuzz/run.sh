@@ -23,7 +23,7 @@ targets=${*:-$(cd tests/fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')}
 for target in $targets; do
     # shellcheck disable=SC2086
     ${CLANG:-clang} $flags -fsanitize=fuzzer,address,undefined "tests/fuzz/fuzz_$target.c" \
-        "$out/libcore.a" -lisal -llz4 -lzstd -lsnappy -lz -o "$out/fuzz_$target"
+        "$out/libcore.a" -lisal -llz4 -lzstd -lsnappy -lz -lssl -lcrypto -o "$out/fuzz_$target"
     mkdir -p "$out/corpus_$target"
     seeds="$out/seeds/$target"
     [ -d "$seeds" ] || seeds=

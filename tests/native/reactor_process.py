@@ -16,8 +16,9 @@ PARTS = ["input", "events", "peers", "quotas", "slab", "timers", "mailbox", "sli
 SOURCES = {
     "reactor_units": [*PARTS, "iopool"],
     "sessions_units": ["sessions"],
-    "reactor_server": [*PARTS, "reactor", "control", "listener", "connection", "requests",
-                       "receive", "output", "transport_plain", "frames", "reply", "iopool",
+    "reactor_server": [*PARTS, "reactor", "handshake", "control", "listener", "connection",
+                       "guard", "requests", "receive", "output", "transport_plain", "frames",
+                       "reply", "iopool",
                        "timing"],
 }
 

@@ -313,7 +313,7 @@ static void request(struct reactors *rs, const struct event *e) {
         answer = text;
     }
     if (what == 'v' && quotas != NULL) quotas_void(quotas, true);
-    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1));
+    if (what == 'p') reactors_set_principal(rs, e->connection, get_u32(body + 1), 0);
     if (what == 'w') reactors_watch(rs, e->connection);
     if (what == 'k') reactors_close(rs, e->connection);
     if (what == 'n') {
@@ -392,10 +392,21 @@ static void command(struct reactors *rs, char c, int port) {
                                                           .descriptor_end = UINT32_MAX});
     if (c == 'o') assert(reactors_set_overrides(rs, local, &(uint32_t){2}, 1));
     if (c >= '1' && c <= '9') assert(reactors_resize(rs, c - '0') == 0);
-    if (reactors_threads(rs) > before)
-        assert(reactors_join(rs, 7, "127.0.0.1", port, 1024, before) == port);
+    struct reactors_listener l = {
+        .listener = 7, .host = "127.0.0.1", .port = port, .backlog = 1024};
+    if (reactors_threads(rs) > before) assert(reactors_join(rs, &l, before) == port);
     printf("%d\n", reactors_threads(rs));
     fflush(stdout);
+}
+
+static int listen_on(struct reactors *rs, const char *port, unsigned flags) {
+    bool v6 = port[0] == ':';
+    struct reactors_listener l = {.listener = 7,
+                                  .host = v6 ? "::" : "127.0.0.1",
+                                  .port = atoi(port + v6),
+                                  .backlog = 1024,
+                                  .flags = flags};
+    return reactors_listen(rs, &l);
 }
 
 int main(int argc, char **argv) {
@@ -425,8 +436,7 @@ int main(int argc, char **argv) {
                 .connections_per_ip_max = (uint32_t)option(argc, argv, "per_ip", 100000),
                 .descriptors_max = (uint32_t)option(argc, argv, "descriptors", UINT32_MAX),
                 .descriptor_end = (uint32_t)option(argc, argv, "descriptor_end", UINT32_MAX)});
-    int port = reactors_listen(rs, 7, argv[1][0] == ':' ? "::" : "127.0.0.1",
-                               atoi(argv[1] + (argv[1][0] == ':')), 1024);
+    int port = listen_on(rs, argv[1], (unsigned)option(argc, argv, "flags", 0));
     printf("%d\n", port);
     fflush(stdout);
     if (port < 0) return 1;

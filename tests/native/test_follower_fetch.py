@@ -12,7 +12,7 @@ from pylog._native import batch
 from pylog._native.grants import FOLLOW, READ, WRITE, Grants
 from pylog._native.iopool import IoPool
 from pylog._native.log import Log, LogDir
-from pylog._native.reactor import MayJoin, Miss, Reactors, RequestContext
+from pylog._native.reactor import CONTROLLER, MayJoin, Miss, Reactors, RequestContext
 from tests.wire import raw
 from tests.wire.messages import ask
 
@@ -295,7 +295,7 @@ def test_all_requests_of_a_controllers_listener_come_as_events(tmp_path):
                         api_versions=VERSIONS, controller_versions=[(1, 4, 18, 12),
                                                                     (62, 0, 4, 0)], **LIMITS)
     reactors.start()
-    port = reactors.listen(9, "127.0.0.1", 0, 10, controller=True)
+    port = reactors.listen(9, "127.0.0.1", 0, 10, CONTROLLER)
     others = reactors.listen(8, "127.0.0.1", 0, 10)
     with raw.Connection(port) as connection:
         for key, version in ((raw.FETCH, 17), (62, 4)):

@@ -90,3 +90,10 @@ def test_a_stream_fails_when_its_topic_is_gone_or_was_made_anew(spark, target, t
     with pytest.raises(Exception, match="Partition anew-0 offset was changed from 100 to 10"):
         run()
     run(failOnDataLoss="false")
+
+
+def test_overwriting_a_topic_is_refused_and_not_taken_for_appending(spark, target):
+    frame = spark.createDataFrame([(b"x",)], "value binary")
+    with pytest.raises(Exception, match="cannot be overwritten"):
+        (frame.write.format("pylog").mode("overwrite").option("topic", "any")
+         .option("kafka.bootstrap.servers", target.bootstrap).save())

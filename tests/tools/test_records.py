@@ -219,3 +219,19 @@ def test_records_go_through_apache_kafka(kafka):
                  test_reading_begins_where_it_was_told_to, test_a_group_goes_on_where_it_was,
                  test_avro_goes_in_and_comes_out_through_a_registry):
         test(kafka)
+
+
+def test_a_topic_is_copied_with_the_partitions_of_its_source(target):
+    source = topic_of(target, 4)
+    copy, by_key, small = unique("copy"), unique("copy"), unique("copy")
+    for partition in range(4):
+        send(target, source, f"{partition}\n", "-p", str(partition), "-k", "same")
+    text = run("consume", source, "--json", broker=target).out
+    send(target, copy, text, "--create", "--format", "records")
+    assert sorted((row["partition"], row["value"]) for row in rows(target, copy)) == [
+        (number, str(number)) for number in range(4)]
+    send(target, by_key, text, "--create", "--partitions", "2", "--format", "records", "--by-key")
+    assert len({row["partition"] for row in rows(target, by_key)}) == 1
+    refused = send(target, small, text, "--create", "--partitions", "2", "--format", "records",
+                   fails=True)
+    assert "has 2 partitions, from 0; no partition" in refused.err and "--by-key" in refused.err

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pylog.client.errors import ConfigError
 from pylog.client.offsets import TopicPartition
 from pylog.client.spark.batches import Shape, batches
 from pylog.client.spark.decoding import decoders
@@ -72,6 +73,9 @@ class PylogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from pylog.client.spark.writing import BatchWriter
 
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten: use .mode(\"append\"), and delete "
+                              "its records with `pylog topics` or Admin.delete_records before")
         return BatchWriter(*write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:

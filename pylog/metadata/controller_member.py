@@ -1,0 +1,200 @@
+"""What a broker knows of its cluster that is also one of several controllers.
+
+Owns: this host's etcd when brokerd runs it, the connection to the quorum, the office's task.
+Called by: broker (join, stand, leave); metadata.office (through `service`).
+Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
+  controller while it is the active one, never from both; (2) `controller` is there only while it
+  may decide; (3) a node whose directories are of another cluster does not join this one; (4) the
+  records that a node brings, which was its own controller before, are in the quorum before it
+  says anything else there.
+Source: KIP-631 (combined nodes); KIP-595.
+"""
+
+import asyncio
+import logging
+import os
+
+from pylog._native.log import LogError
+from pylog.config import clusters
+from pylog.log import checkpoints
+from pylog.log.errors import StartError
+from pylog.metadata import identity, snapshots
+from pylog.metadata.active_controller import ActiveController
+from pylog.metadata.controller import id_text, random_id
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.etcd_member import DIRECTORY, Host, Member
+from pylog.metadata.image import Image, MetadataError
+from pylog.metadata.member import MemberMetadata
+from pylog.metadata.observer import together
+from pylog.metadata.office import Office
+from pylog.metadata.quorum import Holder, Quorum, QuorumLost
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.tail import Tail
+from pylog.metadata.threads import in_thread
+
+ASK_AGAIN_S = 0.2
+TOKEN = "pylog"
+
+log = logging.getLogger("pylog.metadata")
+
+
+class ControllerMember(MemberMetadata):
+    """As MemberMetadata. `controller`: the active one while that is here, else None."""
+
+    _log: QuorumLog
+
+    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds):
+        super().__init__(settings, logs, node_id, now_ms)
+        self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self._voters = clusters.voters(settings)
+        self._member = self._new_member()
+        self._quorum = Quorum(
+            Etcd(settings["quorum.etcd.endpoints"] or [
+                f"{host.host}:{host.client_port}" for host in self._nearest_first()]),
+            settings["quorum.etcd.prefix"],
+            settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
+        self.office: Office | None = None
+        self._standing: asyncio.Task | None = None
+
+    def _new_member(self) -> Member | None:
+        settings = self._settings
+        if settings["quorum.etcd.endpoints"]:
+            return None
+        return Member(settings["quorum.etcd.command"],
+                      os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
+                      TOKEN)
+
+    def _hosts(self) -> list:
+        ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])
+        return [Host(voter.node_id, voter.host, *ports) for voter in self._voters]
+
+    def _nearest_first(self) -> list:
+        return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
+
+    # ---- start and stop -------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """As MemberMetadata.join(), from the quorum. Raises StartError."""
+        if self._member is not None:
+            self._member.start()
+        paths = [path for _, path in self._logs.disks.usable()]
+        known_id = identity.cluster_of(paths)
+        cluster_id = await self._patiently(
+            self._quorum.cluster_id, known_id or id_text(random_id(self._random)))
+        if known_id not in (None, cluster_id):
+            # Keeps (3).
+            raise StartError(f"{paths[0]} belongs to cluster {known_id}, the quorum to "
+                             f"{cluster_id}: start the node that has the data first, and the "
+                             "others with empty directories")
+        self.previous_epoch = checkpoints.clean_epoch(paths[0])
+        store, clean, known = self._open_directories(cluster_id)
+        try:
+            self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
+            await self._reach_the_end()
+            self.tail.begin()
+            self._take_newest()
+            await in_thread(self._open_partitions, store, clean, known)
+        except (MetadataError, LogError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def _open_log(self, store, checkpoint) -> None:
+        self._log = QuorumLog(
+            self._logs.directories[0], checkpoint, self._now_ms, self._quorum)
+        self.tail = Tail(self._stored_image(store))
+        self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
+        own = next(voter for voter in self._voters if voter.node_id == self._node_id)
+        self.office = Office(
+            self._log, self, self._node_id, own.host, own.port,
+            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)))
+
+    async def _patiently(self, call, *arguments):
+        """What a call of the quorum returns, as soon as there is one."""
+        is_told = False
+        while True:
+            try:
+                return await in_thread(call, *arguments)
+            except QuorumLost as error:
+                if not is_told:
+                    log.warning("waiting for the majority of the controllers' etcds", extra={
+                        "members": ",".join(self._quorum.addresses), "reason": str(error)})
+                is_told = True
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _reach_the_end(self) -> None:
+        """Everything that is committed by now is in the tail."""
+        assert self.office is not None
+        view = await self._patiently(self._quorum.look)
+        if view.epoch == 0 and self._log.end_offset > 0:
+            await in_thread(self._found)         # Keeps (4).
+            view = await self._patiently(self._quorum.look)
+        if view.end < self._log.end_offset:
+            raise StartError(
+                f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
+                f"the quorum's only {view.end}: etcd has lost its data")
+        if await self._patiently(self._log.load_snapshot):
+            self.tail = Tail(Image())
+            self.tail.replay(self._log.read_committed(0))
+        while True:
+            try:
+                return await self.office.catch_up(view.end)
+            except QuorumLost:
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    def _found(self) -> None:
+        """This node's own log becomes the quorum's. Blocks."""
+        image = self.tail.newest
+        self._log.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
+        if self._log.found_quorum():
+            log.info("the cluster goes on from this node's metadata", extra={
+                "offset": image.offset})
+
+    def stand(self) -> None:
+        """From now on this node stands by, or is the controller, until leave()."""
+        assert self.office is not None
+        self._standing = asyncio.get_running_loop().create_task(self.office.run())
+        self._standing.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task) -> None:
+        if not task.cancelled():
+            log.critical("this node follows the quorum no more", exc_info=task.exception())
+
+    async def leave(self) -> None:
+        """Stands by no more; another goes on with what this node was in office for."""
+        if self._standing is not None:
+            self._standing.cancel()
+            await asyncio.gather(self._standing, return_exceptions=True)
+        self._quorum.close()
+        if self._member is not None:
+            await self._member.stop()
+
+    # ---- what the office asks for ---------------------------------------------------------------
+
+    async def follow(self, batches: list) -> None:
+        """Puts what others decided into the tail (1)."""
+        for batch in together(batches):
+            self.tail.push(await in_thread(self.tail.fold, batch))
+        image = self.tail.newest
+        if not self.tail.in_transaction and image.offset + 1 - self._log.snapshot_end \
+                >= self._log.records_between_snapshots:
+            await in_thread(self._log.save_own_snapshot, snapshots.records_of(image),
+                            image.offset, image.epoch)
+
+    def learned(self, holder: Holder) -> None:
+        """Who is the active controller."""
+        self.controllers.learned(holder.node_id, holder.epoch,
+                                 [(holder.node_id, holder.host, holder.port)])
+
+    async def appoint(self, epoch: int) -> None:
+        """This node decides from now on. Raises LogError's kinds."""
+        controller = ActiveController(
+            self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
+            self.cluster_id)
+        self.controller = controller
+        await controller.begin(epoch)
+
+    async def dismiss(self) -> None:
+        """Keeps (2), and (1): returns when no decision is under way any more."""
+        controller, self.controller = self.controller, None  # type: ignore[assignment]
+        if controller is not None:
+            controller.resign()
+            await controller.resigned()

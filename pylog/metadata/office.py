@@ -1,0 +1,193 @@
+"""Who decides: on each node with the controller role, standing by, taking over and standing down.
+
+Owns: the task that follows the quorum, and this node's terms in it.
+Called by: metadata.controller_member, whose methods it calls: its `service`.
+Invariants: (1) a node that stands by has all that is committed in its tail, but for what is on its
+  way; (2) a controller is appointed only once the tail holds every record before its epoch; (3)
+  one that cannot renew its term, or whose append failed, is dismissed before it stands by again;
+  (4) an office is taken from a holder who is alive only by that holder's own successor: whose
+  lease is gone, or whose controller listener refuses connections.
+Source: Kafka's QuorumController (claim, renounce); Patroni (leases as hints of life).
+"""
+
+import asyncio
+import logging
+
+from pylog.metadata import etcd
+from pylog.metadata.log import Conflict
+from pylog.metadata.quorum import Holder, QuorumLost, Term, Trimmed, View
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.metadata.threads import in_thread
+
+RENEWALS_PER_TTL = 3
+# Between looks at a quorum that says nothing by itself.
+POLL_S = 1.0
+CHECK_S = 0.05
+DIAL_S = 0.5
+RETRY_S = 0.1
+
+log = logging.getLogger("pylog.metadata")
+
+
+class Office:
+    """service: has the coroutines follow(batches), which puts them into the tail, appoint(epoch),
+    and dismiss(), after which nothing is decided any more; and learned(holder). host, port: of this
+    node's controller listener, for the others. ttl_s: how long a silent holder is believed alive.
+    """
+
+    def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
+                 ttl_s: int):
+        self._log = quorum_log
+        self._quorum = quorum_log.quorum
+        self._service = service
+        self._node_id = node_id
+        self._host = host
+        self._port = port
+        self._ttl_s = ttl_s
+        self._stirred = asyncio.Event()      # Something may have changed.
+        self.holder: Holder | None = None
+
+    async def run(self) -> None:
+        """Stands by and serves in turn, until cancelled."""
+        while True:
+            try:
+                view = await self._stand_by()
+                await self._serve(await in_thread(
+                    self._quorum.campaign, self._node_id, self._host, self._port, self._ttl_s,
+                    view))
+            except Conflict as error:
+                log.info("another node is the controller", extra={"reason": str(error)})
+            except QuorumLost as error:
+                log.warning("the quorum does not answer", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+
+    # ---- standing by ----------------------------------------------------------------------------
+
+    async def _stand_by(self) -> View:
+        """Follows (1) until the office can be taken; how things stood then."""
+        loop = asyncio.get_running_loop()
+        watching = loop.create_task(self._watch())
+        guarding: asyncio.Task | None = None
+        guarded = Holder(-1, -1, "", 0)
+        try:
+            while True:
+                self._stirred.clear()
+                view = await in_thread(self._quorum.look)
+                await self.catch_up(view.end)
+                self._learn(view.holder)
+                if view.holder is None or view.holder.node_id == self._node_id:
+                    return view
+                if guarded != view.holder:
+                    if guarding is not None:
+                        guarding.cancel()
+                    guarding = loop.create_task(self._until_gone(view.holder))
+                    guarded = view.holder
+                elif guarding is not None and guarding.done():
+                    log.info("the controller is gone", extra={"controller": guarded.node_id})
+                    return view
+                await self._stir(POLL_S)
+        finally:
+            for task in filter(None, (watching, guarding)):
+                task.cancel()
+
+    def _learn(self, holder: Holder | None) -> None:
+        if holder is not None and holder != self.holder:
+            self._service.learned(holder)
+        self.holder = holder
+
+    async def _stir(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stirred.wait()
+        except TimeoutError:
+            pass
+
+    async def catch_up(self, end: int) -> None:
+        """Brings copy and tail to `end` at least. Raises QuorumLost, LogError's kinds."""
+        while self._log.end_offset < end:
+            try:
+                batches = await in_thread(self._log.catch_up)
+            except Trimmed:
+                # Longer away than two snapshots last: a start reads the newest one.
+                log.critical("brokerd fell behind the quorum's log and has to start again")
+                raise
+            await self._service.follow(batches)
+
+    async def _until_gone(self, holder: Holder) -> None:
+        """Returns once the holder's listener refuses connections (4)."""
+        while True:
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    reader, writer = await asyncio.open_connection(holder.host, holder.port)
+            except ConnectionRefusedError:
+                self._stirred.set()
+                return
+            except OSError:
+                # No answer says nothing: the lease will.
+                await asyncio.sleep(POLL_S)
+                continue
+            try:
+                await reader.read(1)
+            except OSError:
+                pass
+            finally:
+                writer.close()
+            await asyncio.sleep(0)
+
+    async def _watch(self) -> None:
+        """Stirs whenever the quorum's keys change."""
+        turn = 0
+        while True:
+            address = self._quorum.addresses[turn % len(self._quorum.addresses)]
+            turn += 1
+            try:
+                await self._watch_one(address)
+            except (OSError, EOFError, ValueError):
+                self._stirred.set()
+            await asyncio.sleep(RETRY_S)
+
+    async def _watch_one(self, address: str) -> None:
+        """One watch, until its connection ends."""
+        host, port = etcd.split(address)
+        body = etcd.watch_body(*self._quorum.watched)
+        async with asyncio.timeout(DIAL_S):
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=self._quorum.ssl_context)
+        try:
+            writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
+                         b"Content-Type: application/json\r\n\r\n%s" % (
+                             address.encode(), len(body), body))
+            # What changed is not read from here: a look says how things stand.
+            while await reader.read(1 << 16):
+                self._stirred.set()
+        finally:
+            writer.close()
+
+    # ---- in office ------------------------------------------------------------------------------
+
+    async def _serve(self, term: Term) -> None:
+        """The controller's time from appointment to dismissal (2), (3)."""
+        try:
+            await self.catch_up(term.end)
+            self._log.begin_term(term)
+            self._learn(term.holder)
+            log.info("this node is the controller", extra={
+                "epoch": term.epoch, "offset": term.end})
+            await self._service.appoint(term.epoch)
+            await self._keep(term)
+        finally:
+            self._log.end_term()
+            self.holder = None
+            await self._service.dismiss()
+            await in_thread(self._quorum.resign, term)
+
+    async def _keep(self, term: Term) -> None:
+        """Renews the term; returns when an append failed. Raises Conflict, QuorumLost."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while self._log.term is not None:
+            if loop.time() >= due:
+                renewed = await in_thread(self._quorum.renew, term, self._ttl_s)
+                term = term._replace(lease=renewed.lease)
+                due = loop.time() + self._ttl_s / RENEWALS_PER_TTL
+            await asyncio.sleep(CHECK_S)

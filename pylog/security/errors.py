@@ -1,0 +1,15 @@
+"""What ends a login.
+
+Owns: nothing.
+Called by: security, api.authentication.
+Invariants: (1) a text never says which part of the credentials was wrong, nor repeats any of it.
+Source: Kafka's SaslAuthenticationException.
+"""
+
+
+class AuthenticationFailed(Exception):
+    """The client is not who it says; `text` is told to it, None for the usual one."""
+
+    def __init__(self, text: str | None = None):
+        super().__init__(text)
+        self.text = text

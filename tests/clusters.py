@@ -1,0 +1,112 @@
+"""Several brokerds on this machine that form a cluster, each with its etcd.
+
+Owns: the processes.
+Called by: tests/cluster.
+Invariants: (1) a broker keeps its ports and data from start to start; (2) no process outlives the
+  test's.
+"""
+
+import subprocess
+import threading
+import time
+
+from tests.brokers import Brokerd, free_port
+
+START_S = 60.0
+
+
+class Cluster:
+    """`brokers` by node id. controllers: how many of them, the first ones, are controllers too.
+    settings: of all."""
+
+    def __init__(self, root, count: int = 3, controllers: int = 3, settings: dict | None = None):
+        self.root = root
+        clients, peers = free_port(), free_port()
+        ports = {number: (free_port(), free_port()) for number in range(1, count + 1)}
+        voters = ",".join(f"{number}@{_host(number)}:{ports[number][1]}"
+                          for number in range(1, controllers + 1))
+        self.brokers = {}
+        for number, (port, controller_port) in ports.items():
+            is_controller = number <= controllers
+            listeners = f"PLAINTEXT://127.0.0.1:{port}" + (
+                f",CONTROLLER://{_host(number)}:{controller_port}" if is_controller else "")
+            broker = Brokerd(root / f"broker-{number}", {
+                "node.id": number, "controller.quorum.voters": voters, "listeners": listeners,
+                "process.roles": "broker,controller" if is_controller else "broker",
+                "controller.listener.names": "CONTROLLER",
+                "quorum.etcd.client.port": clients, "quorum.etcd.peer.port": peers,
+                "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500,
+                "default.replication.factor": min(count, 3),
+                "min.insync.replicas": min(count, 2), "num.network.threads": 1,
+                "offsets.topic.num.partitions": 4, **(settings or {})})
+            broker.port = port
+            self.brokers[number] = broker
+
+    def start(self) -> "Cluster":
+        """All at the same time; returns when each has joined."""
+        starting = [threading.Thread(target=self._start_one, args=(broker,))
+                    for broker in self.brokers.values()]
+        for thread in starting:
+            thread.start()
+        for thread in starting:
+            thread.join()
+        for broker in self.brokers.values():
+            assert broker.alive(), broker.tail()
+        return self
+
+    def _start_one(self, broker: Brokerd) -> None:
+        port = broker.port
+        broker.start(START_S)
+        broker.port = port
+
+    def start_broker(self, number: int) -> None:
+        self._start_one(self.brokers[number])
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{broker.port}" for broker in self.brokers.values())
+
+    def tails(self) -> str:
+        return "\n".join(f"--- {number}\n{broker.tail(6000)}"
+                         for number, broker in self.brokers.items())
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+    def __enter__(self) -> "Cluster":
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def _host(number: int) -> str:
+    """Each node has an address of its own, so that all can have the same ports for etcd."""
+    return f"127.0.0.{number}"
+
+
+def until(condition, seconds: float = 30.0, words: str = ""):
+    """What condition() gives, once it is something."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, words
+        time.sleep(0.02)
+    return found
+
+
+def files_of(broker: Brokerd, topic: str, partition: int) -> bytes:
+    """The records of one replica as they lie on the disk."""
+    folder = broker.data_dir / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+def has_process(name: str, directory) -> bool:
+    """Whether a program of this name has `directory` among its arguments."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return any(line.partition(" ")[0].endswith(name) and str(directory) in line
+               for line in listed.stdout.splitlines())

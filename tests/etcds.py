@@ -1,0 +1,88 @@
+"""An etcd of several members for tests, each killed, paused and started again at will.
+
+Owns: the processes.
+Called by: tests/metadata (test_quorum and its neighbours).
+Invariants: (1) a member never outlives the test process; (2) members keep their ports and data.
+"""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+
+from pylog.metadata.etcd_member import Host, arguments
+from tests.brokers import _die_with_parent, free_port
+
+START_S = 30.0
+
+
+class Etcds:
+    """root: for data. count: of members, all on 127.0.0.1."""
+
+    def __init__(self, root, count: int = 3):
+        self.root = root
+        self.hosts = [Host(number, "127.0.0.1", free_port(), free_port())
+                      for number in range(1, count + 1)]
+        self.processes: dict = {}
+
+    @property
+    def addresses(self) -> list:
+        return [f"{host.host}:{host.client_port}" for host in self.hosts]
+
+    def start(self) -> "Etcds":
+        for host in self.hosts:
+            self.start_member(host.node_id)
+        self.await_leader()
+        return self
+
+    def start_member(self, node_id: int, state: str = "new") -> None:
+        output = open(self.root / f"etcd-{node_id}.out", "ab")
+        self.processes[node_id] = subprocess.Popen(
+            [shutil.which("etcd") or "etcd",
+             *arguments(str(self.root / f"etcd-{node_id}"), node_id, self.hosts, "test",
+                        state)],
+            stdout=output, stderr=output, preexec_fn=_die_with_parent)
+
+    def kill(self, node_id: int) -> None:
+        process = self.processes.pop(node_id)
+        process.kill()
+        process.wait()
+
+    def pause(self, node_id: int) -> None:
+        self.processes[node_id].send_signal(signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        self.processes[node_id].send_signal(signal.SIGCONT)
+
+    def leader(self) -> int | None:
+        """The node id of the member that leads, None while none is known."""
+        found = {}
+        leading = None
+        for host in self.hosts:
+            status = _status(host)
+            if status is not None:
+                found[status["header"]["member_id"]] = host.node_id
+                leading = status.get("leader", leading)
+        return found.get(leading)
+
+    def await_leader(self) -> int:
+        until = time.monotonic() + START_S
+        while (leader := self.leader()) is None:
+            assert time.monotonic() < until, (self.root / "etcd-1.out").read_text()[-2000:]
+            time.sleep(0.02)
+        return leader
+
+    def close(self) -> None:
+        for node_id in list(self.processes):
+            self.kill(node_id)
+
+
+def _status(host):
+    try:
+        with urllib.request.urlopen(
+                f"http://{host.host}:{host.client_port}/v3/maintenance/status", b"{}", 1) as answer:
+            return json.load(answer)
+    except (OSError, ValueError):
+        return None

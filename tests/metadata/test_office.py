@@ -1,0 +1,215 @@
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from pylog._native.log import LogDir
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.log import Conflict
+from pylog.metadata.office import Office
+from pylog.metadata.quorum import Quorum
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.protocol import messages
+from tests.etcds import Etcds
+
+PREFIXES = itertools.count(1)
+WAIT_S = 30
+TTL_S = 1
+
+
+@pytest.fixture(scope="module")
+def etcds(tmp_path_factory):
+    found = Etcds(tmp_path_factory.mktemp("etcd"))
+    try:
+        yield found.start()
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def prefix():
+    return f"/office/{next(PREFIXES)}/"
+
+
+def now_ms():
+    return 1_700_000_000_000
+
+
+class Node:
+    """A controller with nothing to decide: what the office asks of a service, and a listener."""
+
+    def __init__(self, number, path, etcds, prefix, ttl_s=TTL_S):
+        self.number = number
+        self.quorum = Quorum(Etcd(etcds.addresses), prefix, 5.0, time.monotonic)
+        path.mkdir(exist_ok=True)
+        self.log = QuorumLog(LogDir(str(path)), None, now_ms, self.quorum)
+        self.followed = []
+        self.epochs = []
+        self.is_appointed = False
+        self.ttl_s = ttl_s
+
+    async def begin(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        port = self.server.sockets[0].getsockname()[1]
+        self.office = Office(self.log, self, self.number, "127.0.0.1", port, self.ttl_s)
+        self.task = asyncio.create_task(self.office.run())
+        self.writers = []
+        return self
+
+    async def serve(self, reader, writer):
+        self.writers.append(writer)
+
+    async def follow(self, batches):
+        self.followed += [record.name for batch in batches for record in batch.records]
+
+    def learned(self, holder):
+        self.known = holder
+
+    async def appoint(self, epoch):
+        self.epochs.append(epoch)
+        await self.decide(f"epoch {epoch}")
+        self.is_appointed = True
+
+    async def dismiss(self):
+        self.is_appointed = False
+
+    async def decide(self, name):
+        await asyncio.to_thread(
+            self.log.append, [messages.TopicRecord(name=name, topic_id=bytes(16))],
+            self.epochs[-1], self.log.end_offset)
+        self.followed.append(name)
+
+    def go_deaf(self):
+        """As its process would be gone: nothing is renewed, connections close, more are refused."""
+        self.task.cancel()
+        self.server.close()
+        for writer in self.writers:
+            writer.transport.abort()
+
+    async def end(self):
+        self.go_deaf()
+        await asyncio.gather(self.task, return_exceptions=True)
+        self.quorum.close()
+
+
+async def until(condition, seconds=WAIT_S):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.005)
+    return found
+
+
+def in_cluster(path, etcds, prefix, scenario, ttl_s=TTL_S):
+    async def run():
+        nodes = [await Node(number, path / str(number), etcds, prefix, ttl_s).begin()
+                 for number in (1, 2, 3)]
+        try:
+            await scenario(nodes)
+        finally:
+            for node in nodes:
+                await node.end()
+
+    asyncio.run(run())
+
+
+def active(nodes):
+    found = [node for node in nodes if node.is_appointed]
+    assert len(found) <= 1, [node.number for node in found]
+    return found[0] if found else None
+
+
+def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
+        tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        for number in range(20):
+            await holder.decide(f"topic {number}")
+        await until(lambda: all(node.followed == holder.followed for node in nodes))
+        assert holder.followed == ["epoch 1", *(f"topic {number}" for number in range(20))]
+        await until(lambda: all(node.office.holder == holder.office.holder for node in nodes))
+        assert holder.office.holder.node_id == holder.number
+
+    in_cluster(tmp_path, etcds, prefix, scenario)
+
+
+def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
+        tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        first = await until(lambda: active(nodes))
+        await first.decide("before")
+        others = [node for node in nodes if node is not first]
+        await until(lambda: all(node.followed == first.followed for node in others))
+        # Its lease stays: a process that was killed gives nothing back.
+        first.quorum.resign = lambda term: None
+        began = time.monotonic()
+        first.go_deaf()
+        second = await until(lambda: active(others))
+        assert time.monotonic() - began < 30
+        assert second.followed == ["epoch 1", "before", "epoch 2"]
+        with pytest.raises(Conflict):
+            await first.decide("too late")
+
+    in_cluster(tmp_path, etcds, prefix, scenario, ttl_s=60)
+
+
+def test_a_controller_that_hangs_is_replaced_when_its_lease_ends_and_then_stands_by(
+        tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        first = await until(lambda: active(nodes))
+        others = [node for node in nodes if node is not first]
+        renew = first.quorum.renew
+        first.quorum.renew = lambda term, ttl: time.sleep(TTL_S + 2) or renew(term, ttl)
+        second = await until(lambda: active(others))
+        await second.decide("after")
+        await until(lambda: not first.is_appointed and first.followed == second.followed)
+        assert active(nodes) is second
+
+    in_cluster(tmp_path, etcds, prefix, scenario)
+
+
+def test_who_stops_hands_over_at_once(tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        first = await until(lambda: active(nodes))
+        first.task.cancel()
+        await asyncio.gather(first.task, return_exceptions=True)
+        assert not first.is_appointed
+        view = await asyncio.to_thread(first.quorum.look)
+        assert view.holder is None or view.holder.node_id != first.number
+        await until(lambda: active([node for node in nodes if node is not first]))
+
+    in_cluster(tmp_path, etcds, prefix, scenario)
+
+
+def test_the_controller_goes_on_when_the_quorums_leader_is_killed(tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        leader = await asyncio.to_thread(etcds.leader)
+        etcds.kill(leader)
+        try:
+            for number in range(10):
+                await holder.decide(f"topic {number}")
+            await until(lambda: all(node.followed == holder.followed for node in nodes))
+            assert active(nodes) is holder and holder.epochs == [1]
+        finally:
+            etcds.start_member(leader)
+            await asyncio.to_thread(etcds.await_leader)
+
+    in_cluster(tmp_path, etcds, prefix, scenario)
+
+
+def test_a_node_that_was_away_reads_what_it_missed(tmp_path, etcds, prefix):
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        away = next(node for node in nodes if node is not holder)
+        await away.end()
+        for number in range(5):
+            await holder.decide(f"topic {number}")
+        del away.log
+        again = await Node(
+            away.number, tmp_path / str(away.number), etcds, prefix).begin()
+        nodes[nodes.index(away)] = again
+        await until(lambda: again.log.end_offset == holder.log.end_offset)
+
+    in_cluster(tmp_path, etcds, prefix, scenario)

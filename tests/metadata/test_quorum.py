@@ -1,0 +1,231 @@
+import itertools
+import random
+import threading
+import time
+
+import pytest
+
+from pylog.metadata.etcd import Etcd, Unknown, Unreachable
+from pylog.metadata.log import Conflict
+from pylog.metadata.quorum import Batch, Quorum, QuorumLost, TooLong, Trimmed
+from tests.etcds import Etcds
+
+PREFIXES = itertools.count(1)
+TTL_S = 30
+
+
+@pytest.fixture(scope="module")
+def etcds(tmp_path_factory):
+    found = Etcds(tmp_path_factory.mktemp("etcd"))
+    try:
+        yield found.start()
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def prefix():
+    return f"/test/{next(PREFIXES)}/"
+
+
+@pytest.fixture
+def quorum(etcds, prefix):
+    found = Quorum(Etcd(etcds.addresses), prefix, 5.0, time.monotonic)
+    yield found
+    found.close()
+
+
+class CutEtcd(Etcd):
+    """Loses the answers of the next `cuts` changes; `applied` says whether they were made."""
+
+    cuts = 0
+    applied = True
+
+    def _call(self, method, body):
+        if method in ("kv/txn", "lease/grant") and self.cuts:
+            self.cuts -= 1
+            if self.applied:
+                super()._call(method, body)
+            raise Unknown("cut")
+        return super()._call(method, body)
+
+
+def in_office(quorum, node_id=1):
+    return quorum.campaign(node_id, "host", 9093, TTL_S, quorum.look())
+
+
+def everything(quorum, base=0, count=1):
+    """All batches of `count` records each."""
+    found = []
+    while batches := quorum.read(base):
+        found += batches
+        base = batches[-1].base + count
+    return found
+
+
+def test_the_cluster_has_the_id_of_who_asked_first(quorum):
+    assert quorum.cluster_id("first") == "first"
+    assert quorum.cluster_id("second") == "first"
+
+
+def test_batches_are_read_back_in_order_as_they_were_written(quorum):
+    term = in_office(quorum)
+    written = [Batch(2 * number, random.Random(number).randbytes(10 ** (number % 6)))
+               for number in range(70)]
+    for base, data in written:
+        quorum.append(term, base, 2, data)
+    assert everything(quorum, 0, 2) == written
+    assert everything(quorum, 100, 2) == written[50:]
+    assert quorum.look().end == 140
+
+
+def test_an_append_needs_the_end_that_its_writer_saw(quorum):
+    term = in_office(quorum)
+    quorum.append(term, 0, 3, b"a")
+    for base in (0, 2, 4):
+        with pytest.raises(Conflict):
+            quorum.append(term, base, 1, b"b")
+    assert everything(quorum, 0, 3) == [Batch(0, b"a")]
+
+
+def test_a_newer_epoch_fences_the_older_one_whose_lease_still_lives(quorum):
+    old = in_office(quorum, 1)
+    quorum.append(old, 0, 1, b"old")
+    new = in_office(quorum, 2)
+    assert (new.epoch, new.end) == (old.epoch + 1, 1)
+    with pytest.raises(Conflict):
+        quorum.append(old, 1, 1, b"too late")
+    with pytest.raises(Conflict):
+        quorum.renew(old, TTL_S)
+    with pytest.raises(Conflict):
+        quorum.save_snapshot(old, 1, 1, b"too late")
+    quorum.append(new, 1, 1, b"new")
+    assert [data for _, data in everything(quorum)] == [b"old", b"new"]
+    assert quorum.look().holder == new.holder
+
+
+def test_of_two_candidates_who_saw_the_same_one_wins(quorum):
+    view = quorum.look()
+    quorum.campaign(1, "host", 9093, TTL_S, view)
+    with pytest.raises(Conflict):
+        quorum.campaign(2, "host", 9093, TTL_S, view)
+    assert quorum.look().holder.node_id == 1
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_append_whose_answer_is_lost_is_made_once(etcds, prefix, applied):
+    client = CutEtcd(etcds.addresses)
+    client.applied = applied
+    quorum = Quorum(client, prefix, 5.0, time.monotonic)
+    client.cuts = 1
+    term = in_office(quorum)
+    assert term.epoch == 1
+    for number in range(4):
+        client.cuts = number
+        quorum.append(term, number, 1, b"%d" % number)
+    assert [data for _, data in everything(quorum)] == [b"0", b"1", b"2", b"3"]
+    quorum.close()
+
+
+def test_an_append_without_an_answer_leaves_its_writer_in_doubt_and_the_next_epoch_sure(
+        etcds, prefix):
+    client = CutEtcd(etcds.addresses)
+    quorum = Quorum(client, prefix, 0.1, time.monotonic)
+    term = in_office(quorum)
+    client.cuts = 1_000_000
+    with pytest.raises(QuorumLost):
+        quorum.append(term, 0, 1, b"in doubt")
+    client.cuts = 0
+    assert in_office(quorum, 2).end == 1
+    assert everything(quorum) == [Batch(0, b"in doubt")]
+    quorum.close()
+
+
+def test_too_much_at_once_is_refused_and_what_repeats_itself_is_not_too_much(quorum):
+    term = in_office(quorum)
+    with pytest.raises(TooLong):
+        quorum.append(term, 0, 1, random.Random(1).randbytes(1_300_000))
+    data = bytes(range(256)) * 40_000
+    quorum.append(term, 0, 1, data)
+    assert everything(quorum) == [Batch(0, data)]
+
+
+def test_a_snapshot_takes_the_place_of_what_it_covers(quorum):
+    term = in_office(quorum)
+    for base in range(10):
+        quorum.append(term, base, 1, b"x")
+    assert quorum.load_snapshot() is None
+    quorum.trim(term, 5)
+    assert len(everything(quorum)) == 10
+    for end in (4, 8):
+        data = random.Random(end).randbytes(1_200_000)
+        quorum.save_snapshot(term, end, term.epoch, data)
+        quorum.trim(term, end)
+        assert quorum.load_snapshot() == (end, term.epoch, data)
+    with pytest.raises(Trimmed):
+        quorum.read(7)
+    assert [base for base, _ in everything(quorum, 8)] == [8, 9]
+    quorum.save_snapshot(term, 10, term.epoch, b"all")
+    quorum.trim(term, 10)
+    with pytest.raises(Trimmed):
+        quorum.read(9)
+    assert quorum.read(10) == []
+
+
+def test_who_resigns_leaves_an_empty_office(quorum):
+    term = in_office(quorum)
+    quorum.resign(term)
+    view = quorum.look()
+    assert (view.holder, view.epoch) == (None, term.epoch)
+    quorum.resign(term)
+
+
+def test_a_term_outlives_its_lease_as_long_as_nobody_takes_the_next(etcds, prefix, quorum):
+    term = in_office(quorum)
+    Etcd(etcds.addresses).revoke(term.lease)
+    assert quorum.look().holder is None
+    renewed = quorum.renew(term, TTL_S)
+    assert renewed.lease != term.lease and quorum.look().holder == term.holder
+    quorum.append(renewed, 0, 1, b"a")
+
+
+def test_one_member_is_enough_to_ask_while_others_refuse_connections(etcds, prefix):
+    client = Etcd(["127.0.0.1:1", "127.0.0.1:2", *etcds.addresses])
+    quorum = Quorum(client, prefix, 5.0, time.monotonic)
+    quorum.append(in_office(quorum), 0, 1, b"a")
+    quorum.close()
+
+
+def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
+    quorum = Quorum(Etcd(["127.0.0.1:1"]), prefix, 0.05, time.monotonic)
+    view = quorum._view({})
+    for call in (quorum.look, lambda: quorum.campaign(1, "host", 1, TTL_S, view),
+                 lambda: quorum.cluster_id("x")):
+        with pytest.raises(QuorumLost):
+            call()
+    with pytest.raises(Unreachable):
+        Etcd(["127.0.0.1:1"]).get("x")
+
+
+def test_killing_the_leader_loses_and_doubles_nothing(etcds, prefix, quorum):
+    term = in_office(quorum)
+    acknowledged = []
+
+    def write():
+        for base in range(150):
+            quorum.append(term, base, 1, b"%d" % base)
+            acknowledged.append(base)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    while len(acknowledged) < 20 and writing.is_alive():
+        time.sleep(0.002)
+    leader = etcds.leader()
+    etcds.kill(leader)
+    try:
+        writing.join(60)
+        assert acknowledged == list(range(150))
+        assert everything(quorum) == [Batch(base, b"%d" % base) for base in range(150)]
+    finally:
+        etcds.start_member(leader)
+        etcds.await_leader()

@@ -1,0 +1,55 @@
+"""Principals and the numbers under which reactors know them."""
+
+from pylog.security import identities
+from pylog.security.identities import ANONYMOUS, Identities, user
+
+
+def test_connections_of_one_principal_share_a_number():
+    known = Identities()
+    one, other = known.enter(1, user("a"), "h1"), known.enter(2, user("a"), "h2")
+    assert one == other != known.enter(3, user("b"), "h1") and one > 0
+    assert known.principal(one) == user("a") and known.principal(0) == ANONYMOUS
+    assert known.host(2) == "h2" and known.is_current(1, one) and not known.is_current(3, one)
+
+
+def test_a_number_ends_with_its_last_connection():
+    known = Identities()
+    number = known.enter(1, user("a"), "h")
+    known.enter(2, user("a"), "h")
+    known.leave(1)
+    assert known.principal(number) == user("a")
+    known.leave(2)
+    known.leave(2)
+    assert known.principal(number) == ANONYMOUS
+    assert known.enter(3, user("b"), "h") != number
+
+
+def test_logging_in_again_keeps_the_number():
+    known = Identities()
+    assert known.enter(1, user("a"), "h") == known.enter(1, user("a"), "h")
+    known.leave(1)
+    assert not known._by_number and not known._by_key
+
+
+def test_addresses_get_numbers_of_their_own_when_they_matter():
+    known = Identities()
+    one = known.enter(1, user("a"), "h1")
+    known.enter(2, user("a"), "h2")
+    changed = dict(known.set_by_host(True))
+    assert changed.keys() == {1, 2} and len({*changed.values(), one}) == 3
+    assert not known.is_current(1, one) and known.is_current(1, changed[1])
+    assert dict(known.set_by_host(True)) == {}
+    assert len(set(dict(known.set_by_host(False)).values())) == 1
+
+
+def test_numbers_in_use_are_passed_over_when_they_begin_anew(monkeypatch):
+    monkeypatch.setattr(identities, "NUMBER_MAX", 3)
+    known = Identities()
+    assert [known.enter(number, user(str(number)), "h") for number in (1, 2)] == [1, 2]
+    known.leave(1)
+    assert [known.enter(number, user(str(number)), "h") for number in (3, 4)] == [3, 1]
+
+
+def test_names_of_principals_are_read():
+    assert identities.parse("User:a:b") == user("a:b")
+    assert [identities.parse(text) for text in ("", "a", ":a", "User:")] == [None] * 4

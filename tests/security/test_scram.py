@@ -1,0 +1,102 @@
+"""SCRAM's server side against a client of the RFC, right and bent."""
+
+import pytest
+
+from pylog.security import scram
+from pylog.security.errors import AuthenticationFailed
+from tests.security.caller import ScramClient
+
+SECRET = bytes(32)
+
+
+def kept(password: str, number: int = scram.SHA_256) -> scram.Credential:
+    salt = b"a salt of some bytes"
+    return scram.credential(number, salt, scram.salted(number, password, salt, 4096), 4096)
+
+
+def exchange(number: int = scram.SHA_256, users=None) -> scram.Exchange:
+    users = {"alice": kept("secret", number)} if users is None else users
+    return scram.Exchange(number, lambda name, extensions: users.get(name),
+                          lambda size: bytes(range(size)), SECRET)
+
+
+@pytest.mark.parametrize("mechanism", scram.MECHANISMS)
+def test_who_knows_the_password_is_let_in(mechanism):
+    server = exchange(scram.MECHANISMS[mechanism])
+    client = ScramClient("alice", "secret", mechanism)
+    answer = server.step(client.final(server.step(client.first())))
+    assert server.is_complete and server.name == "alice" and answer.startswith(b"v=")
+
+
+@pytest.mark.parametrize("header", ["y,,", "n,a=alice,", "n,,"])
+def test_headers_of_clients_without_channel_binding_are_taken(header):
+    server, client = exchange(), ScramClient("alice", "secret", header=header)
+    server.step(client.final(server.step(client.first())))
+    assert server.is_complete
+
+
+def test_names_are_escaped():
+    server = exchange(users={"a,b=c": kept("secret")})
+    client = ScramClient("a=2Cb=3Dc", "secret")
+    server.step(client.final(server.step(client.first())))
+    assert server.name == "a,b=c"
+
+
+@pytest.mark.parametrize("name", ["alice", "nobody"])
+def test_a_wrong_password_and_an_unknown_user_fail_at_the_same_step(name):
+    server, client = exchange(), ScramClient(name, "wrong")
+    first = server.step(client.first())
+    assert first.count(b",") == 2 and first.endswith(b"i=4096")
+    with pytest.raises(AuthenticationFailed) as failed:
+        server.step(client.final(first))
+    assert failed.value.text is None and not server.is_complete
+
+
+def test_an_unknown_user_has_one_salt_however_often_it_asks():
+    salts = {exchange().step(ScramClient("nobody", "x").first()).split(b",")[1] for _ in range(3)}
+    assert len(salts) == 1
+    assert salts != {exchange().step(ScramClient("other", "x").first()).split(b",")[1]}
+
+
+@pytest.mark.parametrize("changed", [
+    {"nonce": "clientnonce"}, {"nonce": "another"}, {"binding": "y,,"}, {"binding": "p=x,,"}])
+def test_a_last_message_that_is_not_bound_to_the_first_fails(changed):
+    server, client = exchange(), ScramClient("alice", "secret")
+    first = server.step(client.first())
+    with pytest.raises(AuthenticationFailed):
+        server.step(client.final(first, **changed))
+
+
+def test_a_message_of_another_login_fails():
+    users = {"alice": kept("secret")}
+    client = ScramClient("alice", "secret")
+    numbers = iter(range(256))
+    def made():
+        return scram.Exchange(scram.SHA_256, lambda name, extensions: users.get(name),
+                              lambda size: bytes([next(numbers)] * size), SECRET)
+    one = made()
+    last = client.final(one.step(client.first()))
+    one.step(last)
+    other = made()
+    other.step(client.first())
+    with pytest.raises(AuthenticationFailed):
+        other.step(last)
+
+
+@pytest.mark.parametrize("first", [
+    b"", b"\xff\xfe", b"n", b"n,,", b"n,,n=,r=x", b"n,,n=alice,r=", b"p=tls-unique,,n=alice,r=x",
+    b"n,a=bob,n=alice,r=x", b"n,,n=al=ice,r=x", b"n,,n=alice", b"n,,m=x,n=alice,r=x",
+    b"n,,n=alice,r=x\0", b"n" * 100_000, b"n,,n=" + b"," * 10_000])
+def test_hostile_first_messages_fail(first):
+    with pytest.raises(AuthenticationFailed):
+        exchange().step(first)
+
+
+@pytest.mark.parametrize("last", [
+    b"", b"\xff", b"c=biws", b"c=biws,r=x,p=!!", b"c=biws,r=%n,p=", b"c=biws,r=%n,p=AAAA",
+    b"c=bi,r=%n,p=AAAA", b"c=biws,r=%n", b"=" * 100_000])
+def test_hostile_last_messages_fail(last):
+    server = exchange()
+    nonce = server.step(ScramClient("alice", "secret").first()).split(b",")[0][2:]
+    with pytest.raises(AuthenticationFailed):
+        server.step(last.replace(b"%n", nonce))

@@ -1,0 +1,94 @@
+"""The cluster: on ours and with --against kafka; what needs several brokers from made-up facts."""
+
+import pytest
+
+from pylog.client.metadata import Metadata, Node, PartitionInfo, TopicInfo
+from pylog.tools.cluster_moves import planned
+from pylog.tools.replicas import Facts, sentences
+from pylog.tools.session import ToolError
+from tests.tools.support import run, topic_of
+from tests.tools.test_topics import records
+from tests.wire.talk import append
+
+
+def test_a_sound_cluster_is_well_and_so_are_its_partitions(target):
+    topic = topic_of(target, partitions=1)
+    append(target.port, topic, records(3))
+    assert "is well: 1 brokers" in run("cluster", "status", broker=target).out
+    assert run("cluster", "status", "--json", broker=target).json["troubles"] == []
+    assert run("cluster", "explain", f"{topic}-0", broker=target).out == (
+        f"{topic}-0 is well: led by broker 1, all 1 replicas in sync.\n")
+    told = run("cluster", "explain", f"{topic}-0", "--json", broker=target).json
+    assert told["in_sync_min"] == 1 and told["lags"] == {"1": 0}
+
+
+def test_what_does_not_exist_is_not_explained(target):
+    topic = topic_of(target, partitions=1)
+    assert "has no partition 7" in run(
+        "cluster", "explain", f"{topic}-7", broker=target, fails=True).err
+    assert "a dash and a partition" in run(
+        "cluster", "explain", "x", broker=target, fails=True).err
+    assert "there is no broker 77" in run(
+        "cluster", "move", topic, "--to", "77", "--yes", broker=target, fails=True).err
+    assert "only 0 brokers" in run(
+        "cluster", "drain", "1", "--yes", broker=target, fails=True).err
+
+
+def test_replicas_are_compared(target):
+    topic = topic_of(target, partitions=2)
+    append(target.port, topic, records(3))
+    append(target.port, topic, records(2))
+    assert run("cluster", "verify", topic, broker=target).out == (
+        "2 partitions, 0 batches: the same on all replicas\n")
+
+
+def facts(**changed):
+    return Facts("t", 0, **{"leader": 1, "replicas": (1, 2, 3), "isr": (1, 2, 3),
+                            "alive": frozenset((1, 2, 3)), "in_sync_min": 2, **changed})
+
+
+@pytest.mark.parametrize("changed,words", [
+    ({}, ["is well: led by broker 1, all 3 replicas"]),
+    ({"isr": (1, 2), "alive": frozenset((1, 2))},
+     ["under-replicated", "broker 3 is not in sync", "Broker 3 is not there"]),
+    ({"isr": (1, 2), "lags": {3: 500}}, ["Broker 3 is 500 records behind"]),
+    ({"isr": (1, 2), "lags": {3: 0}}, ["about to be in sync"]),
+    ({"isr": (1, 2), "lags": {}}, ["does not say how far"]),
+    ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
+    ({"isr": (1,)}, ["brokers 2, 3 are not in sync", "acks=all are refused: 1 in sync"]),
+    ({"leader": 2}, ["Broker 1 should lead it"]),
+    ({"leader": -1, "isr": (), "eligible": (2, 3), "alive": frozenset((1,))},
+     ["is offline", "brokers 2, 3 have every acknowledged record", "start any one of them"]),
+    ({"leader": -1, "isr": (2,), "alive": frozenset((1,))}, ["broker 2 has every", "start it"]),
+    ({"leader": -1, "isr": (2,)}, ["broker 2 is there but does not serve it"]),
+    ({"leader": -1, "isr": (), "eligible": (), "last_known": (3,)},
+     ["No replica is known", "Broker 3 led it last"]),
+])
+def test_a_partition_is_explained(changed, words):
+    told = " ".join(sentences(facts(**changed)))
+    assert all(word in told for word in words), told
+
+
+def cluster_of(racks, *replicas):
+    nodes = {number: Node(number, "h", 1, rack) for number, rack in racks.items()}
+    parts = {index: PartitionInfo("t", index, row[0], 0, row, row, (), 0)
+             for index, row in enumerate(replicas)}
+    return Metadata(nodes=nodes, topics={"t": TopicInfo("t", bytes(16), False, 0, parts)})
+
+
+def test_a_drained_brokers_replicas_go_to_the_emptiest_and_the_rest_stays():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1, 2), (2, 3), (3, 1), (2, 4))
+    plan = planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4})
+    assert plan == {("t", 0): [4, 2], ("t", 2): [3, 4]}
+
+
+def test_a_replica_goes_to_a_rack_that_has_none():
+    metadata = cluster_of({1: "a", 2: "b", 3: "a", 4: "b"}, (1, 2), (3, 4))
+    assert planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4}) == {
+        ("t", 0): [3, 2]}
+
+
+def test_too_few_brokers_are_told():
+    metadata = cluster_of({1: None, 2: None}, (1, 2))
+    with pytest.raises(ToolError, match="only 1 brokers"):
+        planned(metadata, metadata.topics["t"].partitions.values(), {2})
