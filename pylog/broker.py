@@ -22,7 +22,11 @@ from pylog._native.iopool import IO_THREADS_MAX, IoPool
 from pylog.config.client_quotas import ANONYMOUS, ClientQuotas
 from pylog.config.clusters import has_quorum
 from pylog.config.listeners import SASL_PROTOCOLS
+from pylog.coordinator.brokers import Brokers
+from pylog.coordinator.markers import Markers
 from pylog.coordinator.service import GroupCoordinator
+from pylog.coordinator.transaction_service import TransactionCoordinator
+from pylog.coordinator.verification import Verification
 from pylog.log.errors import StartError
 from pylog.log.manager import LogManager
 from pylog.metadata.image import is_internal
@@ -80,6 +84,11 @@ class Broker:
             settings, self.logs, self.node_id, self.now_ms)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
+        self.markers = Markers(self, self.groups)
+        self.brokers = Brokers(self, self.markers)
+        self.transactions = TransactionCoordinator(self, self.brokers.write)
+        self.verification = Verification(
+            self.transactions, self.brokers, settings, self.node_id)
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -87,8 +96,8 @@ class Broker:
                                asks=self._authorizer is not None)
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
-            self.node_id, self.metadata, self.logs, self.grants, self.quotas, self.groups,
-            self._apply_settings, self._apply_security)
+            self.node_id, self.metadata, self.logs, self.grants, self.quotas,
+            (self.groups, self.transactions), self._apply_settings, self._apply_security)
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -114,10 +123,18 @@ class Broker:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
         disk_failed = self.logs.any_offline(topic.name)
-        if not any(logs) and not disk_failed:
+        if not any(logs) and not disk_failed and not self.settings.is_member:
             return False
-        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed)
+        # Of several brokers, whoever asks the wrong one is told the right one.
+        leaders = [(state.leader, state.leader_epoch) for state in topic.partitions] \
+            if self.settings.is_member else None
+        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed,
+                            leaders=leaders)
         return True
+
+    def _name_nodes(self, image: Image) -> None:
+        """Lets the data plane know where the other brokers are reached."""
+        self.grants.set_nodes(self.network.nodes(image))
 
     async def _start(self) -> None:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
@@ -134,6 +151,9 @@ class Broker:
         self.network.open()
         if self.settings.is_member:
             self.membership = self._member()
+            self.publisher.replicas = self.membership.replicas
+            self.publisher.name_nodes = self._name_nodes
+            self._name_nodes(self.image)
         else:
             self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
@@ -144,7 +164,9 @@ class Broker:
         from pylog.replication.membership import Membership
 
         return Membership(
-            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses)
+            self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
+            time.monotonic_ns, lambda number: (
+                None if self._guard is None else self._guard.identities.principal(number)))
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
@@ -206,6 +228,8 @@ class Broker:
         self._publishing.add_done_callback(self._publisher_ended)
         assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
+        self.markers.start()
+        self.transactions.start()
         reactors.set_slow(self.settings["request.log.slow.ms"])
         self.network.start()
         if self.monitor is not None:
@@ -227,15 +251,17 @@ class Broker:
         access = None if self._authorizer is None else self.guard().access
         handlers = api.handlers(
             settings=self.settings, metadata_service=self.metadata, controller=self.controller,
-            logs=self.logs, coordinator=self.groups, client_quotas=self.quotas,
+            logs=self.logs, coordinator=self.groups, transactions=self.transactions,
+            verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, access=access,
             authentication=self._authentication)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access,
-            forwarding=None if self.membership is None else self.membership.forwarding)
+            access=access, verification=self.verification,
+            forwarding=None if self.membership is None else self.membership.forwarding,
+            may_join=None if self.membership is None else self.membership.leadership.may_join)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
@@ -249,7 +275,10 @@ class Broker:
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
+        await self.transactions.stop()
         await self.groups.stop()
+        self.markers.close()
+        self.brokers.close()
         await loop.run_in_executor(None, reactors.stop, drain_ms)
         loop.remove_reader(reactors.fileno())
         # What they are at on a thread, they finish.
@@ -257,6 +286,7 @@ class Broker:
         if self._publishing is not None:
             await self.publisher.stop(self._publishing)
         if self.membership is not None:
+            await self.membership.stop_fetching()
             await self.membership.close()
             await self.metadata.leave()
         self.stop()
@@ -272,11 +302,18 @@ class Broker:
         while True:
             left = self.logs.recovering
             for name in self.logs.take_recovered():
+                self._let_serve(name)
                 # The next request for it asks again.
                 self.grants.remove(name)
             if not left:
                 return
             await asyncio.sleep(RECOVERY_SECONDS)
+
+    def _let_serve(self, name: str) -> None:
+        """Logs of a topic are there that were not, or are others: they are led and followed."""
+        topic = self.image.topics.get(name)
+        if self.membership is not None and topic is not None:
+            self.membership.replicas.begin(topic)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
@@ -304,6 +341,7 @@ class Broker:
     async def _finish_moves(self) -> None:
         for name in await in_thread(self.logs.finish_moves):
             if name in self.image.topics:
+                self._let_serve(name)
                 self.install(self.image.topics[name])
         self.logs.leave_moved()
 

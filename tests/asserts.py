@@ -9,7 +9,7 @@ import re
 from pathlib import PurePath
 
 # Folder -> least assert() and assert_slow() for each thousand lines of its .c files.
-PER_THOUSAND = {"csrc/log": 15, "csrc/net": 15, "csrc/serve": 15}
+PER_THOUSAND = {"csrc/log": 15, "csrc/net": 15, "csrc/serve": 15, "csrc/replica": 15}
 _ASSERT = re.compile(r"\bassert(?:_slow)?\(")
 
 

@@ -294,6 +294,21 @@ struct log_appended {
  * publishes the end, wakes waiters. */
 int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
                int32_t leader_epoch, int64_t now_ms, struct log_appended *out);
+/* What the log knows of a producer; all -1 when nothing. False: its state cannot be read now. */
+struct log_producer {
+    int64_t transaction_first_offset; /* of the open one */
+    int64_t last_marker;              /* offset of the newest one since the log was opened */
+    int32_t coordinator_epoch;
+    int16_t epoch;
+};
+bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
+                     struct log_producer *out);
+/* As log_append, of a client's transactional batch. Unless its transaction is open here,
+ * `last_marker` must be what it was when the coordinator was asked (KIP-890), else LOG_E_TXN_STATE;
+ * from_zero: who is not known begins with sequence 0. */
+int log_append_verified(struct log *log, uint8_t *batch, size_t len,
+                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
+                        int64_t now_ms, struct log_appended *out);
 /* As a follower or a loader: batches that already carry offsets and epochs, one or several, written
  * as they are. A last one that is cut short stays out, as leaders send byte ranges: *taken says how
  * many bytes are in the log, also beside an error. */
@@ -381,8 +396,8 @@ struct log_waiter { /* lives in the owner's structure; linked while it waits */
     int64_t offset; /* woken when the watched end is > offset, and on deletion, offline, loss of
                        leadership */
     uint8_t wait_for;
-    bool any_role; /* it waits on a log that does not lead, too */
-    bool linked; /* under the log's waiter lock */
+    bool as_follower; /* that the log does not lead is no reason to wake it at once */
+    bool linked;      /* under the log's waiter lock */
 };
 /* True: the condition holds already (nothing linked). False: linked. LOG_WAIT_FLUSHED also asks the
  * directory's flusher for a group commit that covers `offset`. */
@@ -400,8 +415,12 @@ int log_apply_retention(struct log *log, int64_t now_ms); /* segments deleted, o
 int log_move_start(struct log *log, int64_t offset,
                    int64_t now_ms); /* DeleteRecords; LOG_E_RANGE above the high watermark */
 /* Drops what is at and above offset, leader epochs that begin there too, also where the log ends
- * already. A checkpoint must not name a recovery point above it any more. */
-int log_truncate(struct log *log, int64_t offset);
+ * already. A checkpoint must not name a recovery point above it any more. leader_epoch: only while
+ * it follows the leader of that epoch, else LOG_E_NOT_LEADER; -1: whatever it does. */
+int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch);
+/* Drops everything and goes on from `offset`: a follower whose leader begins there. As above, and a
+ * checkpoint must not name another start. */
+int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch);
 void log_expire_producers(struct log *log, int64_t now_ms);
 /* The producers' state as a .snapshot file holds it (see producers.h), malloc'd; NULL when it
  * cannot be had. */

@@ -201,8 +201,42 @@ static int log_append_batch(struct log *log, uint8_t *batch, size_t len, struct 
     return log_append_last(log, s, batch, len, h, now_ms);
 }
 
-int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
-               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
+/* What a transactional batch of a client must show besides. */
+struct log_verified {
+    int64_t last_marker;
+    bool from_zero;
+};
+
+static int log_append_verify(const struct log *log, const struct batch_header *h,
+                             const struct log_verified *verified) LOG_APPENDING(log) {
+    const struct producers_entry *e = producers_find(&log->append.producers, h->producer_id);
+    assert_slow(h->attributes & BATCH_TRANSACTIONAL);
+    if (e != NULL && h->producer_epoch < e->epoch) return LOG_E_EPOCH;
+    bool open = e != NULL && e->transaction_first_offset >= 0 && e->epoch == h->producer_epoch;
+    if (!open && (e == NULL ? -1 : e->last_marker) != verified->last_marker)
+        return LOG_E_TXN_STATE;
+    bool unknown = e == NULL || (e->batch_count == 0 && e->epoch < 0);
+    return unknown && verified->from_zero && h->base_sequence != 0 ? LOG_E_SEQUENCE : 0;
+}
+
+bool log_producer_of(struct log *log, int64_t producer_id, int64_t now_ms,
+                     struct log_producer *out) {
+    *out = (struct log_producer){-1, -1, -1, -1};
+    log_append_lock(log);
+    int result = log_load_producers(log, now_ms);
+    const struct producers_entry *e =
+        result == 0 ? producers_find(&log->append.producers, producer_id) : NULL;
+    if (e != NULL)
+        *out = (struct log_producer){e->transaction_first_offset, e->last_marker,
+                                     e->coordinator_epoch, e->epoch};
+    log_append_unlock(log);
+    return result == 0;
+}
+
+static int log_append_checked(struct log *log, uint8_t *batch, size_t len,
+                              const struct batch_summary *summary, int32_t leader_epoch,
+                              const struct log_verified *verified, int64_t now_ms,
+                              struct log_appended *out) {
     struct batch_header h = summary->header;
     struct producers_batch seen;
     memset(out, 0, sizeof *out);
@@ -219,6 +253,7 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     if (result == 0 && !log->append.writable) result = log_make_writable(log, now_ms);
     if (result == 0 && h.producer_id >= 0)
         result = producers_check(&log->append.producers, &h, &seen);
+    if (result == 0 && verified != NULL) result = log_append_verify(log, &h, verified);
     if (result == 1) {
         log_append_duplicate(log, &seen, out);
         log_append_unlock(log);
@@ -247,6 +282,18 @@ int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_s
     log_wake_after_append(log);
     if (ask) flusher_ask(log);
     return 0;
+}
+
+int log_append(struct log *log, uint8_t *batch, size_t len, const struct batch_summary *summary,
+               int32_t leader_epoch, int64_t now_ms, struct log_appended *out) {
+    return log_append_checked(log, batch, len, summary, leader_epoch, NULL, now_ms, out);
+}
+
+int log_append_verified(struct log *log, uint8_t *batch, size_t len,
+                        const struct batch_summary *summary, int64_t last_marker, bool from_zero,
+                        int64_t now_ms, struct log_appended *out) {
+    struct log_verified verified = {last_marker, from_zero};
+    return log_append_checked(log, batch, len, summary, -1, &verified, now_ms, out);
 }
 
 /* ---- as follower ---- */
@@ -296,8 +343,7 @@ int log_append_damage(struct log *log, const uint8_t *bytes, size_t len, int64_t
     return result;
 }
 
-/* Where an empty log begins and ends, whose files are not made yet. */
-static void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log) {
+void log_begin_at(struct log *log, int64_t offset) {
     assert(log->view.segment_count == 0);
     assert(offset >= 0);
     log_view_change(log);

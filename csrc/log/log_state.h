@@ -495,6 +495,8 @@ static inline bool log_may_roll(const struct log *log) REQUIRES_SHARED(log->view
 int log_roll(struct log *log, int64_t base_offset, int64_t now_ms) LOG_APPENDING(log);
 void log_publish(struct log *log, struct segment *s, int64_t bytes, int64_t end) LOG_APPENDING(log);
 void log_wake_after_append(struct log *log);
+/* Where an empty log begins and ends, whose files are not made yet. */
+void log_begin_at(struct log *log, int64_t offset) LOG_APPENDING(log);
 
 /* log_read.c */
 /* Position of the first batch whose last offset is >= offset; *first its base offset. 1 found, 0

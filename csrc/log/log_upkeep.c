@@ -232,8 +232,9 @@ static int log_truncate_last(struct log *log, int64_t offset, int64_t now_ms, in
     return result < 0 ? result : 0;
 }
 
-static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(log) {
-    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME), end = offset;
+/* The log is not writable afterwards. */
+static int log_cut(struct log *log, int64_t offset, int64_t now_ms) LOG_APPENDING(log) {
+    int64_t end = offset;
     int result = log_make_writable(log, now_ms);
     if (result != 0) return result;
     log_crash_state_clear(log);
@@ -275,6 +276,12 @@ static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(lo
     log_set_last_stable(log);
     log_ends_check(log);
     log_view_changed(log);
+    return result;
+}
+
+static int log_truncate_locked(struct log *log, int64_t offset) LOG_APPENDING(log) {
+    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME);
+    int result = log_cut(log, offset, now_ms);
     return result != 0 ? result : log_make_writable(log, now_ms);
 }
 
@@ -290,16 +297,39 @@ static int log_truncate_nothing(struct log *log) LOG_APPENDING(log) {
     return 0;
 }
 
-int log_truncate(struct log *log, int64_t offset) {
-    int result = 0;
+/* Whoever decided that may be late: the log may lead, or follow another leader. */
+static int log_may_cut(struct log *log, int32_t leader_epoch) LOG_APPENDING(log) {
+    if (atomic_load(&log->deleted)) return LOG_E_DELETED;
+    if (leader_epoch < 0) return 0;
+    bool follows = !atomic_load(&log->role.leader) &&
+                   atomic_load(&log->role.leader_epoch) == leader_epoch;
+    return follows ? 0 : LOG_E_NOT_LEADER;
+}
+
+int log_truncate(struct log *log, int64_t offset, int32_t leader_epoch) {
     lock_acquire(&log->flush.lock);
     log_lock_quiet(log);
-    if (atomic_load(&log->deleted))
-        result = LOG_E_DELETED;
-    else if (offset < atomic_load(&log->ends.end_offset))
-        result = log_truncate_locked(log, offset < 0 ? 0 : offset);
-    else
-        result = log_truncate_nothing(log);
+    int result = log_may_cut(log, leader_epoch);
+    if (result == 0)
+        result = offset < atomic_load(&log->ends.end_offset)
+                     ? log_truncate_locked(log, offset < 0 ? 0 : offset)
+                     : log_truncate_nothing(log);
+    log_unlock_quiet(log);
+    lock_release(&log->flush.lock);
+    return result;
+}
+
+int log_restart_at(struct log *log, int64_t offset, int32_t leader_epoch) {
+    int64_t now_ms = log_dir_now_ms(CLOCK_REALTIME);
+    if (offset < 0 || offset > LOG_OFFSET_MAX) return LOG_E_RANGE;
+    lock_acquire(&log->flush.lock);
+    log_lock_quiet(log);
+    int result = log_may_cut(log, leader_epoch);
+    if (result == 0) result = log_cut(log, 0, now_ms);
+    if (result == 0) {
+        log_begin_at(log, offset);
+        result = log_make_writable(log, now_ms);
+    }
     log_unlock_quiet(log);
     lock_release(&log->flush.lock);
     return result;

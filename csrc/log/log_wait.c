@@ -64,7 +64,7 @@ bool log_wait(struct log *log, struct log_waiter *waiter) {
     /* A fault that came before the link woke nobody here. It is a wake-up, never a condition that
      * holds. */
     int failed = log_failed(log);
-    if (failed == LOG_E_NOT_LEADER && waiter->any_role) failed = 0;
+    if (failed == LOG_E_NOT_LEADER && waiter->as_follower) failed = 0;
     if (failed != 0) log_wait_notify(log, waiter, failed);
     assert(waiter->linked == (failed == 0)); /* Or a message is on its way. */
     lock_release(&log->wait.lock);

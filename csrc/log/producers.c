@@ -56,7 +56,7 @@ static struct producers_entry *producers_take(struct producers *p, int64_t id) {
     struct producers_entry *e = producers_slot(p, id);
     if (e->producer_id == -1) {
         *e = (struct producers_entry){.producer_id = id, .transaction_first_offset = -1,
-                                      .epoch = -1, .coordinator_epoch = -1};
+                                      .last_marker = -1, .epoch = -1, .coordinator_epoch = -1};
         p->count++;
     }
     assert_slow(p->count * 4 <= p->capacity * 3);
@@ -83,14 +83,15 @@ int producers_check(const struct producers *p, const struct batch_header *h,
     const struct producers_entry *e = producers_find(p, h->producer_id);
     if (e == NULL) return 0;
     if (h->producer_epoch < e->epoch) return LOG_E_EPOCH;
-    if (h->attributes & BATCH_CONTROL) return 0;
+    /* A coordinator's own batches have no sequence. */
+    if ((h->attributes & BATCH_CONTROL) || h->base_sequence < 0) return 0;
     /* As in Kafka, who has an id and no epoch may go on with any sequence, in any epoch. */
     bool is_free = e->epoch < 0;
     bool strays = e->transaction_first_offset >= 0 && !(h->attributes & BATCH_TRANSACTIONAL);
     int yes = strays ? LOG_E_TXN_STATE : 0;
     if (h->producer_epoch > e->epoch)
         return h->base_sequence == 0 || is_free ? yes : LOG_E_SEQUENCE;
-    if (e->batch_count == 0) return yes;
+    if (e->batch_count == 0) return h->base_sequence == 0 || is_free ? yes : LOG_E_SEQUENCE;
     int32_t last = producers_sequence_add(h->base_sequence, h->last_offset_delta);
     for (uint32_t age = 0; age < e->batch_count; age++) {
         const struct producers_batch *b = producers_at(e, age);
@@ -139,6 +140,7 @@ int producers_end_transaction(struct producers *p, const struct batch_header *h,
     }
     e->seen_ms = h->max_timestamp > now_ms ? h->max_timestamp : now_ms;
     e->transaction_first_offset = -1;
+    e->last_marker = batch_last_offset(h);
     if (coordinator_epoch >= 0) e->coordinator_epoch = coordinator_epoch;
     return 0;
 }

@@ -22,6 +22,7 @@ struct producers_entry {
     int64_t producer_id; /* -1: an empty slot */
     int64_t seen_ms;     /* the later of the clock and the record's time: what expiry looks at */
     int64_t transaction_first_offset; /* -1: none open */
+    int64_t last_marker;              /* its offset; -1: none since the log was opened */
     int32_t coordinator_epoch;
     int16_t epoch;
     uint8_t batch_count, newest; /* the ring of `batches` */

@@ -18,7 +18,8 @@ enum event_kind {
     EVENT_CONNECTED = 6, /* of a listener that asks who it is, or with a certificate, whose name is
                             the data; answered by reactors_retry */
     EVENT_UNSAFE = 7, /* a connection ended for want of TLS, or of trust: why is the data */
-    EVENT_MAY_JOIN = 8
+    EVENT_VERIFY = 8,
+    EVENT_MAY_JOIN = 9
 };
 
 struct event_address {
@@ -29,6 +30,12 @@ struct event_missing { /* of a miss */
     uint32_t name_at;  /* in data */
     int32_t name_len;  /* -1: named by id */
     uint8_t id[16];
+    int32_t partition; /* of an EVENT_VERIFY */
+};
+struct event_verify { /* behind the names, and before the transactional id */
+    int64_t producer_id;
+    int32_t id_len;
+    int16_t epoch;
 };
 struct event_slow { /* of a slow request, in data, before the client id */
     int64_t total_ns, local_ns, remote_ns, send_ns;
@@ -46,8 +53,8 @@ struct event {
     uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names; or client id; or a text of body_len bytes; or
-                                   missing_count serve_join */
+                                   their names, and at body_at an event_verify; or client id;
+                                   or a text of body_len bytes; or missing_count serve_join */
 };
 
 struct events;

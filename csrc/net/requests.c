@@ -146,12 +146,16 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     size_t at = count * sizeof(struct event_missing), data_len = at;
     for (uint32_t i = 0; i < count; i++)
         if (s->r.missing[i].name != NULL) data_len += (size_t)s->r.missing[i].name_len;
-    struct event *e = event_for(r, s, EVENT_MISS, data_len);
+    const struct serve_transaction *t = &s->r.transaction;
+    size_t extra = t->id == NULL ? 0 : sizeof(struct event_verify) + (size_t)t->id_len;
+    struct event *e =
+        event_for(r, s, t->id == NULL ? EVENT_MISS : EVENT_VERIFY, data_len + extra);
     if (e == NULL) return false;
     struct event_missing *out = (struct event_missing *)(void *)e->data;
     for (uint32_t i = 0; i < count; i++) {
         const struct serve_missing *m = &s->r.missing[i];
-        out[i] = (struct event_missing){.name_at = (uint32_t)at, .name_len = -1};
+        out[i] = (struct event_missing){
+            .name_at = (uint32_t)at, .name_len = -1, .partition = m->partition};
         memcpy(out[i].id, m->id, sizeof m->id);
         if (m->name == NULL) continue;
         out[i].name_len = m->name_len;
@@ -159,6 +163,12 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
         at += (size_t)m->name_len;
     }
     assert(at == data_len);
+    if (t->id != NULL) {
+        struct event_verify asked = {t->producer_id, t->id_len, t->epoch};
+        memcpy(e->data + at, &asked, sizeof asked);
+        memcpy(e->data + at + sizeof asked, t->id, (size_t)t->id_len);
+        e->body_at = at;
+    }
     e->missing_count = count;
     s->state = SLOT_MISSING;
     STAT_ADD(r, requests_missed, 1);

@@ -398,7 +398,7 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
         struct fetch_read *read = p->read;
         if (read->error != 0) continue;
         read->waiter = (struct log_waiter){.mailbox = s->mailbox, .token = r->token};
-        read->waiter.any_role = !fetch_is_follower(f) && log_is_readable(read->log);
+        read->waiter.as_follower = !fetch_is_follower(f) && log_is_readable(read->log);
         int64_t end = awaited_end(f, &read->range, &read->waiter.wait_for);
         read->waiter.offset = end > p->offset ? end : p->offset;
         if (log_wait(read->log, &read->waiter)) {

@@ -20,7 +20,7 @@ bool misses_add(struct misses *m, struct serve_request *r, struct topic_key key)
         m->room = room;
     }
     struct serve_missing *missing = &m->topics[r->missing_count++];
-    *missing = (struct serve_missing){.name_len = -1};
+    *missing = (struct serve_missing){.name_len = -1, .partition = -1};
     if (key.by_id) {
         assert(key.len == TOPIC_ID_BYTES);
         memcpy(missing->id, key.bytes, TOPIC_ID_BYTES);

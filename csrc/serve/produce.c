@@ -12,7 +12,8 @@
 #include "serve/leaders.h"
 #include "serve/wire.h"
 
-enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000 };
+/* v12: what a transaction writes to becomes part of it (KIP-890). */
+enum { PARTS_INLINE = 4, PRODUCE_PARTS_MAX = 200000, ADDING_VERSION_MIN = 12 };
 
 struct produce_part {
     struct topic *topic; /* one reference; NULL when not granted. Changed by set_topic alone */
@@ -26,9 +27,11 @@ struct produce_part {
     struct log_waiter waiter;
     uint32_t resignations; /* the log's when it was appended */
     int32_t partition;
+    int64_t last_marker; /* of the batch's producer, when its coordinator was asked */
     int32_t check; /* batch_error of the check */
     int16_t error;
     bool first_of_topic, waiting;
+    bool unverified; /* the coordinator is being asked about it */
     bool refused; /* by the producer state: answered with the log start, as in Kafka */
 };
 
@@ -39,9 +42,10 @@ struct produce {
     struct misses misses;
     uint32_t part_count, part_cap;
     int64_t job_ns; /* how long a worker took */
+    struct serve_transaction transaction; /* of transactional batches; the id lies in the body */
     int32_t timeout_ms;
     int16_t acks, version;
-    bool flexible, by_id, transactional, job_running;
+    bool flexible, by_id, transactional, job_running, verifying;
     struct produce_part parts_inline[PARTS_INLINE];
 };
 
@@ -111,7 +115,9 @@ static bool parse_partitions(struct produce *q, struct cursor *c, struct topic_k
 
 static bool parse(struct produce *q, const struct serve_request *r) {
     struct cursor c = {r->body, r->body + r->body_len};
-    q->transactional = wire_string(&c, q->flexible).len >= 0;
+    struct wire_string id = wire_string(&c, q->flexible);
+    q->transactional = id.len >= 0;
+    q->transaction = (struct serve_transaction){.id = id.p, .id_len = id.len};
     q->acks = cursor_i16(&c);
     q->timeout_ms = cursor_i32(&c);
     int64_t count = wire_count(&c, q->flexible);
@@ -211,9 +217,8 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
         h->max_timestamp = p->summary->max_timestamp;
         h->attributes = (int16_t)(h->attributes & ~BATCH_LOG_APPEND_TIME);
     }
-    if (h->attributes & BATCH_TRANSACTIONAL)
-        p->error = q->transactional ? ERROR_INVALID_TXN_STATE
-                                    : ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    if ((h->attributes & BATCH_TRANSACTIONAL) && !q->transactional)
+        p->error = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
     else if (q->acks == -1 && log_lacks_replicas(p->log, false))
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
@@ -247,7 +252,7 @@ static bool needs_worker(const struct serve *s, const struct produce *q) {
     return false;
 }
 
-static void append_part(struct produce_part *p, int64_t now_ms) {
+static void append_part(const struct produce *q, struct produce_part *p, int64_t now_ms) {
     struct log_appended done;
     assert(p->log != NULL && p->base_offset == -1); /* it is appended once */
     if (!log_take_room(p->log, (int64_t)p->len)) {
@@ -255,7 +260,12 @@ static void append_part(struct produce_part *p, int64_t now_ms) {
         return;
     }
     assert(p->summary != NULL && p->len == batch_bytes(&p->summary->header));
-    int error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
+    int error;
+    if (p->summary->header.attributes & BATCH_TRANSACTIONAL)
+        error = log_append_verified(p->log, p->records, p->len, p->summary, p->last_marker,
+                                    q->version >= ADDING_VERSION_MIN, now_ms, &done);
+    else
+        error = log_append(p->log, p->records, p->len, p->summary, -1, now_ms, &done);
     log_give_room(p->log, (int64_t)p->len);
     if (error != 0) {
         p->error = log_error_code(error);
@@ -397,7 +407,7 @@ static enum serve_status append_all(struct serve_request *r, struct produce *q) 
         struct produce_part *p = &q->parts[i];
         assert(p->topic != NULL || (p->log == NULL && p->error != 0));
         if (p->error == 0)
-            append_part(p, now_ms);
+            append_part(q, p, now_ms);
         else if (p->log != NULL)
             log_count_refused(p->log);
     }
@@ -440,6 +450,72 @@ static enum serve_status check_all(struct serve *s, struct serve_request *r, str
     return append_all(r, q);
 }
 
+/* ---- transactions: what a partition asks before the first batch of one (KIP-890) ---- */
+
+/* False: the coordinator is to be asked, or the request is refused as a whole. */
+static bool verify_part(struct serve_request *r, struct produce *q, struct produce_part *p) {
+    struct batch_header h;
+    struct log_producer known;
+    if (p->error != 0 || p->len == 0 || batch_parse(p->records, p->len, &h) != 0) return true;
+    if (!(h.attributes & BATCH_TRANSACTIONAL) || h.producer_id < 0) return true;
+    if (!log_is_leader(p->log)) {
+        p->error = ERROR_NOT_LEADER_OR_FOLLOWER;
+        return true;
+    }
+    if (!log_producer_of(p->log, h.producer_id, serve_wall_ms(q->serve), &known)) {
+        p->error = ERROR_KAFKA_STORAGE_ERROR;
+        return true;
+    }
+    p->last_marker = known.last_marker;
+    if (h.producer_epoch < known.epoch) {
+        p->error = ERROR_INVALID_PRODUCER_EPOCH;
+        return true;
+    }
+    if (known.transaction_first_offset >= 0 && h.producer_epoch == known.epoch) return true;
+    struct serve_transaction *t = &r->transaction;
+    if (t->id == NULL) {
+        *t = q->transaction;
+        t->producer_id = h.producer_id;
+        t->epoch = h.producer_epoch;
+    } else if (t->producer_id != h.producer_id || t->epoch != h.producer_epoch) {
+        p->error = ERROR_INVALID_PRODUCER_ID_MAPPING; /* a request has one producer */
+        return true;
+    }
+    struct topic_key name = {(const uint8_t *)p->topic->name, p->topic->name_len, false};
+    if (!misses_add(&q->misses, r, name)) return false;
+    r->missing[r->missing_count - 1].partition = p->partition;
+    return p->unverified = true;
+}
+
+/* SERVE_ANSWER: nothing is to be asked. */
+static enum serve_status verify(struct serve_request *r, struct produce *q) {
+    r->missing_count = 0;
+    for (uint32_t i = 0; i < q->part_count; i++)
+        if (!verify_part(r, q, &q->parts[i])) return SERVE_CLOSE;
+    q->verifying = r->missing_count > 0;
+    return q->verifying ? SERVE_MISS : SERVE_ANSWER;
+}
+
+static void take_verdicts(struct serve_request *r, struct produce *q) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < q->part_count; i++) {
+        struct produce_part *p = &q->parts[i];
+        if (!p->unverified) continue;
+        assert(n < r->missing_count);
+        p->unverified = false;
+        p->error = r->missing[n++].error;
+    }
+    assert(n == r->missing_count);
+    q->verifying = false;
+    r->transaction.id = NULL;
+}
+
+static enum serve_status looked_up(struct serve *s, struct serve_request *r, struct produce *q) {
+    enum serve_status asked = q->transactional ? verify(r, q) : SERVE_ANSWER;
+    if (asked == SERVE_CLOSE) produce_free(r);
+    return asked == SERVE_ANSWER ? check_all(s, r, q) : asked;
+}
+
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->api_key == API_PRODUCE);
     struct produce *q = calloc(1, sizeof *q);
@@ -455,7 +531,7 @@ enum serve_status produce_start(struct serve *s, struct serve_request *r) {
         produce_free(r);
         return SERVE_CLOSE;
     }
-    if (look_up(s, r, q, false)) return check_all(s, r, q);
+    if (look_up(s, r, q, false)) return looked_up(s, r, q);
     if (r->missing_count != 0) return SERVE_MISS;
     produce_free(r);
     return SERVE_CLOSE;
@@ -488,9 +564,13 @@ static enum serve_status look_again(struct serve_request *r, struct produce *q, 
 enum serve_status produce_resume(struct serve *s, struct serve_request *r,
                                  enum serve_reason reason) {
     struct produce *q = r->state;
+    if (reason == SERVE_GRANTED && q->verifying) {
+        take_verdicts(r, q);
+        return check_all(s, r, q);
+    }
     if (reason == SERVE_GRANTED) {
         look_up(s, r, q, true);
-        return check_all(s, r, q);
+        return looked_up(s, r, q);
     }
     if (reason == SERVE_IO_DONE) {
         assert(q->job_running && q->job_ns >= 0);

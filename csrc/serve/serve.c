@@ -135,6 +135,7 @@ enum serve_status serve_start(struct serve *s, struct serve_request *r) {
     assert_slow(r->reply.len == 0 && r->reply.part_count == 0); /* it has no answer yet */
     r->state = NULL;
     r->missing_count = 0;
+    r->transaction.id = NULL;
     r->deadline_ms = INT64_MAX;
     r->body_needed = r->exclusive = true;
     return r->api_key == API_PRODUCE ? produce_start(s, r) : fetch_start(s, r);

@@ -35,9 +35,18 @@ struct serve_missing { /* a topic that has no grant for this principal; names po
     const uint8_t *name; /* NULL when it was named by id */
     int32_t name_len;
     uint8_t id[16];
+    int32_t partition; /* of what the transaction's coordinator is asked, named by name; else -1 */
     int16_t error; /* the control plane's verdict, 0: granted now (set before SERVE_GRANTED) */
 };
 enum { SERVE_MISSING_MAX = 65536 };
+
+/* Whose transaction the missing partitions are to be part of (KIP-890); points into the body. */
+struct serve_transaction {
+    const uint8_t *id; /* NULL: topics miss their grants, nothing else does */
+    int32_t id_len;
+    int16_t epoch;
+    int64_t producer_id;
+};
 
 struct serve_request {
     /* set by the reactor */
@@ -62,6 +71,7 @@ struct serve_request {
     int64_t deadline_ms; /* CLOCK_MONOTONIC, with SERVE_WAIT; INT64_MAX: none */
     struct serve_missing *missing; /* with SERVE_MISS: missing_count entries, owned by state */
     uint32_t missing_count;
+    struct serve_transaction transaction; /* with SERVE_MISS */
     bool body_needed; /* with WAIT or MISS: the body must not move or be reused yet */
     bool exclusive;   /* with WAIT: no later request of this connection may start before this one is
                          answered.   False only for a Produce that is appended and waits for its

@@ -402,6 +402,12 @@ cdef extern from "log/log.h" nogil:
         bint duplicate
     int log_append(log_t *log, uint8_t *batch, size_t len, const batch_summary *summary,
                    int32_t leader_epoch, int64_t now_ms, log_appended *out)
+    struct log_producer:
+        int64_t transaction_first_offset, last_marker
+        int32_t coordinator_epoch
+        int16_t epoch
+    bint log_producer_of(log_t *log, int64_t producer_id, int64_t now_ms, log_producer *out)
+    bint log_flush_before_ack(const log_t *log)
     int log_append_as_follower(log_t *log, const uint8_t *batches, size_t len, int64_t now_ms,
                                size_t *taken)
     enum log_bound:
@@ -432,7 +438,8 @@ cdef extern from "log/log.h" nogil:
     void log_end_for_epoch(log_t *log, int32_t epoch, int32_t *found_epoch, int64_t *end_offset)
     int32_t log_epoch_of(log_t *log, int64_t offset)
     int32_t log_last_epoch(log_t *log)
-    enum: LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_LAST_STABLE, LOG_WAIT_END, LOG_WAIT_FLUSHED
+    enum log_wait_for:
+        LOG_WAIT_HIGH_WATERMARK, LOG_WAIT_LAST_STABLE, LOG_WAIT_END, LOG_WAIT_FLUSHED
     struct log_waiter:
         log_waiter *next
         log_waiter *prev
@@ -447,7 +454,8 @@ cdef extern from "log/log.h" nogil:
     int log_roll_if_due(log_t *log, int64_t now_ms)
     int log_apply_retention(log_t *log, int64_t now_ms)
     int log_move_start(log_t *log, int64_t offset, int64_t now_ms)
-    int log_truncate(log_t *log, int64_t offset)
+    int log_truncate(log_t *log, int64_t offset, int32_t leader_epoch)
+    int log_restart_at(log_t *log, int64_t offset, int32_t leader_epoch)
     void log_expire_producers(log_t *log, int64_t now_ms)
     int64_t log_recovery_point(const log_t *log)
     uint8_t *log_copy_producers(log_t *log, int64_t now_ms, size_t *bytes)
@@ -517,7 +525,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_MAY_JOIN
+    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY, EVENT_MAY_JOIN
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -525,6 +533,11 @@ cdef extern from "net/events.h" nogil:
         uint32_t name_at
         int32_t name_len
         uint8_t id[16]
+        int32_t partition
+    struct event_verify:
+        int64_t producer_id
+        int32_t id_len
+        int16_t epoch
     struct event_slow:
         int64_t total_ns, local_ns, remote_ns, send_ns
         uint64_t request_bytes, response_bytes
@@ -627,7 +640,8 @@ cdef extern from "net/tls.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_CONTROLLER, LISTENER_ASKS, GUARD_RAW_VERSION
+    enum: REACTOR_THREADS_MAX, GUARD_RAW_VERSION
+    enum: LISTENER_GUARDED, LISTENER_CONTROLLER, LISTENER_ASKS
     struct reactors_config:
         frames_rules rules, controller_rules
         int threads
@@ -706,3 +720,48 @@ cdef extern from "log/log_clean.h" nogil:
                                 int64_t remote_ns, int error_code)
     void reactors_set_slow(reactors *rs, int64_t slow_ms)
     int64_t reactors_now_ns()
+
+# ---- fetchers.h
+cdef extern from "replica/fetchers.h" nogil:
+    enum: FETCHERS_THREADS_MAX, FETCHERS_REFUSED, FETCHERS_DIVERGED, FETCHERS_OUT_OF_RANGE
+    enum: FETCHERS_FAILED, FETCHERS_LOST
+    enum: FOLLOWED_FETCHING, FOLLOWED_BACKING_OFF, FOLLOWED_WAITING, FOLLOWED_LEFT
+    struct fetchers
+    struct followed
+    struct fetchers_config:
+        int threads
+        int32_t replica_id, wait_ms_max, bytes_min, bytes_max, partition_bytes_max
+        int32_t backoff_ms_max, answer_ms_max, batch_bytes_max
+        bint flush_first
+    fetchers *fetchers_new(const fetchers_config *config)
+    int fetchers_start(fetchers *fs)
+    void fetchers_stop(fetchers *fs)
+    void fetchers_free(fetchers *fs)
+    void fetchers_set_broker_epoch(fetchers *fs, int64_t broker_epoch)
+    int fetchers_thread_of(const fetchers *fs, const uint8_t *topic_id, int32_t index)
+    followed *fetchers_follow(fetchers *fs, log_t *log, const uint8_t *topic_id, int32_t index,
+                              int32_t leader_id, int32_t leader_epoch, uint64_t token)
+    void fetchers_unfollow(fetchers *fs, followed *p)
+    void fetchers_resume(fetchers *fs, followed *p)
+    void followed_release(followed *p)
+    struct followed_figures:
+        int64_t lag, answered_ns
+        int state
+    void followed_figures_take(const followed *p, followed_figures *out)
+    bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, int fd, int16_t version,
+                         uint64_t serial)
+    bint fetchers_detach(fetchers *fs, int thread, int32_t leader_id)
+    struct fetchers_notice:
+        uint32_t kind
+        int32_t code, epoch, leader_id, leader_epoch
+        int64_t end_offset
+        uint64_t token
+    int fetchers_fd(const fetchers *fs)
+    uint32_t fetchers_take(fetchers *fs, fetchers_notice *out, uint32_t max)
+    struct fetchers_figures:
+        uint64_t requests, answers, bytes_in, batches_bytes, refusals, connections_lost
+    void fetchers_figures_take(const fetchers *fs, fetchers_figures *out)
+
+# ---- answer.h
+cdef extern from "replica/answer.h" nogil:
+    enum: ANSWER_VERSION_MIN, ANSWER_VERSION_MAX

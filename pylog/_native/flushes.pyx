@@ -79,6 +79,17 @@ cdef class FlushWaits:
     def wait(self, int slot, Log log not None, int64_t offset) -> bool:
         """Asks for everything up to and including `offset` to be flushed. True: it is already.
         Else the slot turns up in take(): when it is done, or when the log fails or goes."""
+        return self.hold(slot, log, offset, c.LOG_WAIT_FLUSHED)
+
+    def wait_acknowledged(self, int slot, Log log not None, int64_t offset) -> bool:
+        """The same of what acks=all promises: on every in-sync replica, and flushed where the log
+        asks for that. A slot that turned up is to wait again: there may be another step."""
+        if not self.hold(slot, log, offset, c.LOG_WAIT_HIGH_WATERMARK):
+            return False
+        return not c.log_flush_before_ack(log.ptr) or self.hold(
+            slot, log, offset, c.LOG_WAIT_FLUSHED)
+
+    cdef bint hold(self, int slot, Log log, int64_t offset, c.log_wait_for kind) except -1:
         cdef c.log_waiter *waiter
         cdef c.log_t *held
         cdef bint done
@@ -89,7 +100,7 @@ cdef class FlushWaits:
         waiter.mailbox = self.box
         waiter.token = <uint32_t>slot
         waiter.offset = offset
-        waiter.wait_for = c.LOG_WAIT_FLUSHED
+        waiter.wait_for = kind
         self.directories.add(log.log_dir)
         held = self.logs[slot] = log.ptr
         c.log_retain(held)

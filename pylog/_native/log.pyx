@@ -491,15 +491,28 @@ cdef class Log:
             self.refuse(error)
         return csrc.log_start_offset(self.ptr)
 
-    def truncate(self, int64_t offset) -> int:
-        """Drops what is at and above `offset`, whole batches. Returns the end offset."""
+    def truncate(self, int64_t offset, int32_t leader_epoch=-1) -> int:
+        """Drops what is at and above `offset`, whole batches. Returns the end offset.
+
+        leader_epoch: only while it follows that leader, else NotLeader is raised.
+        """
         cdef int error
         self.use()
         with nogil:
-            error = csrc.log_truncate(self.ptr, offset)
+            error = csrc.log_truncate(self.ptr, offset, leader_epoch)
         if error != 0:
             self.refuse(error)
         return csrc.log_end_offset(self.ptr)
+
+    def restart_at(self, int64_t offset, int32_t leader_epoch=-1) -> None:
+        """Drops everything; a log that follows goes on from `offset`, where its leader begins.
+        leader_epoch: as of truncate()."""
+        cdef int error
+        self.use()
+        with nogil:
+            error = csrc.log_restart_at(self.ptr, offset, leader_epoch)
+        if error != 0:
+            self.refuse(error)
 
     def producers(self, int64_t now_ms) -> bytes:
         """The producers' state as a `.snapshot` file holds it. Raises LogError."""

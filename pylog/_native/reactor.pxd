@@ -24,6 +24,15 @@ cdef class Miss:
     cdef readonly list topics
 
 
+cdef class Verify:
+    cdef readonly uint64_t token
+    cdef readonly uint32_t principal
+    cdef readonly int api_version, epoch
+    cdef readonly int64_t producer_id
+    cdef readonly bytes transactional_id
+    cdef readonly list partitions
+
+
 cdef class UnknownClient:
     cdef readonly uint64_t connection
     cdef readonly uint32_t principal

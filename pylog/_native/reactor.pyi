@@ -75,6 +75,27 @@ class Miss:
     def topics(self) -> list[tuple[bytes | None, bytes | None]]: ...
 
 @final
+class Verify:
+    def __init__(
+        self, token: int, principal: int, api_version: int, transactional_id: bytes,
+        producer_id: int, epoch: int, partitions: list[tuple[bytes, int]]
+    ) -> None: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def principal(self) -> int: ...
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def transactional_id(self) -> bytes: ...
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def partitions(self) -> list[tuple[bytes, int]]: ...
+
+@final
 class UnknownClient:
     def __init__(self, connection: int, principal: int, client_id: bytes) -> None: ...
     @property
@@ -160,7 +181,8 @@ class Unsafe:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | UnknownClient | Connected | Closed | MayJoin | Slow | Unsafe
+Event = (RequestContext | Miss | Verify | UnknownClient | Connected | Closed | MayJoin | Slow
+         | Unsafe)
 
 @final
 class Reactors:

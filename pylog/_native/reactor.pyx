@@ -18,7 +18,7 @@ from libc.stdint cimport (
     INT16_MAX, INT32_MAX, UINT32_MAX, int16_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from pylog._native.grants cimport Grants
 from pylog._native.iopool cimport IoPool
@@ -95,6 +95,20 @@ cdef class Miss:
                  uint64_t connection=0):
         self.token, self.principal, self.topics = token, principal, topics
         self.api_key, self.connection = api_key, connection
+
+
+@cython.final
+cdef class Verify:
+    """A Produce that begins something in a transaction, to be decided by resume().
+
+    partitions: [(topic name, partition)] that are to be part of the transaction, names in bytes.
+    """
+
+    def __init__(self, uint64_t token, uint32_t principal, int api_version,
+                 bytes transactional_id, int64_t producer_id, int epoch, list partitions):
+        self.token, self.principal, self.api_version = token, principal, api_version
+        self.transactional_id, self.partitions = transactional_id, partitions
+        self.producer_id, self.epoch = producer_id, epoch
 
 
 @cython.final
@@ -320,7 +334,8 @@ cdef class Reactors:
 
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, UnknownClient, Connected, Closed, Slow, Unsafe, or some MayJoin.
+        RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe, or some
+        MayJoin.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
@@ -511,6 +526,17 @@ cdef list _joins(const csrc.event *e):
                     joins[i].partition, joins[i].broker) for i in range(e.missing_count)]
 
 
+cdef Verify _verify(const csrc.event *e):
+    cdef const csrc.event_missing *m = <const csrc.event_missing *><const void *>e.data
+    cdef csrc.event_verify asked
+    memcpy(&asked, e.data + e.body_at, sizeof(asked))
+    return Verify(
+        e.token, e.principal, e.api_version,
+        _bytes(e, e.body_at + sizeof(asked), asked.id_len), asked.producer_id, asked.epoch,
+        [(_bytes(e, m[i].name_at, m[i].name_len), m[i].partition)
+         for i in range(e.missing_count)])
+
+
 cdef Slow _slow(const csrc.event *e):
     cdef const csrc.event_slow *s = <const csrc.event_slow *><const void *>e.data
     return Slow(
@@ -544,6 +570,8 @@ cdef object _event(const csrc.event *e):
         return Miss(e.token, e.principal, _missing(e), e.api_key, e.connection)
     if e.kind == csrc.EVENT_CONNECTED:
         return Connected(e.connection, e.listener, _host(&e.peer), _text(e))
+    if e.kind == csrc.EVENT_VERIFY:
+        return _verify(e)
     if e.kind == csrc.EVENT_SLOW:
         return _slow(e)
     if e.kind == csrc.EVENT_UNSAFE:

@@ -25,6 +25,7 @@ from pylog.api import (
     topics,
     versions,
 )
+from pylog.api import transactions as transactions_family
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.coordinator.pending import Pending
+    from pylog.coordinator.markers import Markers
     from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.transaction_service import TransactionCoordinator
+    from pylog.coordinator.verification import Verification
     from pylog.log.manager import LogManager
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
@@ -57,6 +61,7 @@ def _no_sasl(context: RequestContext) -> None:
 
 def handlers(*, settings: Settings, metadata_service: MetadataService,
              controller: ActiveController, logs: LogManager, coordinator: GroupCoordinator,
+             transactions: TransactionCoordinator, verification: Verification, markers: Markers,
              client_quotas: ClientQuotas, listener_name: Callable[[int], str],
              registered: Callable[[], Awaitable[None]], node_id: int,
              now_ms: Callable[[], int], access: Access | None = None,
@@ -69,6 +74,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
     api.security.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
+    in_transactions = transactions_family.TransactionsApi(
+        transactions, verification, markers, coordinator, metadata_service, now_ms)
     leaders = offsets.Leaders(metadata_service, logs, node_id)
     found: dict[int, Handler] = {}
     for family in (
@@ -77,10 +84,11 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                                  node_id).handlers(),
             topics.TopicsApi(controller, client_quotas, settings).handlers(),
             offsets.OffsetsApi(leaders).handlers(),
-            producers.ProducersApi(controller, metadata_service, logs, settings,
+            producers.ProducersApi(controller, metadata_service, logs, in_transactions,
                                    now_ms).handlers(),
+            in_transactions.handlers(),
             cluster.ClusterApi(addresses, metadata_service, settings, node_id).handlers(),
-            groups.GroupsApi(coordinator, addresses, node_id).handlers(),
+            groups.GroupsApi(coordinator, transactions, addresses).handlers(),
             offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),
             configs.ConfigsApi(controller, metadata_service, settings, registered,
                                node_id).handlers(),

@@ -19,13 +19,14 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from typing import Any
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
     from pylog.api.cluster import Addresses
     from pylog.coordinator.service import GroupCoordinator
+    from pylog.coordinator.transaction_service import TransactionCoordinator
     from pylog.protocol.errors import Error
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
@@ -38,16 +39,16 @@ PROTOCOL_SINCE = 5    # SyncGroup's, KIP-559.
 GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 NOWHERE = -1, "", -1
 PART_ROWS = 500
-NO_TRANSACTIONS = "transactions are not served here"
 
 
 class GroupsApi:
-    """Classic groups, on the coordinator `groups`."""
+    """Classic groups, on the coordinator `groups`; where coordinators are, `transactions`' too."""
 
-    def __init__(self, groups: GroupCoordinator, addresses: Addresses, node_id: int):
+    def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator,
+                 addresses: Addresses):
         self._groups = groups
+        self._transactions = transactions
         self._addresses = addresses
-        self._node_id = node_id
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -64,41 +65,26 @@ class GroupsApi:
     async def find_coordinator(self, context: RequestContext, request: Message) -> Message:
         """Which broker coordinates a key or, from version 4, several (KIP-699).
 
-        Creates the offsets topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader, or for
-        share groups; CLUSTER_AUTHORIZATION_FAILED: transactions, which are not served here, so that
-        clients end at once; INVALID_REQUEST: an unknown key type.
+        Creates the internal topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader, or for
+        share groups; INVALID_REQUEST: an unknown key type.
         """
         version = context.api_version
         error: Error = ErrorCode.NONE
-        if request.key_type == KEY_GROUP:
-            error = await self._groups.ensure_topic()
-        elif request.key_type == KEY_TRANSACTION:
-            # Not served here. An error that says so would be tried again for a minute, by
-            # librdkafka for ever: this one ends every client at once, and most show the text.
-            error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        coordinator = self._transactions if request.key_type == KEY_TRANSACTION else self._groups
+        if request.key_type in (KEY_GROUP, KEY_TRANSACTION):
+            error = await coordinator.ensure_topic()
         elif request.key_type == KEY_SHARE and version >= SHARE_SINCE:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
         else:
             error = ErrorCode.INVALID_REQUEST
-        here = next(
-            ((id_, host, port) for id_, host, port, _, _ in self._addresses.of(context)
-             if id_ == self._node_id), NOWHERE)
+        places = {id_: (id_, host, port) for id_, host, port, _, fenced
+                  in self._addresses.of(context) if not fenced}
         new = messages.FindCoordinatorResponse
-        text = NO_TRANSACTIONS if request.key_type == KEY_TRANSACTION else error.message
         if version < BATCHED_SINCE:
-            return new(**self._found(request.key, error, text, here))
+            return new(**_found(coordinator.leader_of, request.key, error, places))
         return new(coordinators=[
-            new.Coordinator(key=key, **self._found(key, error, text, here))
+            new.Coordinator(key=key, **_found(coordinator.leader_of, key, error, places))
             for key in request.coordinator_keys])
-
-    def _found(self, key: str, error, text: str, here) -> dict:
-        """The row of one key; here: this broker's id and address."""
-        if error == ErrorCode.NONE and not self._groups.has_leader(key):
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            text = error.message
-        node_id, host, port = here if error == ErrorCode.NONE else NOWHERE
-        return {"error_code": error, "node_id": node_id, "host": host, "port": port,
-                "error_message": "NONE" if error == ErrorCode.NONE else text}
 
     def join_group(self, context: RequestContext, request: Message) -> Message | Pending:
         """The member's id, generation and protocol, once every member has joined or is late.
@@ -232,6 +218,16 @@ class GroupsApi:
                 group_id, Pending(lambda code: code), inventory.delete, group_id)
             rows.append((pending, new.DeletableGroupResult(group_id=group_id)))
         return _deleted(rows)
+
+
+def _found(leader_of: Callable[[str], int], key: str, error: Error, places) -> dict:
+    """The row of one key. places: broker id -> its id and address."""
+    place = places.get(leader_of(key), NOWHERE) if error == ErrorCode.NONE else NOWHERE
+    if place is NOWHERE and error == ErrorCode.NONE:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    node_id, host, port = place
+    return {"error_code": error, "node_id": node_id, "host": host, "port": port,
+            "error_message": "NONE" if error == ErrorCode.NONE else error.message}
 
 
 def _named(answer):

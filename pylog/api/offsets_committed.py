@@ -102,12 +102,13 @@ class CommittedOffsetsApi:
         """
         if context.api_version < GROUPS_SINCE:
             found = self._found(request.group_id, None if request.topics is None else [
-                (topic.name, topic.partition_indexes) for topic in request.topics])
+                (topic.name, topic.partition_indexes) for topic in request.topics],
+                request.require_stable)
             if request.topics is None and _may_be_much(found):
                 return _one_in_parts(context, request, found)
             return _shaped(found, lambda found: _of_one(context, request, found))
         new = messages.OffsetFetchResponse
-        every = [(group, self._of_group(context, group)) for group in request.groups]
+        every = [(group, self._of_group(context, request, group)) for group in request.groups]
         if len(every) != 1 or every[0][0].topics is None and _may_be_much(every[0][1]):
             return self._several_in_parts(context, every)
         (group, found), = every
@@ -120,16 +121,17 @@ class CommittedOffsetsApi:
             for rows in _parts(await found if isinstance(found, Pending) else found):
                 yield new(groups=[self._group(context, group, rows)])
 
-    def _of_group(self, context, group):
+    def _of_group(self, context, request, group):
+        stable = request.require_stable
         if group.topics is None:
-            return self._found(group.group_id, None)
+            return self._found(group.group_id, None, stable)
         if context.api_version < IDS_SINCE:
             return self._found(group.group_id, [
-                (topic.name, topic.partition_indexes) for topic in group.topics])
+                (topic.name, topic.partition_indexes) for topic in group.topics], stable)
         names = self._metadata.image.topics_by_id
         return self._found(group.group_id, [
             (names[bytes(topic.topic_id)].name, topic.partition_indexes) for topic in group.topics
-            if bytes(topic.topic_id) in names])
+            if bytes(topic.topic_id) in names], stable)
 
     def _group(self, context, group, found):
         """One group's part of an answer."""
@@ -157,15 +159,15 @@ class CommittedOffsetsApi:
                 self._metadata.image.topics_by_id]
         return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
-    def _found(self, group_id: str, topics):
+    def _found(self, group_id: str, topics, stable: bool):
         """What offsets.fetch gives, or an error code; a Pending of it while commits are on their
         way to disk.
         """
         pending = Pending(lambda code: code)
         if topics is None:
-            self._groups.run(group_id, pending, offsets.everything, group_id)
+            self._groups.run(group_id, pending, offsets.everything, group_id, stable)
         else:
-            self._groups.run(group_id, pending, offsets.fetch, group_id, topics)
+            self._groups.run(group_id, pending, offsets.fetch, group_id, topics, stable)
         return pending.message if pending.is_answered else pending
 
     def offset_delete(self, context: RequestContext, request: Message) -> Message | Pending:
@@ -233,6 +235,8 @@ def _rows(found) -> list:
 
 
 def _partition(new, index, entry, error=ErrorCode.NONE):
+    if entry is offsets.UNSTABLE:
+        entry, error = None, ErrorCode.UNSTABLE_OFFSET_COMMIT
     if entry is None:
         return new(partition_index=index, committed_offset=NONE_COMMITTED,
                    committed_leader_epoch=-1, metadata="", error_code=error)

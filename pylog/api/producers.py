@@ -1,14 +1,10 @@
-"""Idempotent producers: their identities, InitProducerId (22), and what the
-logs know of them, DescribeProducers (61).
+"""Producers: their identities, InitProducerId (22), and what the logs know of them,
+DescribeProducers (61).
 
 Owns: nothing.
 Called by: dispatch, through api.handlers.
 Invariants: (1) an id is handed out once, also over restarts: blocks come from the metadata log.
-Source: KIP-98, KIP-360, KIP-664. A transactional id belongs to the broker that leads its
-  partition of `__transaction_state`; until brokers of ours coordinate transactions no broker
-  does, and the answer is NOT_COORDINATOR, as Kafka's from a broker that does not lead that
-  partition. FindCoordinator is not advertised meanwhile, so that clients see at once that there
-  are no transactions here.
+Source: KIP-98, KIP-360, KIP-664.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ import asyncio
 import struct
 
 from pylog._native.log import LogError
+from pylog.coordinator.pending import Pending
 from pylog.metadata.controller import NO_TOPIC, topic_name_fault
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import api, messages
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
-    from pylog.config import Settings
+    from pylog.api.transactions import TransactionsApi
     from pylog.log.manager import LogManager
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
@@ -41,14 +38,15 @@ PART_BYTES = 1000 * SNAPSHOT_ENTRY.size
 
 
 class ProducersApi:
-    """InitProducerId and DescribeProducers. now_ms: the wall clock, by which producers expire."""
+    """InitProducerId and DescribeProducers. transactions: has those of transactional ids. now_ms:
+    the wall clock, by which producers expire."""
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, logs: LogManager,
-                 settings: Settings, now_ms: Callable[[], int]):
+                 transactions: TransactionsApi, now_ms: Callable[[], int]):
         self._controller = controller
         self._metadata = metadata
         self._logs = logs
-        self._settings = settings
+        self._transactions = transactions
         self._now_ms = now_ms
 
     def handlers(self) -> dict[int, Handler]:
@@ -61,17 +59,15 @@ class ProducersApi:
         """A new producer id with epoch 0; an idempotent producer that names its old id gets a new
         one as well (KIP-360).
 
-        Transactional ids: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, else NOT_COORDINATOR (see
-        Source). INVALID_REQUEST: an id without an epoch, or the reverse. KAFKA_STORAGE_ERROR: no
-        block of ids could be written.
+        INVALID_REQUEST: an id without an epoch, or the reverse. KAFKA_STORAGE_ERROR: no block of
+        ids could be written. Of transactional ids: see api.transactions.
         """
-        if request.transactional_id is not None:
-            return messages.InitProducerIdResponse(
-                error_code=_transactional_fault(self._settings, request), producer_id=NONE,
-                producer_epoch=NONE)
         if (request.producer_id == NONE) != (request.producer_epoch == NONE):
             return messages.InitProducerIdResponse(
                 error_code=ErrorCode.INVALID_REQUEST, producer_id=NONE, producer_epoch=NONE)
+        if request.transactional_id is not None:
+            found = self._transactions.init_producer_id(context, request)
+            return await found if isinstance(found, Pending) else found
         # An idempotent producer that names its old id and epoch gets a new id as well (KIP-360).
         try:
             producer_id = await self._controller.next_producer_id()
@@ -129,14 +125,6 @@ class ProducersApi:
         except LogError as error:
             return error.code, None, b""
         return ErrorCode.NONE, None, states
-
-
-def _transactional_fault(settings, request) -> int:
-    if not request.transactional_id:
-        return ErrorCode.INVALID_REQUEST
-    if not 0 < request.transaction_timeout_ms <= settings["transaction.max.timeout.ms"]:
-        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    return ErrorCode.NOT_COORDINATOR
 
 
 def _producers(states) -> list:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
+from pylog.metadata.controller import FEATURES
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler, Message
     from pylog.metadata.service import MetadataService
 
-# A metadata log that Kafka wrote may have more: what they promise is not served here.
-FEATURES_SERVED = frozenset(("metadata.version",))
+LEVEL_0_SINCE = 4    # Older clients cannot read a lowest level of 0 (KAFKA-17011).
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -54,12 +53,13 @@ class VersionsApi:
             api_keys=[response.ApiVersion(api_key=key, min_version=low, max_version=high)
                       for key, (low, high) in sorted(api.advertised().items())],
             supported_features=[response.SupportedFeatureKey(
-                name="metadata.version", min_version=METADATA_VERSION_MIN,
-                max_version=METADATA_VERSION)],
+                name=name, min_version=low if context.api_version >= LEVEL_0_SINCE else max(low, 1),
+                max_version=high) for name, (low, high) in FEATURES.items()],
+            # A metadata log that Kafka wrote may have more: what they promise is not served here.
             finalized_features_epoch=image.offset,
             finalized_features=[response.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level)
-                for name, level in sorted(image.features.items()) if name in FEATURES_SERVED])
+                for name, level in sorted(image.features.items()) if name in FEATURES])
 
 
 def _unsupported_version():

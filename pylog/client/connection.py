@@ -29,6 +29,7 @@ from pylog.client.send_buffer import SendBuffer
 from pylog.client.settings import Settings
 from pylog.protocol import api, codec, messages, tables
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.security import outgoing
 
 STAGING_BYTES = 65_536
 FRAME_BYTES_MAX = 1 << 30  # "HTTP" as a length is more.
@@ -39,6 +40,8 @@ LOW_WATER_BYTES = 1 << 20
 LOW_WATER_BYTES_MIN = 131_072
 POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
+TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
+CERTIFICATE_SECONDS = 5.0
 
 _ranges: dict[type, tuple[int, int, int]] = {}
 
@@ -133,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: Any = None
         self.versions: dict[int, tuple[int, int]] = {api.API_VERSIONS: (0, API_VERSIONS_FIRST)}
         self.features: dict[str, int] = {}
+        self.secure = settings["security.protocol"].endswith("SSL")
+        self.connected = False       # The socket is, whatever comes of TLS.
+        self.answered = False
         self.failure: KafkaError | None = None
         self.used_s = time.monotonic()
         self._under_way: collections.deque[_Request] = collections.deque()
@@ -160,10 +166,12 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             made.fail(KafkaConnectionError(f"{host}:{port}: no connection within {wait_s} s"))
         except ssl.SSLError as failure:
-            made.fail(AuthenticationError(f"{host}:{port}: {failure}"))
+            made.fail(await _distrusted(made, failure))
         except OSError as failure:
             if isinstance(failure, KafkaError):
                 made.fail(failure)
+            elif made.secure and isinstance(failure, ConnectionError) and made.connected:
+                made.fail(KafkaConnectionError(f"{host}:{port}: {outgoing.explained(failure)}"))
             else:
                 made.fail(KafkaConnectionError(f"{host}:{port}: {failure}"))
         except KafkaError as failure:
@@ -184,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._set_options(sock)
                 await self.loop.sock_connect(sock, address)
+                self.connected = True
                 await self.loop.create_connection(
                     lambda: self, sock=sock, ssl=context, server_hostname=server_name)
                 return
@@ -333,7 +342,13 @@ class Connection(asyncio.BufferedProtocol):
                 resume=self.resume_writing, failed=self.connection_lost)
 
     def connection_lost(self, reason: Exception | None) -> None:
+        if isinstance(reason, ssl.SSLError):
+            # With TLS 1.3 the broker judges our certificate after the handshake.
+            self.fail(AuthenticationError(
+                f"{self.host}:{self.port}: {outgoing.explained(reason)}"))
         text = f": {reason}" if reason else " by the broker"
+        if not self.secure and not self.answered:
+            text += " before it said anything: does it speak TLS on this port?"
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: disconnected{text}"))
 
     def eof_received(self) -> bool:
@@ -381,6 +396,10 @@ class Connection(asyncio.BufferedProtocol):
         view, staged, at = self._staging_view, self._staged, 0
         while staged - at >= 4:
             size = int.from_bytes(view[at:at + 4], "big", signed=True)
+            if size >> 16 == TLS_ALERT and not self.secure:
+                self.fail(KafkaConnectionError(
+                    f"{self.host}:{self.port} speaks TLS: set security.protocol=SSL"))
+                return
             if not 4 <= size <= FRAME_BYTES_MAX:
                 self.fail(KafkaConnectionError(
                     f"{self.host}:{self.port}: a frame of {size} bytes: no Kafka broker?"))
@@ -410,6 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._under_way:
             self.fail(KafkaConnectionError(f"{self.host}:{self.port}: an answer to nothing"))
             return
+        self.answered = True
         request = self._under_way.popleft()
         if request.timer is not None:
             request.timer.cancel()
@@ -448,3 +468,26 @@ class Connection(asyncio.BufferedProtocol):
             if code == ErrorCode.UNSUPPORTED_VERSION:
                 version = 0
         return codec.decode_response(request.api_key, version, view, body)
+
+
+async def _distrusted(connection: Connection, failure: ssl.SSLError) -> AuthenticationError:
+    """Why TLS failed; of an expired certificate with its date, for which it is looked at again."""
+    text = outgoing.explained(failure)
+    if "expired" in text and isinstance(failure, ssl.SSLCertVerificationError):
+        day = outgoing.expiry(await _certificate(connection.host, connection.port))
+        text += f", on {day}" if day else ""
+    return AuthenticationError(f"{connection.host}:{connection.port}: {text}")
+
+
+async def _certificate(host: str, port: int) -> bytes:
+    """A broker's certificate, unchecked, in DER; empty when it cannot be had."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CERTIFICATE_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+            certificate = writer.get_extra_info("ssl_object").getpeercert(True)
+            writer.close()
+    except OSError:
+        return b""
+    return certificate or b""

@@ -13,11 +13,13 @@ import hashlib
 import hmac
 import secrets
 import ssl
+from collections.abc import Callable
 from typing import Any
 
-from pylog.client.errors import AuthenticationError
+from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
+from pylog.security import outgoing, stores
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _HANDSHAKE_VERSION = 1  # The version from which tokens travel in SaslAuthenticate.
@@ -30,12 +32,38 @@ def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | Non
         return None, None
     context = settings["ssl.context"]
     if context is None:
-        context = ssl.create_default_context(cafile=settings["ssl.ca.location"])
-        if settings["ssl.certificate.location"]:
-            context.load_cert_chain(settings["ssl.certificate.location"],
-                                    settings["ssl.key.location"], settings["ssl.key.password"])
-        context.check_hostname = settings["ssl.endpoint.identification.algorithm"] != ""
+        get = _named(settings)
+        stamp = stores.stamp(stores.files(get))
+        # Made anew for what changes only: it takes milliseconds.
+        if settings.tls is None or settings.tls[0] != stamp:
+            settings.tls = stamp, _context(settings, get)
+        context = settings.tls[1]
     return context, host
+
+
+def _named(settings: Settings) -> Callable[[str], Any]:
+    """The settings by Java's names, for those of librdkafka too."""
+    pem = {"ssl.truststore.location": "ssl.ca.location", "ssl.truststore.type": "ssl.ca.location"}
+
+    def get(name: str) -> Any:
+        other = pem.get(name)
+        if other is not None and settings[other]:
+            return "PEM" if name.endswith(".type") else settings[other]
+        return settings[name]
+
+    return get
+
+
+def _context(settings: Settings, get: Callable[[str], Any]) -> ssl.SSLContext:
+    try:
+        context = outgoing.context(get)
+        if settings["ssl.certificate.location"]:
+            context.load_cert_chain(
+                settings["ssl.certificate.location"], settings["ssl.key.location"],
+                settings["ssl.key.password"] or "")
+    except (stores.ConfigError, OSError) as failure:
+        raise ConfigError(str(failure)) from None
+    return context
 
 
 async def log_in(connection: Any) -> None:

@@ -22,6 +22,15 @@ class ProducerOptions(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | None
     ssl_ca_location: str | None
+    ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
     ssl_certificate_location: str | None
     ssl_key_location: str | None
     ssl_key_password: str | None
@@ -70,6 +79,15 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "sasl.username": str | None,
     "sasl.password": str | None,
     "ssl.ca.location": str | None,
+    "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.keystore.location": str | None,
+    "ssl.keystore.password": str | None,
+    "ssl.keystore.key": str | None,
+    "ssl.keystore.certificate.chain": str | None,
+    "ssl.truststore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.truststore.location": str | None,
+    "ssl.truststore.password": str | None,
+    "ssl.truststore.certificates": str | None,
     "ssl.certificate.location": str | None,
     "ssl.key.location": str | None,
     "ssl.key.password": str | None,
@@ -120,6 +138,15 @@ class ConsumerOptions(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | None
     ssl_ca_location: str | None
+    ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
     ssl_certificate_location: str | None
     ssl_key_location: str | None
     ssl_key_password: str | None
@@ -170,6 +197,15 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "sasl.username": str | None,
     "sasl.password": str | None,
     "ssl.ca.location": str | None,
+    "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.keystore.location": str | None,
+    "ssl.keystore.password": str | None,
+    "ssl.keystore.key": str | None,
+    "ssl.keystore.certificate.chain": str | None,
+    "ssl.truststore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.truststore.location": str | None,
+    "ssl.truststore.password": str | None,
+    "ssl.truststore.certificates": str | None,
     "ssl.certificate.location": str | None,
     "ssl.key.location": str | None,
     "ssl.key.password": str | None,
@@ -220,6 +256,15 @@ class AdminOptions(TypedDict, total=False):
     sasl_username: str | None
     sasl_password: str | None
     ssl_ca_location: str | None
+    ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_keystore_location: str | None
+    ssl_keystore_password: str | None
+    ssl_keystore_key: str | None
+    ssl_keystore_certificate_chain: str | None
+    ssl_truststore_type: Literal["JKS", "PKCS12", "PEM"]
+    ssl_truststore_location: str | None
+    ssl_truststore_password: str | None
+    ssl_truststore_certificates: str | None
     ssl_certificate_location: str | None
     ssl_key_location: str | None
     ssl_key_password: str | None
@@ -246,6 +291,15 @@ AdminConfig = TypedDict("AdminConfig", {
     "sasl.username": str | None,
     "sasl.password": str | None,
     "ssl.ca.location": str | None,
+    "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.keystore.location": str | None,
+    "ssl.keystore.password": str | None,
+    "ssl.keystore.key": str | None,
+    "ssl.keystore.certificate.chain": str | None,
+    "ssl.truststore.type": Literal["JKS", "PKCS12", "PEM"],
+    "ssl.truststore.location": str | None,
+    "ssl.truststore.password": str | None,
+    "ssl.truststore.certificates": str | None,
     "ssl.certificate.location": str | None,
     "ssl.key.location": str | None,
     "ssl.key.password": str | None,

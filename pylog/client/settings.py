@@ -58,6 +58,15 @@ TABLE = (
     _row("sasl.username", ALL, str, None),
     _row("sasl.password", ALL, str, None),
     _row("ssl.ca.location", ALL, str, None),
+    _row("ssl.keystore.type", ALL, str, "JKS", "JKS", "PKCS12", "PEM"),
+    _row("ssl.keystore.location", ALL, str, None),
+    _row("ssl.keystore.password", ALL, str, None),
+    _row("ssl.keystore.key", ALL, str, None),
+    _row("ssl.keystore.certificate.chain", ALL, str, None),
+    _row("ssl.truststore.type", ALL, str, "JKS", "JKS", "PKCS12", "PEM"),
+    _row("ssl.truststore.location", ALL, str, None),
+    _row("ssl.truststore.password", ALL, str, None),
+    _row("ssl.truststore.certificates", ALL, str, None),
     _row("ssl.certificate.location", ALL, str, None),
     _row("ssl.key.location", ALL, str, None),
     _row("ssl.key.password", ALL, str, None),
@@ -129,6 +138,7 @@ class Settings:
         self.values = {row.name: row.default for row in TABLE
                        if role in row.roles or ALL in row.roles}
         self.given: set[str] = set()
+        self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
         both = [*(given or {}).items(), *[(_dotted(name), value) for name, value in more.items()]]
         for name, value in both:
             row = self._row(ALIASES.get(name, name))

@@ -110,6 +110,12 @@ class Settings:
         return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
+    def between_brokers(self) -> str:
+        """The name of the listener on which brokers reach each other."""
+        named = self["inter.broker.listener.name"]
+        return named.upper() if named is not None else self["security.inter.broker.protocol"]
+
+    @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories as absolute paths, in order."""
         paths = self["log.dirs"] or self["log.dir"]
@@ -130,8 +136,9 @@ class Settings:
         """The typed values of a topic's own settings; raises ConfigError (INVALID_CONFIG, 40)."""
         return topics.validate_topic_configs(configs, self)
 
-    def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> None:
-        """Raises ConfigError when this broker, else the cluster, cannot have these settings."""
+    def check_dynamic(self, texts: dict[str, str], per_broker: bool) -> "Settings":
+        """The settings as they would be with these of this broker's, else the cluster's. Raises
+        ConfigError when it cannot have them."""
         dynamic.check(texts, per_broker, self)
         candidate = copy.copy(self)
         candidate._topic_defaults = None
@@ -139,6 +146,7 @@ class Settings:
         candidate._values = dynamic.layered(self._static, *layers)
         candidate._check_together()
         relations.check_change(candidate)
+        return candidate
 
     def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
         """Those of stored settings that can be in force: another version may have stored others."""

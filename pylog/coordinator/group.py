@@ -71,7 +71,7 @@ class Group:
 
     __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offset_keys",
                  "offsets", "pending", "previous", "protocol", "protocol_type", "state", "state_ms",
-                 "statics", "supported", "unsynced")
+                 "statics", "supported", "unstable", "unsynced")
 
     def __init__(self, id_: str, now_ms: int):
         self.id = id_
@@ -89,6 +89,8 @@ class Group:
         self.awaiting = 0
         self.grown = False
         self.offsets: dict[tuple[str, int], Offset] = {}
+        # Of open transactions: (topic, partition) -> producer id -> (order, Offset or None).
+        self.unstable: dict[tuple[str, int], dict[int, tuple[int, Offset | None]]] = {}
         self.offset_keys: dict[str, bytes] = {}  # topic -> records.offset_keys()
 
     # ---- state ----------------------------------------------------------------------------------
@@ -119,7 +121,8 @@ class Group:
     @property
     def is_spent(self) -> bool:
         """Whether nothing is left worth a record or a place in memory."""
-        return not (self.members or self.pending or self.offsets) and self.state == EMPTY
+        return self.state == EMPTY and not (
+            self.members or self.pending or self.offsets or self.unstable)
 
     def all_joined(self) -> bool:
         # Keeps (4).

@@ -16,7 +16,7 @@ A token stands for an unanswered request; what it is, is the caller's affair.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from pylog.coordinator import records
+from pylog.coordinator import offsets_transactional, records
 from pylog.coordinator.group import (
     COMPLETING,
     DEAD,
@@ -27,6 +27,7 @@ from pylog.coordinator.group import (
     Group,
     Member,
 )
+from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Limits, Time
 from pylog.coordinator.timers import Timers
 from pylog.protocol import messages
@@ -60,10 +61,13 @@ class Groups:
         self.clock = clock
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
-        self.records: list[tuple[bytes, bytes | None]] = []
+        self.records: list[Written] = []
         self.replies: list[tuple[Any, Any]] = []
         self.cleanups = 0
         self.changed: set[tuple[str, str | None]] = set()
+        # Of open transactions: producer id -> (group id, topic, partition) of its offsets.
+        self.open_offsets: dict[int, set[tuple[str, str, int]]] = {}
+        self.written = 0   # Offsets of transactions, in their order.
         self.gone: set[str] = set()       # Dropped here, perhaps still in the snapshot.
         self.deleting: set[str] = set()   # Hidden already, with records yet to come.
         self.events = dict.fromkeys(EVENTS, 0) if events is None else events
@@ -126,18 +130,21 @@ class Groups:
                 if group is None:
                     group = self.groups[group_id] = Group(group_id, NO_TIME)
                 group.offsets[place] = entry
+                offsets_transactional.supersede(group, place)
             elif group is not None:
                 group.offsets.pop(place, None)
+                offsets_transactional.forget(self, group, place)
             self.changed.add((group_id, place[0]))
             return
         made = what[0]
-        if made is None and group is not None and group.offsets:
+        if made is None and group is not None and (group.offsets or group.unstable):
             made = Group(group_id, NO_TIME)
         if made is None:
             self.groups.pop(group_id, None)
             self.gone.add(group_id)
         else:
-            made.offsets = {} if group is None else group.offsets
+            if group is not None:
+                made.offsets, made.unstable = group.offsets, group.unstable
             self.groups[group_id] = made
         self.changed.add((group_id, None))
 

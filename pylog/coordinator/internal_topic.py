@@ -48,12 +48,14 @@ class Node(Protocol):
 
 
 class TopicSpec(NamedTuple):
-    """What an internal topic is made with. replication_factor: at most; see the module's head."""
+    """What an internal topic is made with. replication_factor: at most; see the module's head.
+    min_insync: at most as many as the replicas; None: the broker's own."""
 
     name: str
     partitions: int
     replication_factor: int
     configs: dict[str, str]
+    min_insync: int | None = None
 
 
 def java_hash(text: str) -> int:
@@ -101,13 +103,17 @@ class InternalTopic:
     async def _create(self) -> bool:
         spec, image = self.spec, self._node.image
         live = sum(1 for id_ in image.brokers if image.broker_is_active(id_))
+        factor = min(spec.replication_factor, live)
+        configs = dict(spec.configs)
+        if spec.min_insync is not None:
+            configs["min.insync.replicas"] = str(min(spec.min_insync, factor))
         new = messages.CreateTopicsRequest
         result, = await self._node.controller.create_topics(new(
             timeout_ms=CREATE_TIMEOUT_MS, topics=[new.CreatableTopic(
                 name=spec.name, num_partitions=spec.partitions,
-                replication_factor=min(spec.replication_factor, live),
+                replication_factor=factor,
                 configs=[new.CreatableTopicConfig(name=name, value=value)
-                         for name, value in spec.configs.items()])]))
+                         for name, value in configs.items()])]))
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             log.error("an internal topic could not be created", extra={
                 "topic": spec.name, "reason": result.message})

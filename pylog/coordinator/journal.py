@@ -17,6 +17,9 @@ from typing import Any, Protocol
 from pylog._native import batch
 from pylog._native.flushes import FlushWaits
 from pylog._native.log import Log, LogError
+from pylog._native.producers import producer_of
+from pylog.coordinator import batches
+from pylog.coordinator.batches import Marker, TransactionalRecords
 from pylog.protocol.errors import Error, ErrorCode
 
 BATCH_BYTES_MAX = 512 << 10
@@ -35,6 +38,8 @@ class Token(Protocol):
 
 
 Record = tuple[bytes, bytes | None]
+# What a step may leave besides records: batches of a transaction, each by itself.
+Written = Record | TransactionalRecords | Marker
 Reply = tuple[Token, Any]
 
 
@@ -59,14 +64,14 @@ class Journal:
         self._epoch = -1         # The leader epoch under which it appends; -1: any.
         self._late: asyncio.TimerHandle | None = None    # Of the flush under way.
         self._loop = asyncio.get_running_loop()
-        self._gathered: list[Record] = []   # Of this turn of the loop.
+        self._gathered: list[Written] = []   # Of this turn of the loop.
         self._waiting: list[Reply] = []     # They wait for the next flush,
         self._held: list[Reply] = []        # and these for the one under way.
         self._upto = -1          # The last offset of the flush under way.
         self._scheduled = False
         self._flushing = False
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: list[Written]) -> None:
         """Records [(key, value or None)] to be appended, with others of this turn of the loop."""
         if self.failed:
             return   # Keeps (3).
@@ -85,6 +90,11 @@ class Journal:
         else:
             token.answer(message)
 
+    def producer(self, producer_id: int) -> tuple[int, int, int, int]:
+        """As producer_of(), of everything that was written. Raises LogError."""
+        self.append_now()
+        return producer_of(self.log, producer_id, self._wall_ms())
+
     def append_now(self) -> None:
         """Appends what this turn of the loop has gathered, without waiting for its end."""
         if self._scheduled:
@@ -98,9 +108,12 @@ class Journal:
         try:
             now_ms = self._wall_ms()
             for part in _parts(gathered):
-                rows = [(key, value, now_ms, ()) for key, value in part]
-                self.log.append(batch.build(rows, codec=self._codec), now_ms,
-                                leader_epoch=self._epoch, trusted=True)
+                if isinstance(part, list):
+                    data = batch.build([(key, value, now_ms, ()) for key, value in part],
+                                       codec=self._codec)
+                else:
+                    data = part.batch(now_ms, self._codec)
+                self.log.append(data, now_ms, leader_epoch=self._epoch, trusted=True)
         except Exception as error:
             # Keeps (3), whatever it was: what waits for these records must not be told of them.
             self.fail(error)
@@ -120,7 +133,8 @@ class Journal:
     def _await_flush(self) -> None:
         assert self._waits is not None and not self._flushing, self._slot
         try:
-            self._flushing = not self._waits.wait(self._slot, self.log, self._upto)
+            self._flushing = not self._waits.wait_acknowledged(
+                self._slot, self.log, self._upto)
         except Exception as error:
             self.fail(error)
             return
@@ -137,14 +151,12 @@ class Journal:
         _refuse_all(held + self._take(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
-        """The slot was woken: the flush is done, or the log is lost."""
+        """The slot was woken: a step of the flush is done, or the log is lost."""
         assert self._flushing, self._slot
         self._flushing = False
         if self.failed:
             return
-        if self.log.flushed_offset > self._upto:
-            self._flushed()
-        elif self.log.failed:
+        if self.log.failed:
             self.fail("what was written is not on disk")
         else:
             self._await_flush()
@@ -222,24 +234,33 @@ def _is_bug(error: Exception) -> bool:
     return not isinstance(error, (LogError, MemoryError))
 
 
-def _parts(records: list[Record]) -> Iterator[list[Record]]:
-    """Records in stretches that make one batch each; a record that is too long is one of its
-    own.
+def _parts(records: list[Written]) -> Iterator[list[Record] | TransactionalRecords | Marker]:
+    """Records in stretches that make one batch each; a record that is too long is one of its own,
+    and what is a batch stays one.
     """
-    first, size = 0, 0
-    for index, (key, value) in enumerate(records):
+    part: list[Record] = []
+    size = 0
+    for written in records:
+        if isinstance(written, TransactionalRecords | Marker):
+            if part:
+                yield part
+            yield written
+            part, size = [], 0
+            continue
+        key, value = written
         length = len(key) + len(value or b"") + 32
-        if index > first and (size + length > BATCH_BYTES_MAX
-                              or index - first >= BATCH_RECORDS_MAX):
-            yield records[first:index]
-            first, size = index, 0
+        if part and (size + length > BATCH_BYTES_MAX or len(part) >= BATCH_RECORDS_MAX):
+            yield part
+            part, size = [], 0
+        part.append(written)
         size += length
-    yield records[first:]
+    if part:
+        yield part
 
 
-def replay(partition_log: Log, offset: int) -> Iterator[Record]:
-    """Yields (key, value or None) of every record from `offset` to the end. Raises LogError,
-    BatchError.
+def replay(partition_log: Log, offset: int) -> Iterator[Written]:
+    """Yields (key, value or None) of every record from `offset` to the end, and what belongs to a
+    transaction as batches. Raises LogError, BatchError.
     """
     offset = max(offset, partition_log.start_offset)
     while offset < partition_log.end_offset:
@@ -248,8 +269,14 @@ def replay(partition_log: Log, offset: int) -> Iterator[Record]:
             return
         for position, header in batch.walk(data):
             last_offset = header.base_offset + header.last_offset_delta
-            if last_offset >= offset and not header.attributes & batch.CONTROL:
-                for at, _, key, value, _ in batch.records(data[position:]):
-                    if at >= offset and key is not None:
-                        yield key, value
+            if last_offset >= offset:
+                rows = batch.records(data[position:])
+                if header.attributes & (batch.TRANSACTIONAL | batch.CONTROL):
+                    found = batches.read(header, rows)
+                    if found is not None:
+                        yield found
+                else:
+                    for at, _, key, value, _ in rows:
+                        if at >= offset and key is not None:
+                            yield key, value
             offset = last_offset + 1

@@ -9,7 +9,8 @@ Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496
 
 from array import array
 
-from pylog.coordinator import records
+from pylog.coordinator import offsets_transactional, records
+from pylog.coordinator.batches import TransactionalRecords
 from pylog.coordinator.group import (
     COMPLETING,
     CONSUMER,
@@ -26,6 +27,7 @@ SUBSCRIPTION = "ConsumerProtocolSubscription"
 SUBSCRIPTION_VERSION_MAX = 3
 PLACES_STEP = 5000
 FORGET_STEP = 1000
+UNSTABLE = object()         # In place of an offset that an open transaction may change.
 UNKNOWN_GROUP_SINCE = 9     # KIP-848; before, a generation was wrong where there is no group.
 
 
@@ -35,7 +37,8 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
 
     Returns one error code for all entries, or a list with that of each where they differ.
     """
-    group, error = _group_of_commit(groups, request, version)
+    group, error = group_of_commit(
+        groups, request, request.generation_id_or_member_epoch, False, version)
     if error != ErrorCode.NONE:
         return error
     wall_ms = groups.clock.wall_ms()
@@ -51,6 +54,8 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
             continue
         entry = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
         group.offsets[topic, partition] = entry
+        if group.unstable:
+            offsets_transactional.supersede(group, (topic, partition))
         if topic != stem_of:
             stem_of, stem = topic, records.offset_keys(group, topic)
             groups.changed.add((group.id, topic))
@@ -65,9 +70,35 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
             for place in range(len(entries))]
 
 
-def _group_of_commit(groups, request, version: int):
+def commit_in_transaction(groups, request, entries) -> list:
+    """As commit(), of a TxnOffsetCommit; the error of each entry."""
+    group, error = group_of_commit(groups, request, request.generation_id, True)
+    if error != ErrorCode.NONE:
+        return [error] * len(entries)
+    wall_ms = groups.clock.wall_ms()
+    limit = groups.limits.metadata_characters_max
+    errors = []
+    written: list[tuple[bytes, bytes | None]] = []
+    for topic, topic_id, partition, offset, epoch, metadata in entries:
+        if metadata and len(metadata) > limit:
+            errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            continue
+        entry = Offset(offset, epoch, metadata or "", wall_ms, NO_TIME, topic_id)
+        offsets_transactional.add(groups, group, request.producer_id, (topic, partition), entry)
+        written.append((records.offset_key(group.id, topic, partition),
+                        records.offset_value(entry)))
+        errors.append(ErrorCode.NONE)
+    if written:
+        groups.records.append(TransactionalRecords(
+            request.producer_id, request.producer_epoch, written))
+        groups.events["offset_committed"] += len(written)
+    elif group.is_spent and not group.generation:
+        groups.groups.pop(group.id, None)
+    return errors
+
+
+def group_of_commit(groups, request, generation: int, in_transaction: bool, version: int = 0):
     """(group, NONE), or (None, why it does not take the commit)."""
-    generation = request.generation_id_or_member_epoch
     member_id, instance_id = request.member_id, request.group_instance_id
     group = groups.find(request.group_id)
     if group is None:
@@ -87,30 +118,40 @@ def _group_of_commit(groups, request, version: int):
                           else ErrorCode.UNKNOWN_MEMBER_ID)
         if generation != group.generation:
             return None, ErrorCode.ILLEGAL_GENERATION
-    elif group.state != EMPTY:
+    elif group.state != EMPTY and not in_transaction:
+        # Older clients do not say in a transaction who they are.
         return None, ErrorCode.UNKNOWN_MEMBER_ID
-    if group.state == COMPLETING:
+    if group.state == COMPLETING and not in_transaction:
         return None, ErrorCode.REBALANCE_IN_PROGRESS
     if group.state in (STABLE, PREPARING) and member_id in group.members:
         groups.expect(group, member_id)
     return group, ErrorCode.NONE
 
 
-def fetch(groups, group_id: str, topics) -> list:
-    """topics: [(topic, [partition])], or None for all. Returns [(topic, [(partition, Offset or
-    None)])].
+def fetch(groups, group_id: str, topics, stable: bool = False) -> list:
+    """topics: [(topic, [partition])], or None for all. stable: UNSTABLE where an open transaction
+    has offsets. Returns [(topic, [(partition, Offset or None)])].
     """
     if topics is None:
-        return everything(groups, group_id).rows()
+        return everything(groups, group_id, stable).rows()
     group = groups.find(group_id)
     known = {} if group is None else group.offsets
+    if stable and group is not None and group.unstable:
+        return [(topic, [(partition, UNSTABLE if (topic, partition) in group.unstable
+                          else known.get((topic, partition))) for partition in partitions])
+                for topic, partitions in topics]
     return [(topic, [(partition, known.get((topic, partition))) for partition in partitions])
             for topic, partitions in topics]
 
 
-def everything(groups, group_id: str) -> "Everything":
+def everything(groups, group_id: str, stable: bool = False) -> "Everything":
     group = groups.find(group_id)
-    return Everything({} if group is None else group.offsets)
+    if group is None:
+        return Everything({})
+    if stable and group.unstable:
+        return Everything({place: UNSTABLE if place in group.unstable else entry
+                           for place, entry in group.offsets.items()})
+    return Everything(group.offsets)
 
 
 class Everything:
@@ -152,7 +193,9 @@ class Everything:
 
 def forget(groups, group, topic: str, partition: int) -> bool:
     """Removes one committed offset, with its record; False when there is none."""
-    if group.offsets.pop((topic, partition), None) is None:
+    open_here = bool(group.unstable) and offsets_transactional.forget(
+        groups, group, (topic, partition))
+    if group.offsets.pop((topic, partition), None) is None and not open_here:
         return False
     groups.records.append((records.offset_key(group.id, topic, partition), None))
     group.offset_keys.pop(topic, None)
@@ -162,7 +205,10 @@ def forget(groups, group, topic: str, partition: int) -> bool:
 
 def forget_all(groups, group):
     """The records that remove all offsets of a hidden group; yields after each FORGET_STEP."""
-    for count, (topic, partition) in enumerate(group.offsets, 1):
+    places = [*group.offsets, *(place for place in group.unstable if place not in group.offsets)]
+    for place in list(group.unstable):
+        offsets_transactional.forget(groups, group, place)
+    for count, (topic, partition) in enumerate(places, 1):
         groups.records.append((records.offset_keys(group, topic) + partition.to_bytes(4, "big"),
                                None))
         if count % FORGET_STEP == 0:
@@ -237,17 +283,18 @@ def expire(groups, group) -> int:
             since_ms = entry.commit_ms if group.protocol_type is None or group.state_ms < 0 \
                 else group.state_ms
             over = wall_ms - since_ms >= retention_ms
-        if over:
+        if over and (topic, partition) not in group.unstable:
             due.append((topic, partition))
     for topic, partition in due:
         forget(groups, group, topic, partition)
     groups.events["offset_expired"] += len(due)
-    if empty and not group.offsets and not group.pending:
+    if empty and not (group.offsets or group.pending or group.unstable):
         groups.drop(group)
     return len(due)
 
 
 def forget_topic(groups, group, topic: str) -> None:
     """The topic was deleted: what was committed for it means nothing any more."""
-    for name, partition in [key for key in group.offsets if key[0] == topic]:
+    for name, partition in dict.fromkeys(
+            key for key in (*group.offsets, *group.unstable) if key[0] == topic):
         forget(groups, group, name, partition)

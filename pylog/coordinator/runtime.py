@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any, Generic, NamedTuple
 
 from pylog._native.flushes import FlushWaits
+from pylog._native.log import LogError
+from pylog.coordinator.batches import UNKNOWN, Marker, TransactionalRecords
 from pylog.coordinator.internal_topic import InternalTopic, Node, TopicSpec, partition_of
 from pylog.coordinator.journal import Journal, Token, replay
 from pylog.coordinator.pending import Pending
@@ -39,13 +41,16 @@ class Coordination(NamedTuple, Generic[M]):
     """What a coordinator gives its runtime.
 
     open: (topic id, partition, clock) -> (a function that makes an empty machine, its snapshot or
-    None). prepare: the last step of a load, on a worker thread, and once more on the event loop if
+    None). replay_batch: (machine, what of a transaction the log has), as replay() of a record.
+    prepare: the last step of a load, on a worker thread, and once more on the event loop if
     the image changed meanwhile. expire: (machine) -> an iterator each step of which takes a few ms,
     every expiry_ms. write_timeout_s: an answer that waits longer for the disk is 15.
     """
 
     topic: TopicSpec
     open: Callable[[bytes, int, Clock], tuple[Callable[[], M], Snapshot[M] | None]]
+    replay_batch: Callable[[M, TransactionalRecords | Marker], object] = \
+        lambda machine, written: None
     prepare: Callable[[M], object] = lambda machine: None
     expire: Callable[[M], Iterator[object]] = lambda machine: iter(())
     expiry_ms: int = 0
@@ -109,17 +114,15 @@ class CoordinatorRuntime(Generic[M]):
         task.add_done_callback(self._tasks.discard)
 
     def _watch_flushes(self, count: int) -> None:
-        """Lets `count` journals learn from the log directories' group commits."""
+        """Lets `count` journals learn when what they wrote is acknowledged."""
         loop = asyncio.get_running_loop()
         if self._waits is not None:
             loop.remove_reader(self._waits.fileno())
-            self._waits = None
-        if self._node.settings["log.flush.acks.all.enable"]:
-            self._waits = FlushWaits(count)
-            loop.add_reader(self._waits.fileno(), self._woken)
+        self._waits = FlushWaits(count)
+        loop.add_reader(self._waits.fileno(), self._woken)
 
     def _woken(self) -> None:
-        """The disk has caught up with some journals, or is lost."""
+        """The disk and the replicas have caught up with some journals, or are lost."""
         assert self._waits is not None
         for slot in self._waits.take():
             journal = self._journals[slot]
@@ -247,13 +250,17 @@ class CoordinatorRuntime(Generic[M]):
     def _replay(self, shard: Shard[M], machine: M, offset: int, epoch: int) -> None:
         """Reads the rest of a log into a machine; on a worker thread, before it is ready."""
         partition_log = shard.journal.log
-        if self._waits is not None and partition_log.flushed_offset < partition_log.end_offset:
+        if self._node.settings["log.flush.acks.all.enable"] and \
+                partition_log.flushed_offset < partition_log.end_offset:
             # What is answered from now on must outlive a loss of power.
             partition_log.flush()
-        for key, value in replay(partition_log, offset):
+        for written in replay(partition_log, offset):
             if self._stopped or not shard.serves(epoch):
                 return
-            machine.replay(key, value)
+            if isinstance(written, TransactionalRecords | Marker):
+                self._coordination.replay_batch(machine, written)
+            else:
+                machine.replay(*written)
         self._coordination.prepare(machine)
 
     # ---- requests -------------------------------------------------------------------------------
@@ -265,6 +272,34 @@ class CoordinatorRuntime(Generic[M]):
         Returns `pending`. Keeps (3).
         """
         shard, error = self._find(key)
+        return self._run(shard, error, pending, step, arguments)
+
+    def run_as_producer(self, index: int, pending: Pending, fault: Callable[..., Error],
+                        producer_id: int, step: Callable[..., Any], *arguments: Any) -> Pending:
+        """As run() on one partition, of a step that writes as a producer. fault: what the log knows
+        of the producer, as producer_of() tells -> why the step is refused, or NONE."""
+        known, error = self.producer_at(index, producer_id)
+        if error == ErrorCode.NONE:
+            error = fault(known)
+        if error != ErrorCode.NONE:
+            pending.refuse(error)
+            return pending
+        return self._run(*self._at(index), pending, step, arguments)
+
+    def producer_at(self, index: int,
+                    producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
+        """(as producer_of(), NONE) of a partition, or (nothing known, the error to answer)."""
+        shard, error = self._at(index) if index < len(self._shards) \
+            else (None, ErrorCode.NOT_COORDINATOR)
+        if shard is None:
+            return UNKNOWN, error
+        try:
+            return shard.journal.producer(producer_id), ErrorCode.NONE
+        except LogError as failure:
+            return UNKNOWN, ErrorCode.of(failure.code)
+
+    def _run(self, shard: Shard[M] | None, error: Error, pending: Pending,
+             step: Callable[..., Any], arguments: tuple[Any, ...]) -> Pending:
         if shard is None:
             pending.refuse(error)
             return pending
@@ -337,18 +372,25 @@ class CoordinatorRuntime(Generic[M]):
         """(Shard, NONE) of a key, or (None, the error to answer)."""
         if not self._shards:
             return None, ErrorCode.NOT_COORDINATOR
-        index = partition_of(key, len(self._shards))
+        return self._at(partition_of(key, len(self._shards)))
+
+    def _at(self, index: int) -> tuple[Shard[M] | None, Error]:
         shard = self._shards[index]
         if shard is None or not shard.leads:
             shard = self._opened(index) or shard
         error = ErrorCode.NOT_COORDINATOR if shard is None else shard.error
         return (shard, error) if error == ErrorCode.NONE else (None, error)
 
-    def has_leader(self, key: str) -> bool:
-        """Whether some broker leads the partition of the topic that has the key."""
+    def leader_of(self, key: str) -> int:
+        """The broker that leads the partition of the topic that has the key; NO_LEADER."""
         topic = self.topic.current
-        return topic is not None and \
-            topic.partitions[partition_of(key, len(topic.partitions))].leader != NO_LEADER
+        return NO_LEADER if topic is None else \
+            topic.partitions[partition_of(key, len(topic.partitions))].leader
+
+    def epoch_of(self, key: str) -> int:
+        """The leader epoch of the term in which this broker serves a key; -1: it does not."""
+        shard, _ = self._find(key)
+        return -1 if shard is None else shard.epoch
 
     def shards(self) -> tuple[list[Shard[M]], bool]:
         """(loaded shards, whether there are others that are still loading)."""

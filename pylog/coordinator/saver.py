@@ -4,7 +4,8 @@ Owns: the threads that write.
 Called by: coordinator.runtime, on the event loop.
 Invariants: (1) an applied offset is written after all rows below it, and after the log is on disk
   up to there; (2) a snapshot holds nothing that the log did not take, and no step in pieces by
-  half; (3) what goes wrong costs the next load time, and nothing else.
+  half; (3) what goes wrong costs the next load time, and nothing else; (4) a snapshot is begun
+  when every in-sync replica has the log, and its offset is below what open transactions hold.
 Source: none; the log is the truth, LMDB is the map.
 """
 
@@ -64,7 +65,11 @@ class Saver:
                             changed: set[Any]) -> None:
         journal = shard.journal
         journal.written = 0
-        offset = journal.log.end_offset - 1
+        # What is open is in no row: a load must find it in the log. Keeps (4).
+        offset = journal.log.last_stable_offset - 1
+        if journal.log.high_watermark < journal.log.end_offset or offset < 0:
+            machine.changed |= changed
+            return
         applied = offset, journal.log.epoch_of(offset)
         rows: list[Any] = []
         for some in snapshot.rows(machine, changed):

@@ -11,19 +11,23 @@ Source: Kafka's group coordinator.
 import uuid
 from collections.abc import Callable, Iterator
 
-from pylog.coordinator import groups, offsets
+from pylog.coordinator import groups, offsets, offsets_transactional
+from pylog.coordinator.batches import Marker
 from pylog.coordinator.group import Group
 from pylog.coordinator.groups import Groups
-from pylog.coordinator.internal_topic import Node, TopicSpec
+from pylog.coordinator.internal_topic import Node, TopicSpec, partition_of
+from pylog.coordinator.pending import Pending
 from pylog.coordinator.limits import limits_from
 from pylog.coordinator.runtime import Coordination, CoordinatorRuntime
 from pylog.coordinator.snapshot import NO_ID, ShardSnapshot
 from pylog.coordinator.timers import Clock
 from pylog.metadata.image import Topic
 from pylog.metadata.store import Store
-from pylog.protocol.errors import Error
+from pylog.protocol.errors import Error, ErrorCode
 
 TOPIC = "__consumer_offsets"
+_ELSEWHERE = frozenset((ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 EXPIRY_STEP = 100      # Groups looked at in one go.
 
 
@@ -42,7 +46,7 @@ class GroupCoordinator:
                 settings["offsets.topic.replication.factor"],
                 {"cleanup.policy": "compact", "compression.type": "producer",
                  "segment.bytes": str(settings["offsets.topic.segment.bytes"])}),
-            self._open, self._forget_deleted, _expiry,
+            self._open, offsets_transactional.replay, self._forget_deleted, _expiry,
             settings["offsets.retention.check.interval.ms"],
             settings["offsets.topic.compression.codec"],
             settings["offsets.commit.timeout.ms"] / 1000), broker)
@@ -50,7 +54,7 @@ class GroupCoordinator:
         self.run = self.runtime.run
         self.run_in_pieces = self.runtime.run_in_pieces
         self.look = self.runtime.look
-        self.has_leader = self.runtime.has_leader
+        self.leader_of = self.runtime.leader_of
         self.shards = self.runtime.shards
 
     def start(self, store: Store) -> None:
@@ -80,6 +84,25 @@ class GroupCoordinator:
             self.runtime.topic_deleted()
         else:
             self.runtime.step_each(lambda machine: _forget_topic(machine, name))
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of the offsets topic that has the group; -1 while there is no topic."""
+        topic = self.runtime.topic.current
+        return -1 if topic is None else partition_of(group_id, len(topic.partitions))
+
+    def producer_at(self, index: int, producer_id: int) -> tuple[tuple[int, int, int, int], Error]:
+        """(as producer_of(), NONE) of a partition that this broker serves, or why it does not."""
+        return self.runtime.producer_at(index, producer_id)
+
+    def end_transaction(self, index: int, marker: Marker, pending: Pending) -> None:
+        """Answers `pending` with an error code when the marker is durable."""
+        def answered(error: Error) -> None:
+            # As of any partition that has moved or is not there yet: it is asked again.
+            pending.answer(ErrorCode.NOT_LEADER_OR_FOLLOWER if error in _ELSEWHERE else error)
+
+        self.runtime.run_as_producer(
+            index, Pending(lambda error: error), marker.fault, marker.producer_id,
+            offsets_transactional.end, marker).then(answered)
 
     @property
     def events(self) -> dict[str, int]:

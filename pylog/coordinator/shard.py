@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from pylog.coordinator.journal import Journal, Record, Reply, Token, refuse
+from pylog.coordinator.journal import Journal, Reply, Token, Written, refuse
 from pylog.coordinator.timers import Timers
 from pylog.protocol.errors import Error, ErrorCode
 
@@ -33,7 +33,7 @@ class Machine(Protocol):
     them. timers: when tick() is to be called. changed: what a snapshot does not have yet.
     """
 
-    records: list[Record]
+    records: list[Written]
     replies: list[Reply]
     cleanups: int
     timers: Timers

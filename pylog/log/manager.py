@@ -14,7 +14,7 @@ import os
 import threading
 from itertools import chain
 
-from pylog._native.log import Log, LogDeleted, LogError, Shortage
+from pylog._native.log import Log, LogError, Shortage
 from pylog.log import branches, hints, partition_directories, partitions, recovery
 from pylog.log.checkpointer import Checkpointer
 from pylog.log.cleaner import Candidate, Cleaner
@@ -69,8 +69,8 @@ class LogManager:
 
     def holds_partitions(self) -> bool:
         """Whether the directories held partitions of topics at the start."""
-        names = chain.from_iterable(self.disks.listings)
-        return any(map(partition_directories.is_partition, names))
+        return any(map(partition_directories.is_partition,
+                       chain.from_iterable(self.disks.listings)))
 
     def open_partitions(self, topics, checkpoints: dict, clean: frozenset, store) -> None:
         """Opens every partition of this node, and sets aside directories that belong to none.
@@ -149,7 +149,7 @@ class LogManager:
             self.moves.give_up(move)
             return False
         if move.damaged_bytes:
-            self._checkpoint_damage()
+            self.write_checkpoints()
         self._hints.write_start(move.place, (name, index), move.source, partition_log)
         finish(move, self._now_ms())
         before = self._place_of.get(move.source, 0)
@@ -164,9 +164,8 @@ class LogManager:
         self._moved.append(move.source)
         return True
 
-    def _checkpoint_damage(self) -> None:
-        """Has recovery points above all that is on disk: a start after a crash cuts no copy where
-        its damage begins."""
+    def write_checkpoints(self) -> None:
+        """Recovery points above all on disk: a start after a crash cuts no copy at its damage."""
         with self._upkeep_lock:
             if not self.recovering:
                 self.checkpointer.write(self._store)
@@ -230,8 +229,7 @@ class LogManager:
         return self._recovery.take_ready() if self._recovery is not None else set()
 
     def close_partitions(self) -> list:
-        """Brings everything to disk. Returns [((topic id, partition), Checkpoint)] of what lies in
-        the directories that are `stopped` then."""
+        """Brings all to disk. Returns [((topic id, partition), Checkpoint)], those of `stopped`."""
         self._closing = True
         # What was not looked at is not known to be whole: no mark of a clean stop.
         known = self._recovery is None or self._recovery.stop()
@@ -366,22 +364,22 @@ class LogManager:
         for index in range(len(logs)):
             self._offline.discard((name, index))
             self._unopened.pop((name, index), None)
+        self._delete(name, topic_id, [
+            (index, partition_log) for index, partition_log in enumerate(logs)
+            if partition_log is not None], lambda held: self._hints.forget_topic(name, held))
+
+    def _delete(self, name: str, topic_id: bytes, doomed: list, forget) -> None:
+        """Renames [(index, Log)] away. forget: takes [(directory's number, index)]."""
         held = []
-        for index, partition_log in enumerate(logs):
-            if partition_log is not None:
-                self.checkpointer.forget((topic_id, index))
-                self._timed.discard(partition_log)
-                place = self._place_of.get(partition_log, 0)
-                self.disks.loads[place] -= 1
-                held.append((place, index))
-                try:
-                    partition_log.delete(self._now_ms())
-                except LogError as error:
-                    # The next start finds a directory that no topic has.
-                    log.error("a partition could not be deleted", extra={
-                        "topic": name, "partition": index, "reason": str(error)})
-        self._hints.forget_topic(name, held)
-        for partition_log in logs:
+        for index, partition_log in doomed:
+            self.checkpointer.forget((topic_id, index))
+            self._timed.discard(partition_log)
+            place = self._place_of.get(partition_log, 0)
+            self.disks.loads[place] -= 1
+            held.append((place, index))
+            partitions.delete(partition_log, self._now_ms())
+        forget(held)
+        for _, partition_log in doomed:
             # Not before: a checkpoint that is being written would take it for the first's.
             self._place_of.pop(partition_log, None)
 
@@ -406,8 +404,9 @@ class LogManager:
         for name, (_, _, overrides) in list(self._topics.items()):
             self.configure(name, overrides)
 
-    def assume(self, name: str, roles: list) -> None:
-        """Puts a topic's logs into their roles, opens new partitions; roles as in create()."""
+    def assume(self, name: str, roles: list, added=()) -> None:
+        """Puts a topic's logs into their roles, opens new partitions; roles as in create(). added:
+        indexes of older partitions that this node has a replica of from now on."""
         self._wait_ready(name)
         topic_id, logs, overrides = self._topics[name]
         config, known = self._config(overrides), len(logs)
@@ -417,9 +416,23 @@ class LogManager:
             # One of the older ones that is not open could not be opened: it stays as it is.
             if role is not None and logs[index] is not None:
                 partitions.assume(logs[index], role)
-            elif role is not None and index >= known:
+            elif role is not None and (index >= known or index in added):
                 self._open(self.disks.least_loaded(), name, topic_id, index, role, config,
                            partitions.NOTHING_KNOWN, False)
+
+    def drop(self, name: str, indexes) -> None:
+        """Deletes partitions of which this node has a replica no more; their topic stays."""
+        self._wait_ready(name)
+        topic_id, logs, _ = self._topics[name]
+        with self.moves.lock, self._lists_lock:
+            dropped = [(index, logs[index]) for index in indexes if logs[index] is not None]
+            for index in indexes:
+                self.moves.cancel(name, index)
+                self._offline.discard((name, index))
+                self._unopened.pop((name, index), None)
+                logs[index] = None
+        self._delete(name, topic_id, dropped, lambda held: self._hints.forget(
+            [(place, (name, index)) for place, index in held]))
 
     def by_topic(self) -> list:
         """[(topic, its Logs, None where there is none)], in no order; on any thread."""
@@ -568,8 +581,8 @@ class LogManager:
             self.disks.look_at_space()
             recovery.report(self.directories, self.paths)
             self._hints.tend()
-            self._tend(now_ms, (entry[3] for entry in self._all()) if every else [
-                *self._timed, *self._short_of_space()])
+            partitions.tend((entry[3] for entry in self._all()) if every else [
+                *self._timed, *self._short_of_space()], now_ms, lambda: self._closing)
             # The files that it writes are of all partitions.
             if self._is_due(1, now_ms, CHECKPOINT_MS) and not self.recovering:
                 self._due[1] = now_ms + CHECKPOINT_MS
@@ -585,16 +598,3 @@ class LogManager:
     def _is_due(self, which: int, now_ms: int, interval_ms: int) -> bool:
         # A clock that was set back delays nothing: what is due later than possible is due now.
         return not self._due[which] - interval_ms <= now_ms < self._due[which]
-
-    def _tend(self, now_ms: int, logs) -> None:
-        for partition_log in logs:
-            if self._closing:
-                return
-            if partition_log.log_dir.offline:
-                continue
-            try:
-                partition_log.upkeep(now_ms)
-            except LogDeleted:
-                continue
-            except LogError as error:
-                log.error("upkeep failed", extra={"reason": str(error)})

@@ -11,7 +11,7 @@ import logging
 import os
 from collections import namedtuple
 
-from pylog._native.log import Log
+from pylog._native.log import Log, LogDeleted, LogError
 from pylog.config import ConfigError, validate_topic_config
 from pylog.log import checkpoints as files
 
@@ -32,8 +32,10 @@ segments: as Log.segments gives them. After a mere flush log_end_offset and last
 segments is empty.
 """
 
-Role = namedtuple("Role", ("leads", "leader_epoch", "in_sync_count"))
-Role.__doc__ = "A node's part in a partition. in_sync_count: of the ISR, its own replica included."
+Role = namedtuple("Role", ("leads", "leader_epoch", "in_sync_count", "replicated"),
+                  defaults=(False,))
+Role.__doc__ = """A node's part in a partition. in_sync_count: of the ISR, its own replica included.
+replicated: there are other replicas, of which the log is told besides (Log.set_replicas)."""
 
 NOTHING_KNOWN = Checkpoint(0, -1, -1, -1, -1, b"")
 
@@ -109,9 +111,38 @@ def assume(partition_log, role: Role) -> None:
             partition_log.become_follower(role.leader_epoch)
         return
     in_sync_count = max(role.in_sync_count, 1)
-    if not (partition_log.is_leader and partition_log.leader_epoch == role.leader_epoch
-            and partition_log.in_sync_count == in_sync_count):
+    leads = partition_log.is_leader and partition_log.leader_epoch == role.leader_epoch
+    if role.replicated:
+        if not leads:
+            partition_log.become_leader(role.leader_epoch, in_sync_count, replicated=True)
+    elif not (leads and partition_log.in_sync_count == in_sync_count):
         partition_log.become_leader(role.leader_epoch, in_sync_count)
+
+
+def delete(partition_log, now_ms: int) -> None:
+    """Renames a log's directory away; its files go later."""
+    try:
+        partition_log.delete(now_ms)
+    except LogError as error:
+        # The next start finds a directory that no topic has.
+        log.error("a partition could not be deleted", extra={
+            "topic": partition_log.topic, "partition": partition_log.partition,
+            "reason": str(error)})
+
+
+def tend(logs, now_ms: int, is_closing) -> None:
+    """Retention, rolls and flushes that are due, of each log, until is_closing()."""
+    for partition_log in logs:
+        if is_closing():
+            return
+        if partition_log.log_dir.offline:
+            continue
+        try:
+            partition_log.upkeep(now_ms)
+        except LogDeleted:
+            continue
+        except LogError as error:
+            log.error("upkeep failed", extra={"reason": str(error)})
 
 
 def at_rest(log) -> Checkpoint:

@@ -159,8 +159,13 @@ def _check_broker(current: dict, resource, settings, incremental: bool) -> None:
     per_broker = resource.resource_name != ""
     base = settings.usable_dynamic(current, per_broker) if incremental else {}
     changes = _changes(RESOURCE_BROKER, base, resource, incremental)
-    settings.check_dynamic({key: value for key, value in {**base, **changes}.items()
-                            if value is not None}, per_broker)
+    candidate = settings.check_dynamic({key: value for key, value in {**base, **changes}.items()
+                                        if value is not None}, per_broker)
+    if any(dynamic.base_name(key).startswith("ssl.") for key in changes):
+        # Imported here: it loads OpenSSL.
+        from pylog.security import tls
+
+        tls.check(candidate)
 
 
 def _of_topic(image, name, configs, settings) -> None:

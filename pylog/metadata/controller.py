@@ -25,6 +25,9 @@ PRODUCER_ID_MAX = 2**63 - 1
 TOPIC_NAME_CHARACTERS_MAX = 249
 METADATA_VERSION = NEWEST_VERSION
 METADATA_VERSION_MIN = OLDEST_VERSION
+# Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
+FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
+            "transaction.version": (0, 2)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 DIRECTORY_UNASSIGNED = bytes(16)
@@ -349,7 +352,8 @@ def _topic_to_delete(image, name, topic_id, times, settings):
 def bootstrap(image: Image):
     """The first records of an empty metadata log."""
     assert image.offset == -1, image.offset
-    return [messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)]
+    return [messages.FeatureLevelRecord(name=name, feature_level=high)
+            for name, (_, high) in FEATURES.items()]
 
 
 def bootstrap_cluster() -> list:
@@ -369,9 +373,9 @@ def register_broker(image: Image, broker_id, endpoints, rack, directories, rando
         broker_id=broker_id, incarnation_id=random_id(random), broker_epoch=image.offset + 1,
         end_points=[new.BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
                     for name, host, port, protocol in endpoints],
-        features=[new.BrokerFeature(name="metadata.version",
-                                    min_supported_version=METADATA_VERSION_MIN,
-                                    max_supported_version=METADATA_VERSION)],
+        features=[new.BrokerFeature(
+            name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in FEATURES.items()],
         rack=rack, fenced=True, in_controlled_shutdown=False, log_dirs=sorted(directories))]
 
 

@@ -32,13 +32,13 @@ def update(image, updates, node_id: int) -> list:
 
 
 def _fault(current: int, name: str, level: int, kind: int, node_id: int) -> str | None:
-    low, high = controller.METADATA_VERSION_MIN, controller.METADATA_VERSION
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    if name != METADATA_VERSION:
+    if name not in controller.FEATURES:
         return f"Local controller {node_id} does not support this feature."
+    low, high = controller.FEATURES[name]
     if not low <= level <= high:
         return f"Local controller {node_id} only supports versions {low}-{high}"
     if level < current and kind == UPGRADE:
@@ -46,7 +46,7 @@ def _fault(current: int, name: str, level: int, kind: int, node_id: int) -> str 
                "to either safe or unsafe downgrade."
     if level > current and kind != UPGRADE:
         return "Can't downgrade to a newer version."
-    if level < current:
+    if level < current and name == METADATA_VERSION:
         # Records are written in the newest version: an older Kafka could not read them.
         return "Refusing to perform the requested downgrade because it might delete metadata " \
                "information."

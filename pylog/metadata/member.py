@@ -36,6 +36,7 @@ class MemberMetadata(MetadataService):
     """As MetadataService, with join() in the place of open(), and controllers that are elsewhere.
     `previous_epoch`: this broker's epoch of the last run when that ended cleanly, else -1."""
 
+    replicates = True
     _log: ObservedLog
 
     def __init__(self, settings, logs, node_id: int, now_ms):

@@ -1,7 +1,7 @@
 """What this broker knows of its cluster, from a start to a stop: identity, log, tail, controller.
 
 Owns: the metadata log, state.lmdb, the tail, the active controller.
-Called by: broker (open, register, close), server.publisher (save_image), api.
+Called by: broker (open, register, close), server.publisher (through broker), api.
 Invariants: (1) partitions are opened from the newest image, so that a start needs no effects of
   records it has read; (2) the image in state.lmdb is one whose effects have happened.
 Source: KIP-631 (registration).
@@ -32,6 +32,7 @@ class MetadataService:
     `controller`: from open() on."""
 
     controller: ActiveController
+    replicates = False           # Whether other brokers can have replicas, and fetch.
     _log: LocalLog
     _identity: identity.Identity
 
@@ -98,7 +99,7 @@ class MetadataService:
                 f"{logs.paths[0]} holds partitions but its metadata log is empty or gone")
         try:
             logs.open_partitions(
-                [(topic.name, topic.id, local_roles(topic, self._node_id),
+                [(topic.name, topic.id, self.local_roles(topic),
                   image.topic_config(topic.name)) for topic in image.topics.values()],
                 checkpoints, clean, store)
         except StoreError as error:
@@ -191,6 +192,10 @@ class MetadataService:
             log.warning("state.lmdb has no checksum", extra={"reason": str(error)})
         self.store = None
 
+    def local_roles(self, topic) -> list:
+        """The Role of this node per partition; None where it has no replica."""
+        return local_roles(topic, self._node_id, self.replicates)
+
     # ---- the publisher's effects ----------------------------------------------------------------
 
     @property
@@ -225,7 +230,7 @@ class MetadataService:
             log.error("dynamic settings cannot be used", extra={"reason": refused})
 
 
-def local_roles(topic, node_id: int) -> list:
+def local_roles(topic, node_id: int, replicates: bool = False) -> list:
     """The Role of a node per partition; None where it has no replica."""
     roles = {}
     found = []
@@ -233,6 +238,7 @@ def local_roles(topic, node_id: int) -> list:
         # Partition states are shared, so that a topic has few different ones.
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else Role(
-                state.leader == node_id, state.leader_epoch, len(state.isr))
+                state.leader == node_id, state.leader_epoch, len(state.isr),
+                replicates and len(state.replicas) > 1)
         found.append(roles[state])
     return found

@@ -64,6 +64,10 @@ ELEMENTS: dict[int, Elements] = {
                              KEEP, PIECE_CHANGES),
     api.OFFSET_FOR_LEADER_EPOCH: _row("topics:topic partitions:partition",
                                       "topics:topic partitions"),
+    # What one request says of a transaction is done whole, or not at all.
+    api.ADD_PARTITIONS_TO_TXN: _row("", "results_by_topic_v3_and_below:name results_by_partition"),
+    api.WRITE_TXN_MARKERS: _row("", "markers:producer_id topics:name partitions"),
+    api.TXN_OFFSET_COMMIT: _row("", "topics:name partitions"),
     api.DESCRIBE_ACLS: _row("", "resources:resource_type,resource_name,pattern_type acls"),
     api.CREATE_ACLS: _row("creations", "results", KEEP, PIECE_CHANGES, FEW_MAX),
     api.DELETE_ACLS: _row("filters", "filter_results", KEEP, PIECE_COSTLY, FEW_MAX),
@@ -92,6 +96,8 @@ ELEMENTS: dict[int, Elements] = {
     api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
                                  "topics:name partitions:partition_index active_producers",
                                  piece=PIECE_COSTLY),
+    api.DESCRIBE_TRANSACTIONS: _row("transactional_ids", "transaction_states"),
+    api.LIST_TRANSACTIONS: _row("", "transaction_states"),
     api.LIST_CONFIG_RESOURCES: _row("", "config_resources"),
     api.DESCRIBE_TOPIC_PARTITIONS: _row("", "topics", whole_max=EVERY),
 }

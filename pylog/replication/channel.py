@@ -87,11 +87,13 @@ class Line:
 
 class ControllerChannel:
     """registration: (a lifecycle.Register) -> the request. heartbeat: (a lifecycle.Heartbeat) ->
-    the request. is_ready: whether this broker's logs are open."""
+    the request. is_ready: whether this broker's logs are open. registered: called with each new
+    broker epoch."""
 
     def __init__(self, controllers: Controllers, lifecycle: Lifecycle, tail: Tail, *,
                  node_id: int, settings: Any, registration: Callable[[Register], Any],
-                 heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool]):
+                 heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool],
+                 registered: Callable[[int], object]):
         self.lifecycle = lifecycle
         self.running = asyncio.Event()       # Once the controller has unfenced this broker.
         self._tail = tail
@@ -101,6 +103,7 @@ class ControllerChannel:
         self._registration = registration
         self._heartbeat = heartbeat
         self._is_ready = is_ready
+        self._registered = registered
         self._line = Line(controllers, f"broker-{node_id}-controller", self._timeout_s)
         self._beats = Line(controllers, f"broker-{node_id}-heartbeat",
                            min(self._timeout_s, self._session_s / 2))
@@ -162,6 +165,7 @@ class ControllerChannel:
                              ErrorCode.of(answer.error_code).name)
             else:
                 log.info("registered", extra={"epoch": answer.broker_epoch})
+                self._registered(answer.broker_epoch)
         else:
             answer = await self._beats.ask(self._heartbeat(wanted))
             if answer.error_code == ErrorCode.NOT_CONTROLLER:

@@ -17,8 +17,11 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pylog._native.reactor import RequestContext
     from pylog.replication.channel import ControllerChannel
+    from pylog.security.identities import Principal
 
 # Keeps (2).
 FORWARDED = frozenset((
@@ -27,15 +30,17 @@ FORWARDED = frozenset((
     api.LIST_PARTITION_REASSIGNMENTS, api.ALTER_CLIENT_QUOTAS, api.DESCRIBE_QUORUM,
     api.UPDATE_FEATURES))
 BROKER_LOGGER = 8
-ANONYMOUS = messages.DefaultPrincipalData(type="User", name="ANONYMOUS")
 PRINCIPAL_VERSION = 0
 
 
 class Forwarding:
-    """channel: to the active controller."""
+    """channel: to the active controller. principal_of: (number of a request's principal) -> it, or
+    None for everybody's."""
 
-    def __init__(self, channel: ControllerChannel):
+    def __init__(self, channel: ControllerChannel,
+                 principal_of: Callable[[int], Principal | None]):
         self._channel = channel
+        self._principal_of = principal_of
 
     def takes(self, context: RequestContext, body: bytes) -> bool:
         """Whether the request is the controller's. Raises ProtocolError."""
@@ -53,7 +58,8 @@ class Forwarding:
         header = codec.encode_request_header(
             context.api_key, context.api_version, context.correlation_id, context.client_id)
         answer = await self._channel.call(messages.EnvelopeRequest(
-            request_data=header + body, request_principal=_principal(),
+            request_data=header + body,
+            request_principal=_encoded(self._principal_of(context.principal)),
             client_host_address=ipaddress.ip_address(context.peer_host).packed))
         if answer.error_code or answer.response_data is None:
             raise PeerError(f"the controller refused: {ErrorCode.of(answer.error_code).name}")
@@ -61,6 +67,10 @@ class Forwarding:
         return len(answer.response_data).to_bytes(4, "big") + answer.response_data
 
 
-def _principal() -> bytes:
-    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(ANONYMOUS)
+def _encoded(principal: Principal | None) -> bytes:
+    data = messages.DefaultPrincipalData(type="User", name="ANONYMOUS")
+    if principal is not None:
+        data = messages.DefaultPrincipalData(
+            type=principal.kind, name=principal.name, token_authenticated=principal.from_token)
+    encoded = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).encode(data)
     return PRINCIPAL_VERSION.to_bytes(2, "big") + encoded

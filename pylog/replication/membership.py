@@ -14,29 +14,39 @@ import random
 
 from pylog.log.errors import StartError
 from pylog.metadata.controller import random_id
+from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
+from pylog.replication.assignments import Assignments
 from pylog.replication.channel import ControllerChannel
+from pylog.replication.fetching import ReplicaFetchers, cut_log
 from pylog.replication.forwarding import Forwarding
+from pylog.replication.leadership import Leadership
 from pylog.replication.lifecycle import Lifecycle
 from pylog.replication.registration import heartbeat, registration
 from pylog.replication.remote_controller import RemoteController
+from pylog.replication.replicas import Replicas
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from pylog.log.manager import LogManager
     from pylog.metadata.member import MemberMetadata
+    from pylog.security.identities import Principal
 
 # Leaderships are handed over within this, or the broker stops with them.
 LEAVE_SECONDS = 300.0
+TICK_SECONDS_MAX = 1.0
 
 
 class Membership:
-    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound."""
+    """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
+    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding."""
 
     def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
-                 addresses: list):
+                 addresses: list, now_ns: Callable[[], int],
+                 principal_of: Callable[[int], Principal | None]):
         self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
@@ -47,14 +57,38 @@ class Membership:
         self.channel = ControllerChannel(
             metadata.controllers, self.lifecycle, metadata.tail, node_id=node_id,
             settings=settings, registration=self._registration, heartbeat=self._heartbeat,
-            is_ready=lambda: not logs.recovering)
+            is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(self.channel, node_id)
-        self.forwarding = Forwarding(self.channel)
-        self._beating: asyncio.Task | None = None
+        self.forwarding = Forwarding(self.channel, principal_of)
+        self._fetchers = ReplicaFetchers(settings, node_id, dial, self._cut)
+        self.leadership = Leadership(node_id, self.channel, settings, now_ns)
+        self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
+        self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
+                                 settings.between_brokers)
+        self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:
-        """Registers, and is a member from then on."""
-        self._beating = asyncio.get_running_loop().create_task(self.channel.run())
+        """Registers, and is a member from then on. The published image is the one from which the
+        partitions were opened."""
+        image, loop = self._metadata.image, asyncio.get_running_loop()
+        self.replicas.take_brokers(image)
+        for topic in image.topics.values():
+            self.replicas.begin(topic)
+        self._tasks = [loop.create_task(self.channel.run()), loop.create_task(self._tick())]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(
+                min(self._settings["replica.lag.time.max.ms"] / 2000, TICK_SECONDS_MAX))
+            self.leadership.tick()
+
+    def _cut(self, name: str, index: int, partition_log: Any, cut: Any, leader_epoch: int) -> None:
+        """Cuts a replica; no start trusts after it what was known of the records that are gone."""
+        cut_log(name, index, partition_log, cut, leader_epoch)
+        self._logs.write_checkpoints()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self._fetchers.set_broker_epoch(broker_epoch)
 
     async def joined(self) -> None:
         """Returns once the controller has unfenced this broker. Raises StartError."""
@@ -70,15 +104,21 @@ class Membership:
 
     async def leave(self) -> None:
         """Keeps (2)."""
-        if self._beating is not None and self._settings["controlled.shutdown.enable"]:
-            await self.channel.leave(self._beating, LEAVE_SECONDS)
+        if self._tasks and self._settings["controlled.shutdown.enable"]:
+            await self.channel.leave(self._tasks[0], LEAVE_SECONDS)
 
     async def close(self) -> None:
         """Speaks to the controller no more."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.leadership.close()
+        await self.assignments.close()
         self.channel.close()
+
+    async def stop_fetching(self) -> None:
+        """No log is written to by a fetcher any more; before logs are closed."""
+        await self._fetchers.close()
 
     def _registration(self, wanted: Any) -> Any:
         metadata = self._metadata

@@ -2,7 +2,7 @@
 in files or in the settings themselves.
 
 Owns: nothing.
-Called by: security.tls.
+Called by: security.tls, security.outgoing.
 Invariants: (1) whatever came in, PEM comes out; (2) no text of an exception holds a secret; (3) a
   file's content decides what it is, where Java would take either.
 Source: KIP-651 (PEM), Kafka's DefaultSslEngineFactory; its checks and words as observed.
@@ -168,6 +168,8 @@ def _store(location: str, data: bytes, password: str | None, key_password: str |
             raise ConfigError(f"{location}: {error}") from None
         return (None if key is None else _of_der("PRIVATE KEY", [key]),
                 _of_der("CERTIFICATE", chain), _of_der("CERTIFICATE", others))
+    if _BLOCK.search(data[:FILE_BYTES_MAX].decode("latin-1")):
+        raise ConfigError(f"{location}: it is PEM text, and its type is not set to {PEM}")
     # Imported here: it loads OpenSSL.
     from pylog._native.tls import TlsError, open_pkcs12
 

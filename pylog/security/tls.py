@@ -1,7 +1,7 @@
 """The TLS of one listener, from its settings: made, and made anew when they or their files change.
 
 Owns: the listener's native TlsServer.
-Called by: server.network.
+Called by: server.network; metadata.configs, which asks whether a change can be used.
 Invariants: (1) what cannot be used is refused, and the listener goes on with what it has; (2) a new
   certificate comes with the next connection, and cuts none.
 Source: KIP-226 and KIP-650 (key stores that change), KIP-684 (clients' certificates under SASL).
@@ -13,6 +13,7 @@ import logging
 
 from pylog._native.tls import VERSIONS, TlsError, TlsServer
 from pylog.config import ConfigError
+from pylog.config.listeners import TLS_PROTOCOLS
 from pylog.security import stores
 
 log = logging.getLogger("pylog.tls")
@@ -100,6 +101,13 @@ def use(server: TlsServer, settings, listener) -> None:
             version_min=low, version_max=high, client_auth=client_auth)
     except TlsError as error:
         raise ConfigError(f"{listener!r}: {error}") from None
+
+
+def check(settings) -> None:
+    """Raises ConfigError when a listener could not use these settings. Reads their files."""
+    for listener in settings.listeners:
+        if listener.protocol in TLS_PROTOCOLS:
+            use(TlsServer(), settings, listener)
 
 
 def _versions(names: tuple) -> tuple[str, str]:

@@ -25,7 +25,15 @@ from collections import deque
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
-    Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe,
+    Closed,
+    Connected,
+    MayJoin,
+    Miss,
+    RequestContext,
+    Slow,
+    UnknownClient,
+    Unsafe,
+    Verify,
 )
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
     from pylog.api import Handler
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
+    from pylog.coordinator.verification import Verification
     from pylog.metadata.image import Topic
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
@@ -82,14 +91,15 @@ class Dispatcher:
 
     def __init__(self, reactors: Reactors, handlers: dict[int, Handler], *,
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
-                 grants: Grants, install: Callable[[Topic], bool],
+                 grants: Grants, install: Callable[[Topic], bool], verification: Verification,
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
                  forwarding: Forwarding | None = None,
-                 may_join: Callable[[MayJoin], None] | None = None):
+                 may_join: Callable[[bytes, int, int], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
-        access: None, everything is allowed. forwarding: to a controller elsewhere, None where it is
-        here. may_join: hears of followers that have caught up.
+        access: None, everything is allowed. verification: of what is produced in transactions.
+        forwarding: to a controller elsewhere, None where it is here. may_join: hears of followers
+        that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -98,6 +108,7 @@ class Dispatcher:
         self._quotas = quotas
         self._grants = grants
         self._install = install
+        self._verification = verification
         self._guard = guard
         self._access = access
         self._forwarding = forwarding
@@ -163,13 +174,15 @@ class Dispatcher:
         try:
             if type(event) is Miss:
                 self._decide_miss(event)
+            elif type(event) is Verify:
+                self._spawn(self._verify(event))
             elif type(event) is UnknownClient:
                 self._quotas.install(event.principal, event.client_id)
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
                 _log_slow(event)
             elif type(event) is MayJoin and self._may_join is not None:
-                self._may_join(event)
+                self._may_join(event.topic_id, event.partition, event.broker_id)
             elif type(event) is Unsafe:
                 _log_unsafe(event)
             elif type(event) is Connected:
@@ -502,6 +515,10 @@ class Dispatcher:
         finally:
             # Keeps (1).
             self._reactors.resume(miss.token, errors)
+
+    async def _verify(self, asked: Verify) -> None:
+        """Whether partitions are part of a transaction that a producer writes to. Keeps (1)."""
+        self._reactors.resume(asked.token, await self._verification.verdicts(asked))
 
     def _grant(self, miss: Miss, name: bytes | None, topic_id: bytes | None) -> int:
         """Installs the grant for one topic, or says with which error code it is refused. Keeps (2).

@@ -66,6 +66,14 @@ class Network:
         """The name of a listener by the number that its connections carry, of ended ones too."""
         return self._names[number]
 
+    def nodes(self, image) -> list[tuple[int, list[tuple[int, str, int, str | None]]]]:
+        """Each open listener's number, and where the active brokers are reached by its name:
+        (id, host, port, rack)."""
+        return [(number, [(id_, endpoint.host, endpoint.port, broker.rack)
+                          for id_, broker in image.brokers.items() if not broker.fenced
+                          for endpoint in broker.endpoints if endpoint.name == listener.name])
+                for number, (listener, _) in self._open.items()]
+
     def open(self) -> None:
         """Binds the listeners. Raises StartError."""
         self._set_limits()

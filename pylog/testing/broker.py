@@ -54,15 +54,23 @@ class Broker:
 
     settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
     in memory that goes with it. process: a child process instead of threads of this one; only that
-    can be killed.
+    can be killed. tls: it speaks TLS, with certificates of an authority of its own (`authority`);
+    "mutual": its clients show a certificate, too. For that the library `cryptography` is needed.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
-                 process: bool = False):
+                 process: bool = False, tls: bool | str = False):
         self.process = process
         # A name with dots may hold an underscore of its own: that of a listener.
         self.settings = {name if "." in name else name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
+        self.authority: Any = None
+        if tls:
+            # Imported here: few tests need it, and its library.
+            from pylog.testing.certificates import Authority
+
+            self.authority = Authority()
+            self.settings = {**_tls_settings(self.authority, tls == "mutual"), **self.settings}
         self._is_temporary = directory is None
         self.directory = data_directories.make() if directory is None else os.fspath(directory)
         self._host: Any = None
@@ -94,7 +102,10 @@ class Broker:
     def _new_host(self) -> Any:
         texts = {"log.dirs": os.path.join(self.directory, "data"), **self.settings}
         if "listeners" not in texts:
-            address = f"PLAINTEXT://127.0.0.1:{self._port or free_port()}"
+            protocol = "PLAINTEXT" if self.authority is None else "SSL"
+            address = f"{protocol}://127.0.0.1:{self._port or free_port()}"
+            if self.authority is not None:
+                texts = {"inter.broker.listener.name": protocol, **texts}
             # Told to clients whatever happens to the listener: faults of the network need that.
             texts = {"advertised.listeners": address, **texts, "listeners": address}
         if self.process:
@@ -171,6 +182,17 @@ class Broker:
         """For a client's bootstrap.servers."""
         return f"127.0.0.1:{self._port}"
 
+    def client_settings(self, name: str = "") -> dict[str, str]:
+        """What a client of a broker with TLS sets, by Kafka's names. name: in a certificate of its
+        own, "" for none."""
+        if self.authority is None:
+            raise BrokerFailed("the broker has no TLS")
+        settings = {"bootstrap.servers": self.bootstrap, "security.protocol": "SSL",
+                    "ssl.truststore.type": "PEM",
+                    "ssl.truststore.certificates": self.authority.pem.decode()}
+        return settings if not name else {
+            **settings, **_own_settings(self.authority.issue(name, ()))}
+
     @property
     def clock(self) -> Clock:
         return Clock(self)
@@ -205,6 +227,19 @@ class Broker:
 
     def groups(self) -> list[str]:
         return sorted(self.call("groups"))
+
+
+def _tls_settings(authority: Any, mutual: bool) -> dict[str, str]:
+    settings = _own_settings(authority.issue())
+    if mutual:
+        settings |= {"ssl.client.auth": "required", "ssl.truststore.type": "PEM",
+                     "ssl.truststore.certificates": authority.pem.decode()}
+    return settings
+
+
+def _own_settings(certificate: Any) -> dict[str, str]:
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.key": certificate.key.decode(),
+            "ssl.keystore.certificate.chain": certificate.chain.decode()}
 
 
 def _text(value: Any) -> str:

@@ -64,7 +64,10 @@ class Broker:
         """The handlers of every API, on this broker as it is now."""
         return api.handlers(
             settings=self.settings, metadata_service=self, controller=self.controller,
-            logs=self.logs, coordinator=getattr(self, "groups", None), client_quotas=self.quotas,
+            logs=self.logs, coordinator=getattr(self, "groups", None),
+            transactions=getattr(self, "transactions", None),
+            verification=getattr(self, "verification", None),
+            markers=getattr(self, "markers", None), client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms)
 

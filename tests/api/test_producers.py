@@ -23,13 +23,3 @@ def test_naming_the_old_id_gives_a_new_one():
             transactional_id=None, producer_id=first.producer_id, producer_epoch=0))
         assert second.producer_id > first.producer_id and second.producer_epoch == 0
     with_broker(scenario)
-
-
-@pytest.mark.parametrize("transactional_id, timeout, error", [
-    ("", 60_000, 42), ("tx", 0, 50), ("tx", -1, 50), ("tx", 900_001, 50), ("tx", 60_000, 16)])
-def test_transactions_are_refused(transactional_id, timeout, error):
-    async def scenario(broker):
-        answer = await broker.ask(api.INIT_PRODUCER_ID, 4, NEW(
-            transactional_id=transactional_id, transaction_timeout_ms=timeout))
-        assert (answer.error_code, answer.producer_id) == (error, -1)
-    with_broker(scenario)

@@ -21,12 +21,13 @@ def test_this_node_is_the_only_voter_and_never_behind():
 
 @pytest.mark.parametrize("name, level, kind, error", [
     ("metadata.version", 30, 1, 0), ("metadata.version", 31, 1, 95),
-    ("metadata.version", 29, 2, 95), ("metadata.version", 29, 3, 95), ("other", 1, 1, 95)])
+    ("metadata.version", 29, 2, 95), ("metadata.version", 29, 3, 95), ("other", 1, 1, 95),
+    ("transaction.version", 3, 1, 95), ("transaction.version", 2, 1, 0)])
 def test_a_feature_has_the_one_level_that_is_served(name, level, kind, error):
     async def scenario(broker):
         new = messages.UpdateFeaturesRequest
         answer = await broker.ask(api.UPDATE_FEATURES, 2, new(feature_updates=[
             new.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=kind)]))
         assert answer.error_code == error
-        assert broker.image.features == {"metadata.version": 30}
+        assert broker.image.features == {"metadata.version": 30, "transaction.version": 2}
     with_broker(scenario)

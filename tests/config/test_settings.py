@@ -70,12 +70,12 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(name, text, words):
 
 
 def test_a_setting_without_effect_is_taken_with_a_warning():
-    settings = Settings({"num.replica.fetchers": "2",
+    settings = Settings({"num.replica.alter.log.dirs.threads": "2",
                          "listener.name.inside.ssl.protocol": "TLSv1.3",
                          "super.users": "User:a", "num.io.threads": "2"})
-    assert settings["num.replica.fetchers"] == 2
+    assert settings["num.replica.alter.log.dirs.threads"] == 2
     assert [warning.split()[0] for warning in settings.warnings] == [
-        "num.replica.fetchers", "listener.name.inside.ssl.protocol"]
+        "num.replica.alter.log.dirs.threads", "listener.name.inside.ssl.protocol"]
 
 
 def test_a_password_is_not_repeated_in_a_message():

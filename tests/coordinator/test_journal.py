@@ -25,7 +25,7 @@ class Log:
 class Waits:
     """Nothing is flushed until the test says so."""
 
-    def wait(self, slot, log, offset):
+    def wait_acknowledged(self, slot, log, offset):
         return log.flushed_offset > offset
 
 

@@ -206,7 +206,7 @@ static void use(struct log *log, uint8_t flags, uint8_t where) {
     append(log);
     check_ends(log);
     if (flags & 8) { (void)log_move_start(log, log_start_offset(log) + where % 16, FUZZ_NOW); }
-    if (flags & 16) { (void)log_truncate(log, log_start_offset(log) + where % 16); }
+    if (flags & 16) { (void)log_truncate(log, log_start_offset(log) + where % 16, -1); }
     check_ends(log);
     if (flags & 32 && log_seal(log, FUZZ_NOW) == 0) { clean(log); }
     if (flags & 64) { (void)log_apply_retention(log, FUZZ_NOW); }

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from pylog.metadata.log import Conflict, MetadataBatch, MetadataLog
+from pylog.metadata.service import local_roles
 from pylog.server.publisher import Publisher
 
 
@@ -72,7 +73,7 @@ class NoLogs:
     def reconfigure(self):
         self.reconfigured += 1
 
-    def assume(self, name, roles):
+    def assume(self, name, roles, added=()):
         topic_id, _, overrides = self.topics[name]
         self.topics[name] = (topic_id, roles, overrides)
 
@@ -113,7 +114,8 @@ def metadata_of(tail, settings=None, node_id=1):
     def take_broker_configs(image):
         if settings is not None:
             settings.set_dynamic(*(image.configs.get((4, name), {}) for name in ("", str(node_id))))
-    return SimpleNamespace(tail=tail, is_image_due=False, take_broker_configs=take_broker_configs)
+    return SimpleNamespace(tail=tail, is_image_due=False, take_broker_configs=take_broker_configs,
+                           local_roles=lambda topic: local_roles(topic, node_id))
 
 
 async def published(publisher, coroutine):
@@ -132,5 +134,5 @@ async def published(publisher, coroutine):
 def publisher_of(metadata, logs, followers=None, quotas=None, node_id=1):
     """A Publisher on stand-ins."""
     followers = followers or Followers()
-    return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), followers,
+    return Publisher(node_id, metadata, logs, followers, quotas or Unlimited(), (followers,),
                      lambda: None)

@@ -62,9 +62,10 @@ def folded(log):
 def test_a_first_start_formats_registers_and_unfences():
     async def run():
         controller = await started(MemoryLog())
-        assert controller.image.features == {"metadata.version": 30}
+        assert controller.image.features == {
+            "metadata.version": 30, "transaction.version": 2}
         broker = controller.image.brokers[1]
-        assert not broker.fenced and broker.epoch == 1
+        assert not broker.fenced and broker.epoch == 2
     asyncio.run(run())
 
 

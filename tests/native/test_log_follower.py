@@ -88,3 +88,52 @@ def test_a_log_at_rest_loses_such_an_epoch_too(directory):
     again.become_follower(4)
     assert again.truncate(9) == 5
     assert again.last_epoch == 0
+
+
+def test_a_log_that_restarts_begins_with_nothing_where_its_leader_begins(directory, tmp_path):
+    config = {"internal.segment.bytes": 1_000}
+    one = opened(directory, config=config)
+    for i in range(30):
+        one.append(make(1, producer_id=5, producer_epoch=0, base_sequence=i), NOW)
+    one.settle(NOW)
+    one.become_follower(3)
+    one.restart_at(100, 3)
+    assert (one.start_offset, one.end_offset, one.high_watermark) == (100, 100, 100)
+    assert (one.last_epoch, one.size_bytes, one.recovery_point) == (-1, 0, 100)
+    assert one.read(100) == b""
+    with pytest.raises(log.OffsetOutOfRange):
+        one.read(29)
+    made = bytearray(make(2, producer_id=5, producer_epoch=0, base_sequence=70))
+    batch.stamp(made, 100, 3)
+    assert one.append_as_follower(made, NOW) == len(made)
+    assert one.read(100) == made
+    one.close(NOW)
+    assert [path.name for path in (tmp_path / "t-0").glob("*.log")] == ["00000000000000000100.log"]
+    again = opened(directory, leader=False, config=config)
+    assert (again.start_offset, again.end_offset, again.last_epoch) == (100, 102, 3)
+
+
+def test_a_log_restarts_below_where_it_was_too(directory):
+    one = opened(directory)
+    one.append(make(9), NOW)
+    one.become_follower(1)
+    one.restart_at(4)
+    assert (one.start_offset, one.end_offset, one.flushed_offset) == (4, 4, 4)
+    with pytest.raises(log.OffsetOutOfRange):
+        one.restart_at(2**63 - 1)
+
+
+def test_only_a_follower_of_the_named_epoch_is_cut(directory):
+    one = opened(directory)
+    one.append(make(9), NOW)
+    for late in (lambda: one.truncate(4, 0), lambda: one.restart_at(4, 0)):
+        one.become_leader(2)
+        with pytest.raises(log.NotLeader):
+            late()
+        one.become_follower(3)
+        with pytest.raises(log.NotLeader):
+            late()
+    assert one.end_offset == 9
+    assert one.truncate(4, 3) == 0
+    one.restart_at(50, 3)
+    assert one.end_offset == 50

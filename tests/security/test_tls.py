@@ -170,6 +170,38 @@ def test_a_file_that_changed_is_read_again_and_no_connection_is_cut(tmp_path):
         assert old.works()
 
 
+def altered(connection: Connection, **configs) -> int:
+    """The error code of IncrementalAlterConfigs of broker 1."""
+    rows = [raw.string(name) + b"\0" + raw.string(value) for name, value in configs.items()]
+    body = raw.array([b"\x04" + raw.string("1") + raw.array(rows)]) + b"\0"
+    answer = connection.call(44, 0, body)
+    return int.from_bytes(answer[8:10], "big", signed=True)
+
+
+def test_a_key_store_altered_at_run_time_is_for_new_connections(tmp_path):
+    renewed = CA.issue()
+    path = write(tmp_path, "renewed.pem", renewed.chain + renewed.key)
+    wanted = ssl.PEM_cert_to_DER_cert(renewed.chain.decode())
+    with started(of_files(tmp_path, **{"node.id": "1"})) as broker:
+        with Connection(broker.port) as old:
+            location = "listener.name.ssl.ssl.keystore.location"
+            invalid_request = 42
+            assert altered(old, **{location: "/none"}) == invalid_request
+            assert altered(old, **{location: write(tmp_path, "bad.pem", CA.pem)}) == invalid_request
+            assert altered(old, **{location: path}) == 0
+            end_s = time.monotonic() + WAIT_S
+            while True:
+                with Connection(broker.port) as fresh:
+                    if fresh.socket.getpeercert(True) == wanted:
+                        break
+                assert time.monotonic() < end_s
+                time.sleep(0.02)
+            assert old.works()
+        broker.restart()
+        with Connection(broker.port) as connection:
+            assert connection.socket.getpeercert(True) == wanted
+
+
 def test_records_pass_through_tls_unchanged(broker, random_source):
     topic = broker.create_topic(partitions=1)
     batches = [raw.batch([raw.record(value=random_source.randbytes(size))])

@@ -88,7 +88,7 @@ def _dispatcher(reactors, broker=None, **handlers):
     table.update({int(key[1:]): handler for key, handler in handlers.items()})
     return Dispatcher(
         reactors, table, metadata=broker, settings=broker.settings, quotas=broker.quotas,
-        grants=broker.grants, install=broker.install)
+        grants=broker.grants, install=broker.install, verification=None)
 
 
 async def _drained(dispatcher):

@@ -53,7 +53,7 @@ class Following:
         self.quotas = ClientQuotas(settings, time.monotonic_ns)
         self.quotas.take(service.image.client_quotas)
         self.publisher = Publisher(
-            node_id, service, logs, self.grants, self.quotas, self.followers, lambda: None)
+            node_id, service, logs, self.grants, self.quotas, (self.followers,), lambda: None)
 
     @property
     def tail(self):

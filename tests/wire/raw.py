@@ -20,6 +20,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 0, 1, 2, 3, 18
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 FLEXIBLE_FROM = {0: 9, 1: 12, 2: 6, 3: 9, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5,
                  16: 3, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4, 32: 4, 33: 2, 34: 2, 35: 2,
+                 24: 3, 25: 3, 26: 3, 27: 1, 28: 3, 61: 0, 65: 0, 66: 0,
                  37: 2, 42: 2, 43: 2, 44: 1, 47: 1 << 15, 48: 1, 49: 1, 50: 0, 60: 0, 75: 0}
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 TRANSACTIONAL, CONTROL = 0x10, 0x20

@@ -1,0 +1,209 @@
+"""Following another node's metadata log, from a model controller."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from pylog._native.log import LogDir
+from pylog.config import Settings
+from pylog.metadata.image import Image, apply
+from pylog.metadata.observed import ObservedLog
+from pylog.metadata.observer import Observer
+from pylog.metadata.tail import Tail
+from pylog.peer.controllers import Controller, Controllers
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from tests.metadata.controller_model import NOW_MS, ModelController
+
+
+def topic(number: int):
+    return messages.TopicRecord(name=f"t{number}", topic_id=(number + 1).to_bytes(16, "big"))
+
+
+NO_OP = messages.NoOpRecord
+
+
+class Following:
+    """An observer with its own copy below `path`, of these controllers."""
+
+    def __init__(self, path, *controllers):
+        self.log = ObservedLog(LogDir(str(path)), None, lambda: NOW_MS)
+        self.tail = Tail(Image())
+        self.tail.replay(self.log.read_committed(0))
+        self.controllers = Controllers({
+            model.node_id: Controller(model.node_id, "127.0.0.1", model.port)
+            for model in controllers})
+        self.observer = Observer(
+            self.log, self.tail, self.controllers, node_id=9, cluster_id="c",
+            directory_id=bytes(16), settings=Settings({"controller.quorum.fetch.timeout.ms": 2000}))
+
+    async def __aenter__(self):
+        self.task = asyncio.create_task(self.observer.run())
+        return self
+
+    async def __aexit__(self, *_):
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+    async def reaches(self, offset: int) -> set:
+        """The names of the topics once `offset` is in the tail."""
+        async with asyncio.timeout(20):
+            while self.tail.newest.offset < offset:
+                await asyncio.sleep(0.005)
+        return set(self.tail.newest.topics)
+
+
+def test_what_is_committed_reaches_the_tail_and_nothing_above(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1))
+            model.write(topic(2), committed=False)
+            async with Following(tmp_path, model) as following:
+                assert await following.reaches(0) == {"t1"}
+                await asyncio.wait_for(following.observer.caught_up.wait(), 20)
+                assert following.log.end_offset == 2
+                model.high_watermark = 2
+                assert await following.reaches(1) == {"t1", "t2"}
+
+    asyncio.run(go())
+
+
+def test_a_transaction_counts_at_its_end_also_when_it_comes_in_two_answers(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(messages.BeginTransactionRecord(name="t"), topic(1))
+            async with Following(tmp_path, model) as following:
+                assert await following.reaches(1) == set()
+                model.write(topic(2), messages.EndTransactionRecord())
+                assert await following.reaches(3) == {"t1", "t2"}
+
+    asyncio.run(go())
+
+
+def test_a_restart_goes_on_from_the_own_copy(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1))
+            async with Following(tmp_path, model) as following:
+                await following.reaches(0)
+                following.log.close()
+            del following
+            model.requests.clear()
+            model.write(topic(2))
+            async with Following(tmp_path, model) as following:
+                assert await following.reaches(1) == {"t1", "t2"}
+            assert {asked.fetch_offset for asked in model.requests} <= {1, 2}
+
+    asyncio.run(go())
+
+
+def test_what_another_controller_has_otherwise_is_cut(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1))
+            model.write(topic(2), topic(3), committed=False)
+            async with Following(tmp_path, model) as following:
+                await following.reaches(0)
+                model.cut(1)
+                model.leader = 1, 2
+                model.write(topic(4))
+                assert await following.reaches(1) == {"t1", "t4"}
+                assert following.log.end_offset == 2
+
+    asyncio.run(go())
+
+
+def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            image = apply(Image(), [topic(number) for number in range(40)], 39, 1)
+            model.end = model.high_watermark = 40
+            (tmp_path / "model").mkdir()
+            model.become_snapshot(image, str(tmp_path / "model"), 1)
+            model.part_bytes = 700
+            (tmp_path / "own").mkdir()
+            async with Following(tmp_path / "own", model) as following:
+                assert len(await following.reaches(39)) == 40
+                model.write(topic(99))
+                assert len(await following.reaches(40)) == 41
+                following.log.close()
+            del following
+            async with Following(tmp_path / "own", model) as following:
+                assert len(following.tail.newest.topics) == 40      # The snapshot.
+                assert len(await following.reaches(40)) == 41
+
+    asyncio.run(go())
+
+
+def test_a_snapshot_in_the_place_of_an_older_image_takes_away_what_it_lacks(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1), topic(2))
+            (tmp_path / "model").mkdir()
+            (tmp_path / "own").mkdir()
+            async with Following(tmp_path / "own", model) as following:
+                await following.reaches(1)
+                image = apply(Image(), [topic(2), topic(3)], 9, 1)
+                model.end = model.high_watermark = 10
+                model.become_snapshot(image, str(tmp_path / "model"), 1)
+                assert await following.reaches(9) == {"t2", "t3"}
+                deltas = list(iter(following.tail.take, None))
+                assert deltas[-1].topic_ids == {(n + 1).to_bytes(16, "big") for n in (1, 3)}
+
+    asyncio.run(go())
+
+
+def test_a_controller_that_is_not_the_active_one_names_the_one_to_ask(tmp_path):
+    async def go():
+        async with ModelController(1) as one, ModelController(2, 7) as two:
+            one.leader = 2, 7
+            two.write(topic(1))
+            async with Following(tmp_path, one, two) as following:
+                assert await following.reaches(0) == {"t1"}
+                assert following.controllers.active_id == 2
+
+    asyncio.run(go())
+
+
+def test_a_controller_that_is_gone_is_left_for_another_and_found_again(tmp_path):
+    async def go():
+        async with ModelController(2) as two:
+            async with ModelController(1) as gone:
+                port = gone.port
+            gone.port = port
+            two.write(topic(1))
+            async with Following(tmp_path, gone, two) as following:
+                assert await following.reaches(0) == {"t1"}
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("row", [
+    {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}, {"partition_index": 3},
+    {"records": b"\0" * 61 + b"garbage", "high_watermark": 5}],
+    ids=["an error", "another partition", "no batches"])
+def test_an_answer_that_cannot_be_used_is_asked_for_again(tmp_path, row):
+    async def go():
+        async with ModelController() as model:
+            model.write(topic(1))
+            model.bad = [messages.FetchResponse.PartitionData(**row) for _ in range(3)]
+            async with Following(tmp_path, model) as following:
+                assert await following.reaches(0) == {"t1"}
+
+    asyncio.run(go())
+
+
+def test_answers_that_bring_nothing_are_not_asked_for_in_a_loop(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            model.write(NO_OP())
+            async with Following(tmp_path, model) as following:
+                await following.reaches(0)
+                model.requests.clear()
+                await asyncio.sleep(0.5)
+                # The model does not wait: the observer must.
+                assert len(model.requests) <= 12
+
+    asyncio.run(go())

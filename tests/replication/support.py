@@ -1,0 +1,118 @@
+"""A brokerd that joins the cluster of a running Kafka, and what clients see of both."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from pylog.peer.connection import Peer
+from pylog.protocol import messages
+from tests.brokers import Brokerd
+
+SETTINGS = {
+    "process.roles": "broker", "controller.listener.names": "CONTROLLER",
+    "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 3000,
+}
+WAIT_S = 30.0
+
+
+def member(root, kafka, node_id: int, settings: dict | None = None) -> Brokerd:
+    """A brokerd below `root`, not started, whose controller is a tests.brokers.Kafka's."""
+    voters = re.search(r"controller.quorum.voters=(\S+)",
+                       kafka.broker.properties.read_text())[1]
+    return Brokerd(root, {**SETTINGS, "node.id": node_id, "controller.quorum.voters": voters,
+                          **(settings or {})})
+
+
+def admin(broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+def create(broker, name: str, replicas: list[list[int]], config: dict | None = None) -> None:
+    """A topic whose partitions have these replicas, asked for at this broker."""
+    asked = admin(broker)
+    for future in asked.create_topics([NewTopic(
+            name, num_partitions=len(replicas), replica_assignment=replicas,
+            config=config or {})]).values():
+        future.result(WAIT_S)
+
+
+def delete(broker, name: str) -> None:
+    asked = admin(broker)
+    for future in asked.delete_topics([name]).values():
+        future.result(WAIT_S)
+
+
+def until(look, wanted, wait_s: float = WAIT_S):
+    """look() once it is `wanted`, or what it was at last."""
+    end_s = time.monotonic() + wait_s
+    while (found := look()) != wanted and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return found
+
+
+def brokers(broker) -> list[int]:
+    return sorted(admin(broker).list_topics(timeout=10).brokers)
+
+
+def states(broker, name: str) -> list[tuple[int, list[int]]]:
+    """(leader, sorted ISR) of each partition, as the broker tells it."""
+    found = admin(broker).list_topics(name, timeout=10).topics[name].partitions
+    return [(found[index].leader, sorted(found[index].isrs)) for index in sorted(found)]
+
+
+def produce(broker, name: str, values, partition: int = 0, **settings) -> None:
+    """Sends values with acks=all; every one is acknowledged."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0,
+                         "message.timeout.ms": 1000 * WAIT_S, **settings})
+    errors = []
+    for value in values:
+        producer.produce(name, value, partition=partition,
+                         on_delivery=lambda error, _: error and errors.append(error))
+    assert producer.flush(WAIT_S) == 0
+    assert errors == []
+
+
+def consumed(broker, name: str, count: int, partition: int = 0) -> list[bytes]:
+    """The first `count` values of a partition."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader",
+                         "enable.auto.commit": False, "log_level": 0})
+    consumer.assign([TopicPartition(name, partition, 0)])
+    values: list[bytes] = []
+    end_s = time.monotonic() + WAIT_S
+    while len(values) < count and time.monotonic() < end_s:
+        values += [message.value() for message in consumer.consume(count - len(values), 1.0)]
+    consumer.close()
+    return values
+
+
+def segments(broker, name: str, partition: int = 0) -> dict[str, bytes]:
+    """File name -> content of a replica's segments, without room that was taken ahead."""
+    folder = Path(broker.data_dir) / f"{name}-{partition}"
+    try:
+        return {path.name: path.read_bytes().rstrip(b"\0") for path in sorted(folder.glob("*.log"))}
+    except FileNotFoundError:
+        return {}
+
+
+def reassign(broker, name: str, replicas: dict[int, list[int]]) -> None:
+    """Asks that partitions have other replicas; returns once that is decided, not done."""
+    new = messages.AlterPartitionReassignmentsRequest
+    request = new(timeout_ms=10_000, topics=[new.ReassignableTopic(name=name, partitions=[
+        new.ReassignablePartition(partition_index=index, replicas=wanted)
+        for index, wanted in replicas.items()])])
+
+    async def ask():
+        peer = await Peer.connect("127.0.0.1", broker.port, "test")
+        try:
+            return await peer.call(request, 0)
+        finally:
+            peer.close()
+
+    answer = asyncio.run(ask())
+    assert answer.error_code == 0, answer
+    assert [row.error_code for topic in answer.responses for row in topic.partitions] \
+        == [0] * len(replicas), answer

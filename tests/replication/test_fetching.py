@@ -1,0 +1,210 @@
+"""Partitions that follow leaders: dialing, losing, truncating, going on."""
+
+import asyncio
+
+import pytest
+
+from pylog._native import log
+from pylog.peer.errors import PeerError
+from pylog.replication import fetching
+from pylog.replication.fetching import ReplicaFetchers
+from tests.native.fake_leader import FakeLeader, diverging, row
+from tests.native.test_log import NOW, TOPIC_ID, make, opened
+
+SETTINGS = {
+    "num.replica.fetchers": 1, "replica.fetch.wait.max.ms": 500, "replica.fetch.min.bytes": 1,
+    "replica.fetch.response.max.bytes": 1 << 20, "replica.fetch.max.bytes": 1 << 16,
+    "replica.fetch.backoff.ms": 100, "replica.socket.timeout.ms": 20_000,
+    "replica.socket.receive.buffer.bytes": 65536, "socket.request.max.bytes": 1 << 20,
+    "replica.flush.before.fetch.enable": False,
+}
+
+
+class Dialer:
+    """Connections to fake leaders, by port; a port without one refuses."""
+
+    def __init__(self):
+        self.leaders = {}
+        self.dialed = []
+
+    def __call__(self, host, port):
+        self.dialed.append(port)
+        if not self.leaders.get(port):
+            raise PeerError(f"{host}:{port}: Connection refused")
+        return self.leaders[port].pop(0).far.dup()
+
+    def expect(self, port):
+        leader = FakeLeader()
+        self.leaders.setdefault(port, []).append(leader)
+        return leader
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return log.LogDir(tmp_path, 2)
+
+
+@pytest.fixture
+def dialer():
+    return Dialer()
+
+
+@pytest.fixture
+def run(dialer):
+    """Runs a scenario with fetchers of broker 2 that know brokers 1 and 3."""
+    def runs(scenario):
+        async def around():
+            fetchers = ReplicaFetchers(SETTINGS, 2, dialer)
+            fetchers.set_nodes({1: ("one", 1), 3: ("three", 3)})
+            try:
+                async with asyncio.timeout(30):
+                    await scenario(fetchers)
+            finally:
+                await fetchers.close()
+        asyncio.run(around())
+    return runs
+
+
+def follower_of(directory, name="f", records=0):
+    one = opened(directory, name)
+    for _ in range(records):
+        one.append(make(1), NOW)
+    one.become_follower(4)
+    return one
+
+
+async def taken(leader):
+    return await asyncio.to_thread(leader.take)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+def test_leaders_are_dialed_until_they_answer_and_then_fetched_from(run, dialer, directory):
+    source, copy = opened(directory, "leader"), follower_of(directory)
+    source.append(make(3), NOW)
+
+    async def scenario(fetchers):
+        fetchers.set_broker_epoch(12)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await until(lambda: len(dialer.dialed) == 3)
+        leader = dialer.expect(1)
+        asked = await taken(leader)
+        assert asked.replica_state.replica_epoch == 12
+        leader.answer((TOPIC_ID, row(source.read(0), high_watermark=5)))
+        await taken(leader)
+        [(name, partition, leader_id, lag, answered_ns)] = fetchers.lag()
+        assert (name, partition, leader_id, lag) == ("f", 0, 1, 2) and answered_ns > 0
+    run(scenario)
+    assert copy.read(0) == source.read(0)
+
+
+def test_partitions_of_one_leader_share_a_connection_which_ends_with_the_last(
+        run, dialer, directory):
+    async def scenario(fetchers):
+        leader = dialer.expect(1)
+        for index in range(3):
+            fetchers.follow(follower_of(directory, f"f{index}"), TOPIC_ID, "f", index, 1, 4)
+        await taken(leader)
+        assert len(leader.partitions()) == 3
+        for index in range(3):
+            fetchers.unfollow(TOPIC_ID, index)
+        fetchers.unfollow(TOPIC_ID, 9)
+        with pytest.raises((EOFError, ConnectionError)):
+            leader.far.close()
+            await taken(leader)
+        assert dialer.dialed == [1] and fetchers.lag() == []
+    run(scenario)
+
+
+def test_a_connection_that_is_lost_is_made_anew(run, dialer, directory):
+    async def scenario(fetchers):
+        first = dialer.expect(1)
+        fetchers.follow(follower_of(directory), TOPIC_ID, "f", 0, 1, 4)
+        await taken(first)
+        second = dialer.expect(1)
+        first.close()
+        assert (await taken(second)).session_epoch == 0
+    run(scenario)
+    assert dialer.dialed == [1, 1]
+
+
+def test_another_leader_and_another_address_are_followed(run, dialer, directory):
+    copy = follower_of(directory)
+
+    async def scenario(fetchers):
+        first, second, third = dialer.expect(1), dialer.expect(3), dialer.expect(33)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(first)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 3, 5)
+        await taken(second)
+        assert second.partitions()[0][1].current_leader_epoch == 5
+        fetchers.set_nodes({1: ("one", 1), 3: ("three", 33)})
+        await taken(third)
+    run(scenario)
+    assert dialer.dialed == [1, 3, 33]
+
+
+def test_a_diverging_log_is_truncated_and_goes_on(run, dialer, directory):
+    copy = follower_of(directory, records=6)
+
+    async def scenario(fetchers):
+        leader = dialer.expect(1)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(leader)
+        leader.answer((TOPIC_ID, diverging(0, 2)))
+        await taken(leader)
+        [(_, part)] = leader.partitions()
+        assert (part.fetch_offset, part.last_fetched_epoch) == (2, 0)
+    run(scenario)
+    assert copy.end_offset == 2
+
+
+def test_a_log_that_leads_meanwhile_is_not_truncated(run, dialer, directory, monkeypatch):
+    copy = follower_of(directory, records=6)
+    cut_log = fetching.cut_log
+    cuts = []
+
+    def late(*arguments):
+        copy.become_leader(5)
+        cuts.append(arguments)
+        cut_log(*arguments)
+
+    async def scenario(fetchers):
+        fetchers._cut = late
+        leader = dialer.expect(1)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(leader)
+        leader.answer((TOPIC_ID, diverging(0, 2)))
+        await until(lambda: cuts)
+    run(scenario)
+    assert copy.end_offset == 6
+
+
+def test_a_leader_that_begins_later_makes_the_log_begin_there(
+        run, dialer, directory, monkeypatch):
+    copy = follower_of(directory, records=6)
+
+    async def ends_of(_self, _part):
+        return 50, 90
+    monkeypatch.setattr(ReplicaFetchers, "_ends_of", ends_of)
+
+    async def scenario(fetchers):
+        leader = dialer.expect(1)
+        fetchers.follow(copy, TOPIC_ID, "f", 0, 1, 4)
+        await taken(leader)
+        leader.answer((TOPIC_ID, row(error_code=1)))
+        await taken(leader)
+        [(_, part)] = leader.partitions()
+        assert (part.fetch_offset, part.log_start_offset) == (50, 50)
+    run(scenario)
+    assert (copy.start_offset, copy.end_offset) == (50, 50)
+
+
+def test_nothing_native_begins_before_something_is_followed(run):
+    async def scenario(fetchers):
+        fetchers.set_broker_epoch(3)
+        assert fetchers.stats() == {} and fetchers.lag() == []
+    run(scenario)

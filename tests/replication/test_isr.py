@@ -1,0 +1,177 @@
+"""The ISR of one partition: who joins, who leaves, and what the controller's answers mean."""
+
+import types
+
+import pytest
+
+from pylog.metadata.image import Partition
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.isr import REFUSED_NS, Follower, Isr, Log, Proposal
+
+LAG_NS = 10 * 10**9
+LOG = Log(end_offset=100, high_watermark=90, epoch_start=80)
+
+
+def state(isr=(1, 2), partition_epoch=5, leader_epoch=3, replicas=(1, 2, 3)) -> Partition:
+    return Partition(tuple(replicas), tuple(isr), 1, leader_epoch, partition_epoch, 0, (), (), (),
+                     (), ())
+
+
+def made(isr=(1, 2), epochs=None) -> Isr:
+    known = {1: 11, 2: 12, 3: 13} if epochs is None else epochs
+    return Isr(state(isr), 1, known.get, now_ns=0)
+
+
+def follower(id_, end_offset=95, caught_up_ns=0, epoch=None) -> Follower:
+    return Follower(id_, 10 + id_ if epoch is None else epoch, end_offset, caught_up_ns)
+
+
+def row(isr, partition_epoch=6, leader_epoch=3):
+    return types.SimpleNamespace(isr=list(isr), partition_epoch=partition_epoch,
+                                 leader_epoch=leader_epoch)
+
+
+def test_a_replica_that_has_caught_up_is_proposed_with_all_epochs():
+    isr = made()
+    assert isr.join(follower(3), LOG, 0) == Proposal(3, 5, ((1, 11), (2, 12), (3, 13)))
+    assert isr.maximal == {1, 2, 3}
+    assert isr.committed == (1, 2)
+
+
+@pytest.mark.parametrize("who", [
+    follower(3, end_offset=89), follower(2), follower(9), follower(3, epoch=14)],
+    ids=["behind", "a member", "no replica", "another epoch"])
+def test_who_may_not_join_is_not_proposed(who):
+    assert made().join(who, LOG, 0) is None
+
+
+def test_below_the_start_of_the_leaders_epoch_nobody_joins():
+    assert made().join(follower(3), Log(100, 90, 96), 0) is None
+
+
+@pytest.mark.parametrize("epochs", [{1: 11, 2: 12}, {2: 12, 3: 13}],
+                         ids=["the replica", "the leader"])
+def test_while_a_broker_is_fenced_or_leaving_it_joins_no_isr_and_leads_none_that_grows(epochs):
+    assert made(epochs=epochs).join(follower(3), LOG, 0) is None
+
+
+def test_a_replica_whose_fetches_name_no_epoch_joins():
+    isr = made()
+    assert isr.join(follower(3, epoch=-1), LOG, 0).isr[-1] == (3, -1)
+
+
+def test_who_lags_too_long_leaves_but_not_the_leader():
+    isr = made()
+    assert isr.tick([follower(2)], LOG, LAG_NS, LAG_NS) is None
+    assert isr.tick([follower(2)], LOG, LAG_NS + 1, LAG_NS) == Proposal(3, 5, ((1, 11),))
+    assert isr.maximal == {1, 2}
+
+
+def test_who_never_fetched_counts_from_the_election():
+    isr = made()
+    assert isr.tick([], LOG, LAG_NS, LAG_NS) is None
+    assert isr.tick([], LOG, LAG_NS + 1, LAG_NS).isr == ((1, 11),)
+
+
+def test_who_has_everything_stays_however_long_ago_it_fetched():
+    assert made().tick([follower(2, end_offset=100)], LOG, 9 * LAG_NS, LAG_NS) is None
+
+
+def test_a_second_proposal_waits_for_the_first_ones_outcome():
+    isr = made()
+    isr.join(follower(3), LOG, 0)
+    assert isr.tick([], LOG, 9 * LAG_NS, LAG_NS) is None
+    assert isr.join(follower(3), LOG, 0) is None
+
+
+def test_an_accepted_proposal_is_the_committed_isr():
+    isr = made()
+    isr.answered(isr.join(follower(3), LOG, 0), 0, row((1, 2, 3)), 0)
+    assert (isr.committed, isr.partition_epoch, isr.proposal) == ((1, 2, 3), 6, None)
+
+
+def test_the_image_may_come_before_the_answer():
+    isr = made()
+    proposal = isr.join(follower(3), LOG, 0)
+    assert isr.follow(state((1, 2, 3), 6), 0)
+    assert not isr.answered(proposal, 0, row((1, 2, 3)), 0)
+    assert isr.committed == (1, 2, 3)
+
+
+@pytest.mark.parametrize("error", [
+    ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST])
+def test_after_an_answer_that_says_ours_is_old_the_proposed_count_until_the_image_tells(error):
+    isr = made()
+    proposal = isr.join(follower(3), LOG, 0)
+    assert not isr.answered(proposal, error, None, 0)
+    assert isr.maximal == {1, 2, 3}
+    assert isr.tick([], LOG, 9 * LAG_NS, LAG_NS) is None
+    isr.follow(state((1, 2), 6), 0)
+    assert isr.maximal == {1, 2}
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR])
+def test_what_nobody_decided_is_asked_again_as_it_was(error):
+    isr = made()
+    proposal = isr.join(follower(3), LOG, 0)
+    assert isr.answered(proposal, error, None, 0)
+    assert isr.proposal is proposal
+
+
+def test_after_a_refusal_nothing_is_proposed_until_brokers_change_or_a_while_has_passed():
+    isr = made()
+    proposal = isr.join(follower(3), LOG, 0)
+    assert not isr.answered(proposal, ErrorCode.INELIGIBLE_REPLICA, None, 7)
+    assert isr.maximal == {1, 2}
+    assert isr.join(follower(3), LOG, 6 + REFUSED_NS) is None
+    assert isr.join(follower(3), LOG, 7 + REFUSED_NS) is not None
+    isr.answered(isr.proposal, ErrorCode.INELIGIBLE_REPLICA, None, 2 * REFUSED_NS)
+    isr.brokers_changed()
+    assert isr.join(follower(3), LOG, 2 * REFUSED_NS) is not None
+
+
+def test_an_older_state_of_the_image_changes_nothing():
+    isr = made()
+    assert not isr.follow(state((1,), 5), 0)
+    assert isr.committed == (1, 2)
+
+
+def test_a_new_election_begins_the_lag_anew():
+    isr = made()
+    isr.follow(state((1, 2), 6, leader_epoch=4), LAG_NS)
+    assert isr.tick([], LOG, 2 * LAG_NS, LAG_NS) is None
+
+
+def test_random_answers_never_lose_who_may_be_in_the_isr(random_source):
+    """A model controller that carries out, refuses or loses what is asked, and tells it late."""
+    for _ in range(200):
+        isr, truth, told = made(), [state()], 0
+        for now in range(30):
+            step = random_source.randrange(4)
+            if step == 0 and told < len(truth) - 1:
+                told += 1
+                isr.follow(truth[told], now)
+            elif step == 1:
+                isr.join(follower(3), LOG, now * REFUSED_NS)
+            elif step == 2:
+                isr.tick([], LOG, now * LAG_NS, LAG_NS)
+            elif isr.proposal is not None:
+                _decide(isr, truth, random_source, now)
+            assert set(truth[-1].isr) <= isr.maximal, (truth, isr.maximal)
+            assert 1 in isr.committed
+
+
+def _decide(isr, truth, random_source, now):
+    proposal, newest = isr.proposal, truth[-1]
+    if proposal.partition_epoch != newest.partition_epoch:
+        error = ErrorCode.INVALID_UPDATE_VERSION
+    else:
+        error = random_source.choice([0, ErrorCode.INELIGIBLE_REPLICA])
+    if not error:
+        members = tuple(id_ for id_, _ in proposal.isr)
+        newest = state(members, newest.partition_epoch + 1)
+        truth.append(newest)
+    if random_source.random() < 0.7:
+        isr.answered(proposal, error, row(newest.isr, newest.partition_epoch),
+                     now * REFUSED_NS)

@@ -1,0 +1,220 @@
+"""What a leader asks of the controller for its partitions; logs and channel are the test's."""
+
+import asyncio
+import types
+
+import pytest
+
+from pylog.metadata.image import Broker, Image, Partition, Topic
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
+from pylog.replication.leadership import Leadership
+
+ID = bytes(15) + b"\7"
+SETTINGS = {"replica.lag.time.max.ms": 10_000}
+SECOND = 10**9
+
+
+class Log:
+    """As much of a log as its leadership looks at."""
+
+    end_offset, high_watermark = 100, 90
+
+    def __init__(self):
+        self.told: list = []
+        self.known = {2: (12, 95, 0)}
+
+    def set_replicas(self, partition_epoch, self_id, replicas, in_sync_count, *, ineligible=()):
+        self.told.append((partition_epoch, [row[0] for row in replicas if row[3]], in_sync_count))
+
+    def followers(self):
+        return [(id_, epoch, end, 0, caught, caught)
+                for id_, (epoch, end, caught) in self.known.items()]
+
+    def end_for_epoch(self, epoch):
+        return epoch, 80
+
+
+class Channel:
+    """Answers with what `decide` makes of each request."""
+
+    broker_epoch = 11
+
+    def __init__(self, decide):
+        self.decide = decide
+        self.asked: list = []
+        self.beats = 0
+
+    async def call(self, request):
+        self.asked.append(request)
+        await asyncio.sleep(0)
+        return self.decide(request)
+
+    def beat(self):
+        self.beats += 1
+
+
+def accept(request):
+    new = messages.AlterPartitionResponse
+    return new(topics=[new.TopicData(topic_id=topic.topic_id, partitions=[
+        new.PartitionData(
+            partition_index=row.partition_index, leader_epoch=row.leader_epoch,
+            isr=[member.broker_id for member in row.new_isr_with_epochs],
+            partition_epoch=row.partition_epoch + 1) for row in topic.partitions])
+        for topic in request.topics])
+
+
+def refuse(error, top=False):
+    def decide(request):
+        answer = accept(request)
+        if top:
+            return messages.AlterPartitionResponse(error_code=error)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                row.error_code = error
+        return answer
+
+    return decide
+
+
+def image(fenced=()) -> Image:
+    return Image(brokers={id_: Broker(id_, 10 + id_, b"", (), (), None, id_ in fenced, False, ())
+                          for id_ in (1, 2, 3)})
+
+
+def topic(count=1, isr=(1,), partition_epoch=0) -> Topic:
+    return Topic("t", ID, (Partition((1, 2), tuple(isr), 1, 3, partition_epoch, 0, (), (), (), (),
+                                     ()),) * count)
+
+
+def run(decide, use, count=1, isr=(1,)):
+    """use(leadership, channel, logs) with partitions of one topic led; the channel."""
+    async def go():
+        channel = Channel(decide)
+        clock = types.SimpleNamespace(ns=0)
+        leadership = Leadership(1, channel, SETTINGS, lambda: clock.ns)
+        leadership.take_brokers(image())
+        logs = [Log() for _ in range(count)]
+        for index, partition_log in enumerate(logs):
+            leadership.lead(topic(count, isr), index, partition_log)
+        await use(leadership, channel, logs, clock)
+        await leadership.close()
+        return channel
+
+    return asyncio.run(go())
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_the_joins_of_one_turn_are_one_request():
+    async def use(leadership, channel, logs, clock):
+        for index in range(5):
+            leadership.may_join(ID, index, 2)
+        await settle()
+        assert all(partition_log.told[-1] == (1, [1, 2], 2) for partition_log in logs)
+
+    channel = run(accept, use, 5)
+    request, = channel.asked
+    assert (request.broker_id, request.broker_epoch) == (1, 11)
+    assert [row.partition_index for row in request.topics[0].partitions] == [0, 1, 2, 3, 4]
+
+
+def test_the_log_waits_for_a_proposed_member_before_the_controller_hears_of_it():
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        assert not channel.asked
+        assert logs[0].told[-1] == (0, [1, 2], 1)
+        await settle()
+
+    run(accept, use)
+
+
+def test_a_follower_that_lags_is_taken_out():
+    async def use(leadership, channel, logs, clock):
+        clock.ns = 11 * SECOND
+        leadership.tick()
+        await settle()
+        assert logs[0].told[-1] == (1, [1], 1)
+        assert leadership.shrinks == 1
+
+    run(accept, use, isr=(1, 2))
+
+
+@pytest.mark.parametrize(("decide", "asked"), [
+    (refuse(ErrorCode.INVALID_UPDATE_VERSION), 1), (refuse(ErrorCode.INELIGIBLE_REPLICA), 1),
+    (refuse(ErrorCode.STALE_BROKER_EPOCH, top=True), 1)])
+def test_a_refusal_is_not_asked_again_by_itself(decide, asked):
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        await asyncio.sleep(0.25)
+        leadership.may_join(ID, 0, 2)
+        await settle()
+
+    assert len(run(decide, use).asked) == asked
+
+
+def test_a_broker_epoch_that_is_stale_is_looked_into_at_once():
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        await settle()
+        assert channel.beats == 1
+
+    run(refuse(ErrorCode.STALE_BROKER_EPOCH, top=True), use)
+
+
+def test_without_an_answer_the_same_is_asked_again_but_not_in_a_loop():
+    failures = []
+
+    def decide(request):
+        if len(failures) < 2:
+            failures.append(request)
+            raise PeerError("gone")
+        return accept(request)
+
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        await settle()
+        assert len(channel.asked) == 1
+        async with asyncio.timeout(10):
+            while logs[0].told[-1] != (1, [1, 2], 2):
+                await asyncio.sleep(0.01)
+
+    channel = run(decide, use)
+    assert channel.asked[0] == channel.asked[1] == channel.asked[2]
+
+
+def test_what_is_led_no_more_is_not_asked_for():
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        leadership.rest(ID, 0)
+        leadership.may_join(ID, 0, 2)
+        await settle()
+
+    assert run(accept, use).asked == []
+
+
+def test_a_fenced_follower_joins_once_it_is_unfenced():
+    async def use(leadership, channel, logs, clock):
+        leadership.take_brokers(image(fenced=[2]))
+        leadership.may_join(ID, 0, 2)
+        await settle()
+        assert channel.asked == []
+        leadership.take_brokers(image())
+        leadership.tick()
+        await settle()
+
+    assert len(run(accept, use).asked) == 1
+
+
+def test_the_state_of_the_image_takes_the_place_of_what_was_proposed():
+    async def use(leadership, channel, logs, clock):
+        leadership.may_join(ID, 0, 2)
+        leadership.lead(topic(1, (1, 2), 1), 0, logs[0])
+        assert logs[0].told[-1] == (1, [1, 2], 2)
+        await settle()
+
+    assert run(accept, use).asked == []

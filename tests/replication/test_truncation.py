@@ -1,0 +1,80 @@
+"""Where a follower is cut, for every way in which two histories can differ."""
+
+import itertools
+
+from pylog.replication.truncation import Cut, on_divergence, out_of_range
+
+
+def history(*ends):
+    """[(epoch, end offset)], rising, as a list of the epoch of each record."""
+    epochs, start = [], 0
+    for epoch, end in ends:
+        epochs += [epoch] * (end - start)
+        start = end
+    return epochs
+
+
+def end_for(epochs, epoch):
+    """(largest epoch <= `epoch`, its end), as Log.end_for_epoch()."""
+    known = [one for one in epochs if one <= epoch]
+    if not known or epoch > epochs[-1]:
+        return -1, -1
+    return known[-1], len(known)
+
+
+def leaders_answer(leader, offset, epoch):
+    """(epoch, end) of a diverging answer, or None: the follower's history is the leader's."""
+    below = [one for one in leader if one <= epoch]
+    found, end = (below[-1], len(below)) if below else (-1, 0)
+    return None if (found, end) == (epoch, end) and end >= offset else (found, end)
+
+
+def common(one, other):
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other))))
+
+
+def test_a_follower_comes_to_a_prefix_of_its_leader_and_loses_little_more(random_source):
+    for _ in range(3000):
+        shared = history((0, random_source.randint(0, 4)), (2, random_source.randint(4, 8)))
+        follower = shared + [3] * random_source.randint(0, 4) + [5] * random_source.randint(0, 3)
+        leader = shared + [4] * random_source.randint(0, 4) + [6] * random_source.randint(0, 3)
+        if random_source.random() < 0.3:
+            leader = leader[:random_source.randint(0, len(leader))]
+        before, rounds = common(follower, leader), 0
+        while follower:
+            answer = leaders_answer(leader, len(follower), follower[-1])
+            if answer is None:
+                break
+            epoch, end = answer
+            goal = on_divergence(end, epoch, *end_for(follower, epoch), len(follower))
+            assert goal <= len(follower)
+            rounds += 1
+            assert goal < len(follower) and rounds < 8, (follower, leader, answer)
+            follower = follower[:goal]
+        assert follower == leader[:len(follower)]
+        assert len(follower) == before or len(follower) == common(follower, leader)
+
+
+def test_an_epoch_that_is_unknown_here_ends_where_it_ends_at_the_leader():
+    assert on_divergence(40, 7, -1, -1, 100) == 40
+    assert on_divergence(140, 7, -1, -1, 100) == 100
+
+
+def test_the_same_epoch_ends_at_the_lower_end():
+    assert on_divergence(40, 3, 3, 60, 100) == 40
+    assert on_divergence(60, 3, 3, 40, 100) == 40
+
+
+def test_another_epoch_of_ours_ends_at_its_own_end():
+    assert on_divergence(40, 5, 3, 30, 100) == 30
+
+
+def test_an_end_that_is_none_takes_nothing():
+    assert on_divergence(-1, 3, 3, 60, 100) == 100
+
+
+def test_out_of_range_is_cut_at_the_leaders_end_or_begins_at_its_start():
+    assert out_of_range(0, 80, 100) == Cut(80, None)
+    assert out_of_range(150, 200, 100) == Cut(None, 150)
+    assert out_of_range(50, 200, 100) == Cut(None, None)
+    assert out_of_range(-1, -1, 100) == Cut(0, None)
