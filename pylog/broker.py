@@ -40,13 +40,14 @@ TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a star
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pylog._native.reactor import RequestContext
+    from pylog._native.reactor import Closed, RequestContext
     from pylog.api.authentication import AuthenticationApi
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
     from pylog.replication.membership import Membership
     from pylog.monitor.server import Monitor
     from pylog.security.authorizer import Authorizer
+    from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
 
 __all__ = ["Broker", "StartError", "run"]
@@ -154,7 +155,7 @@ class Broker:
             self.publisher.replicas = self.membership.replicas
             self.publisher.name_nodes = self._name_nodes
             self._name_nodes(self.image)
-        else:
+        elif self.network.addresses:
             self.metadata.register(self.network.addresses)
         if self.settings["metrics.listener"]:
             self._open_monitor()
@@ -240,6 +241,8 @@ class Broker:
         if self.membership is not None:
             self.metadata.stand()
             self.membership.begin()
+        elif self.settings.controller_listeners:
+            self.metadata.controller.tend()
 
     async def joined(self) -> None:
         """Returns once clients may use this broker. Raises StartError."""
@@ -256,12 +259,36 @@ class Broker:
             listener_name=self.network.listener_name, registered=self.publisher.registered,
             node_id=self.node_id, now_ms=self.now_ms, access=access,
             authentication=self._authentication)
+        control = None
+        if self.settings.controller_listeners:
+            control = self._control(access is not None)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
-            access=access, verification=self.verification,
+            access=access, verification=self.verification, control=control,
+            closed=self._connection_closed,
             forwarding=None if self.membership is None else self.membership.forwarding,
             may_join=None if self.membership is None else self.membership.leadership.may_join)
+
+    def _control(self, has_access: bool) -> ControllerListeners:
+        """What controller listeners answer."""
+        # Imported here: not every node has such listeners.
+        from pylog.api import controller_listener, metadata_log
+        from pylog.server.control import ControllerListeners
+
+        handlers = controller_listener.handlers(
+            settings=self.settings, metadata_service=self.metadata,
+            observers=metadata_log.Observers(), client_quotas=self.quotas,
+            registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
+            watch=self.network.reactors.set_interest, has_access=has_access,
+            authentication=self._authentication)
+        return ControllerListeners(handlers, self.network.is_controllers)
+
+    def _connection_closed(self, event: Closed) -> None:
+        if self._guard is not None:
+            self._guard.closed(event)
+        if self.settings.controller_listeners and self.metadata.controller is not None:
+            self.metadata.controller.connection_closed(event.connection)
 
     async def end(self, drain_ms: int = DRAIN_MS_MAX) -> None:
         """The clean stop (2) of what begin() began; what is in flight has drain_ms."""
@@ -414,7 +441,7 @@ async def _serve(settings, ready) -> int:
     if not await _begun(broker, stopping):
         return 0
     if ready is not None:
-        ready(broker.network.addresses)
+        ready(broker.network.addresses + broker.network.controller_addresses)
     # What a start made lives as long as the process: the collector need not look at it again.
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

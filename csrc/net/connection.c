@@ -126,8 +126,6 @@ void connection_open(struct reactor *r, const struct listener_accepted *a) {
     }
     c->timer.kind = TIMER_CONNECTION;
     c->listener = a->listener;
-    c->rules = a->flags & LISTENER_CONTROLLER ? &r->all->config.controller_rules
-                                              : &r->all->config.rules;
     c->peer = a->peer;
     c->active_ms = r->now_ms;
     learn_local_address(c);

@@ -12,7 +12,6 @@ void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max) {
         rules->apis[i] = (struct frames_versions){.min = 0, .max = -1, .flexible_from = INT16_MAX};
     rules->request_bytes_max = request_bytes_max;
     rules->control_bytes_max = request_bytes_max;
-    rules->control_only = false;
 }
 
 int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_SIZE_BYTES]) {
@@ -24,7 +23,7 @@ int32_t frames_size(const struct frames_rules *rules, const uint8_t size[FRAMES_
 bool frames_fits(const struct frames_rules *rules, int32_t size, const uint8_t *frame, size_t len) {
     if (size <= rules->control_bytes_max || len < sizeof(int16_t)) return true;
     int16_t api_key = (int16_t)(frame[0] << 8 | frame[1]);
-    return !rules->control_only && (api_key == API_PRODUCE || api_key == API_FETCH);
+    return api_key == API_PRODUCE || api_key == API_FETCH;
 }
 
 bool frames_header(const struct frames_rules *rules, const uint8_t *frame, size_t len,

@@ -17,7 +17,6 @@ struct frames_rules {
     struct frames_versions apis[FRAMES_API_KEYS_MAX];
     int32_t request_bytes_max; /* socket.request.max.bytes */
     int32_t control_bytes_max; /* the same of requests that the control plane answers */
-    bool control_only;         /* it answers all of them, Produce and Fetch too */
 };
 /* Serves nothing. */
 void frames_rules_init(struct frames_rules *rules, int32_t request_bytes_max);

@@ -28,6 +28,7 @@ static bool ask(struct reactor *r, struct connection *c, const char *certificate
 bool guard_open(struct reactor *r, struct connection *c, unsigned flags) {
     c->guarded = (flags & LISTENER_GUARDED) != 0;
     c->asks = (flags & LISTENER_ASKS) != 0;
+    c->controls = (flags & LISTENER_CONTROL) != 0;
     assert(c->principal == 0 && c->session_until_ms == 0 && !c->raw_tokens);
     return !c->asks || c->transport.handshaking || ask(r, c, "");
 }
@@ -69,7 +70,7 @@ bool guard_header(struct reactor *r, struct connection *c, const uint8_t *frame,
                                       .api_version = GUARD_RAW_VERSION};
         return true;
     }
-    if (!frames_header(c->rules, frame, len, out)) return false;
+    if (!frames_header(&r->all->config.rules, frame, len, out)) return false;
     return is_admitted(r, c, out->api_key);
 }
 

@@ -24,7 +24,7 @@ enum { REACTOR_THREADS_MAX = 64, REACTOR_MESSAGES_MAX = 65536 };
 enum listener_flag {
     LISTENER_GUARDED = 1, /* until the control plane names its principal, a connection may do
                              nothing but authenticate (guard.c) */
-    LISTENER_CONTROLLER = 2, /* all requests go to the control plane, by rules of their own */
+    LISTENER_CONTROL = 2, /* every request is the control plane's, Produce and Fetch too */
     LISTENER_ASKS = 8     /* a new connection waits until the control plane has named its
                              principal: EVENT_CONNECTED */
 };
@@ -35,7 +35,6 @@ enum { GUARD_RAW_VERSION = -1 };
 
 struct reactors_config {
     struct frames_rules rules;
-    struct frames_rules controller_rules; /* of the listeners of controllers */
     int threads;                  /* num.network.threads */
     uint32_t queued_requests_max; /* queued.max.requests: events that the control plane has not
                                      taken yet */

@@ -141,6 +141,7 @@ struct connection {
     /* guarded: its requests pass guard.c first, a stranger's or those of a session that ends;
      * raw_tokens: what a stranger sends next are SASL tokens without headers. */
     bool guarded, raw_tokens;
+    bool controls; /* LISTENER_CONTROL */
     bool asks; /* EVENT_CONNECTED is due when its handshake is over */
     uint8_t versions_asked; /* by a stranger */
     uint8_t slot_count;
@@ -157,7 +158,6 @@ struct connection {
     struct connection *list_next, *list_prev;
     int32_t listener;
     uint32_t principal;
-    const struct frames_rules *rules; /* the listener's */
     struct event_address local, peer;
     uint8_t client_id_len; /* of its last request */
     uint8_t client_id[CLIENT_ID_BYTES_MAX];

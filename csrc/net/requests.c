@@ -134,7 +134,7 @@ static bool post_request(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     e->body_len = s->r.body_len;
     s->state = SLOT_CONTROL;
     if (s->connection->guarded)
-        guard_posted(s->connection->rules, s->connection, s->r.api_key, s->r.api_version);
+        guard_posted(&r->all->config.rules, s->connection, s->r.api_key, s->r.api_version);
     STAT_ADD(r, requests_control, 1);
     events_post(r->all->events, e);
     return true;
@@ -332,7 +332,7 @@ static void refuse_frame(struct reactor *r, struct connection *c, const uint8_t 
 }
 
 int requests_start(struct reactor *r, struct connection *c) {
-    const struct frames_rules *rules = c->rules;
+    const struct frames_rules *rules = &r->all->config.rules;
     int started = 0;
     while (may_start(c) && !r->draining) {
         assert_slow(c->in_start <= c->in_end && (c->in == NULL || c->in_end <= c->in->room));
@@ -343,6 +343,7 @@ int requests_start(struct reactor *r, struct connection *c) {
         struct frames_header h;
         const uint8_t *header = at + FRAMES_SIZE_BYTES;
         bool legal = size > 0 && (!c->guarded || guard_fits(r, c, size)) &&
+                     (!c->controls || size <= rules->control_bytes_max) &&
                      frames_fits(rules, size, header, pending - FRAMES_SIZE_BYTES);
         if (legal) {
             c->frame_bytes = FRAMES_SIZE_BYTES + (size_t)size;
@@ -355,7 +356,7 @@ int requests_start(struct reactor *r, struct connection *c) {
             break;
         }
         if (c->slot_count > 0 && h.api_key != API_PRODUCE) break;
-        bool served = !rules->control_only && serve_knows(h.api_key, h.api_version);
+        bool served = !c->controls && serve_knows(h.api_key, h.api_version);
         if (!served && !control_has_room(r, c)) break;
         if (!knows_client(r, c, &h)) break;
         start_one(r, c, &h, served);

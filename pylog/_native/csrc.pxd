@@ -574,7 +574,6 @@ cdef extern from "net/frames.h" nogil:
     struct frames_rules:
         frames_versions *apis
         int32_t control_bytes_max
-        bint control_only
     void frames_rules_init(frames_rules *rules, int32_t request_bytes_max)
 
 # ---- api_keys.h
@@ -641,9 +640,9 @@ cdef extern from "net/tls.h" nogil:
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
     enum: REACTOR_THREADS_MAX, GUARD_RAW_VERSION
-    enum: LISTENER_GUARDED, LISTENER_CONTROLLER, LISTENER_ASKS
+    enum: LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS
     struct reactors_config:
-        frames_rules rules, controller_rules
+        frames_rules rules
         int threads
         uint32_t queued_requests_max
         int64_t idle_ms_max

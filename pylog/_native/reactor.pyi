@@ -1,4 +1,3 @@
-from collections.abc import Iterable
 from typing import final
 
 from pylog._native.grants import Grants
@@ -8,7 +7,7 @@ from pylog._native.quotas import Quotas
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
 GUARDED: int
-CONTROLLER: int
+CONTROL: int
 ASKS: int
 RAW_VERSION: int
 STRANGER_BYTES_MAX: int
@@ -205,7 +204,6 @@ class Reactors:
         inline_inflate_bytes: int = 65536,
         quotas: Quotas | None = None,
         stranger_bytes_max: int = ...,
-        controller_versions: Iterable[tuple[int, int, int, int]] = (),
         rack_aware: bool = False,
     ) -> None: ...
     def listen(

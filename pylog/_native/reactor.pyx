@@ -34,7 +34,7 @@ cdef const char *MAPPED = b"\0\0\0\0\0\0\0\0\0\0\xff\xff"
 THREADS_MAX = csrc.REACTOR_THREADS_MAX
 # What holds for every connection of a listener.
 GUARDED = csrc.LISTENER_GUARDED
-CONTROLLER = csrc.LISTENER_CONTROLLER
+CONTROL = csrc.LISTENER_CONTROL
 ASKS = csrc.LISTENER_ASKS
 # Of a SaslAuthenticate that is a token without a header.
 RAW_VERSION = csrc.GUARD_RAW_VERSION
@@ -187,8 +187,7 @@ cdef class Reactors:
     requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
     csrc/serve/serve.h. quotas: what clients may use, None
     for no limits. stranger_bytes_max: of a request before its connection is authenticated.
-    controller_versions: as api_versions, of CONTROLLER's listeners. rack_aware: consumers are sent
-    to a replica in their rack.
+    rack_aware: consumers are sent to a replica in their rack.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -196,18 +195,14 @@ cdef class Reactors:
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, quotas=None,
-                  stranger_bytes_max=STRANGER_BYTES_MAX, controller_versions=(), rack_aware=False):
+                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         if not 0 < network_threads <= THREADS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {THREADS_MAX}")
         csrc.frames_rules_init(&config.rules, request_bytes_max)
-        csrc.frames_rules_init(&config.controller_rules, request_bytes_max)
         config.rules.control_bytes_max = _at_most(control_bytes_max, INT32_MAX)
-        config.controller_rules.control_bytes_max = config.rules.control_bytes_max
-        config.controller_rules.control_only = True
         _serve(&config.rules, api_versions)
-        _serve(&config.controller_rules, controller_versions)
         config.threads = network_threads
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
@@ -243,9 +238,9 @@ cdef class Reactors:
         """Listens on every address of `host` ("" is every interface). Returns the bound port.
 
         port: 0 takes a free one. `listener` comes back in events. flags: GUARDED, nothing but
-        authentication before set_principal(); ASKS, each connection comes as Connected. maker: what
-        makes its connections safe (TlsServer.maker()); None for plain text. Raises OSError when it
-        cannot.
+        authentication before set_principal(); CONTROL, every request is an event; ASKS, each
+        connection comes as Connected. maker: what makes its connections safe (TlsServer.maker());
+        None for plain text. Raises OSError when it cannot.
         """
         return self._listen(listener, host, port, backlog, 0, flags, maker)
 
@@ -465,7 +460,7 @@ cdef int _serve(csrc.frames_rules *rules, object versions) except -1:
         if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
             raise ValueError(f"api key {key}")
         native_first, native_last = NATIVE_VERSIONS.get(key, (first, last))
-        if not rules.control_only and (first < native_first or last > native_last):
+        if first < native_first or last > native_last:
             raise ValueError(f"api key {key} is to be served at versions {first} to {last}; "
                              f"native code has {native_first} to {native_last}")
         api = &rules.apis[<int>key]

@@ -26,6 +26,7 @@ from pylog.api import (
     versions,
 )
 from pylog.api import transactions as transactions_family
+from pylog.protocol import api
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
     leaders = offsets.Leaders(metadata_service, logs, node_id)
     found: dict[int, Handler] = {}
     for family in (
-            versions.VersionsApi(metadata_service).handlers(),
+            versions.VersionsApi(metadata_service, api.advertised()).handlers(),
             metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
                                  node_id).handlers(),
             topics.TopicsApi(controller, client_quotas, settings).handlers(),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import RequestContext
     from pylog.api import Handler, Message
+    from pylog.api.metadata_log import Observers
     from pylog.config import Settings
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
@@ -28,15 +29,16 @@ RESULTS_UNTIL = 1       # Later versions have one error for all features.
 
 
 class QuorumApi:
-    """The metadata quorum. now_ms: the wall clock."""
+    """The metadata quorum. now_ms: the wall clock. observers: None, there are none."""
 
     def __init__(self, controller: ActiveController, metadata: MetadataService, settings: Settings,
-                 node_id: int, now_ms: Callable[[], int]):
+                 node_id: int, now_ms: Callable[[], int], observers: Observers | None = None):
         self._controller = controller
         self._metadata = metadata
         self._settings = settings
         self._node_id = node_id
         self._now_ms = now_ms
+        self._observers = observers
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -61,6 +63,9 @@ class QuorumApi:
                         current_voters=[], observers=[])
                     for index in indexes])
                 for name, indexes in asked], nodes=[])
+        if not self._controller.is_active:
+            return response(error_code=ErrorCode.NOT_CONTROLLER, error_message="", topics=[],
+                            nodes=[])
         # Keeps (1).
         image, now_ms = self._metadata.image, self._now_ms()
         end_offset = image.offset + 1
@@ -70,7 +75,11 @@ class QuorumApi:
         partition = response.PartitionData(
             partition_index=0, error_code=ErrorCode.NONE, error_message="", leader_id=self._node_id,
             leader_epoch=image.epoch, high_watermark=end_offset, current_voters=[voter],
-            observers=[])
+            observers=[response.ReplicaState(
+                replica_id=observer.id, replica_directory_id=observer.directory_id,
+                log_end_offset=observer.end_offset, last_fetch_timestamp=observer.fetched_ms,
+                last_caught_up_timestamp=observer.caught_up_ms)
+                for observer in (self._observers.now(now_ms) if self._observers else ())])
         return response(
             error_message="", topics=[response.TopicData(topic_name=TOPIC, partitions=[partition])],
             nodes=self._nodes(context) if context.api_version >= 2 else [])

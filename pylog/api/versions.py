@@ -26,10 +26,12 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class VersionsApi:
-    """ApiVersions. metadata: has the image in force."""
+    """ApiVersions. metadata: has the image in force. advertised: api key -> (lowest, highest
+    version)."""
 
-    def __init__(self, metadata: MetadataService):
+    def __init__(self, metadata: MetadataService, advertised: dict[int, tuple[int, int]]):
         self._metadata = metadata
+        self._advertised = advertised
 
     def handlers(self) -> dict[int, Handler]:
         return {api.API_VERSIONS: self.api_versions}
@@ -51,7 +53,7 @@ class VersionsApi:
         response = messages.ApiVersionsResponse
         return response(
             api_keys=[response.ApiVersion(api_key=key, min_version=low, max_version=high)
-                      for key, (low, high) in sorted(api.advertised().items())],
+                      for key, (low, high) in sorted(self._advertised.items())],
             supported_features=[response.SupportedFeatureKey(
                 name=name, min_version=low if context.api_version >= LEVEL_0_SINCE else max(low, 1),
                 max_version=high) for name, (low, high) in FEATURES.items()],

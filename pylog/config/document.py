@@ -23,9 +23,9 @@ one; a known one without effect in pylog gives a warning.
   authentication. `PLAINTEXT://127.0.0.1:9092` keeps a broker to its own machine; port 0 takes a
   free one, which the ready line names.
 - `advertised.listeners` may be left out: each client then gets the address that it dialled.
-- `process.roles` is `broker,controller` or unset: both run in one process, and listeners named in
-  `controller.listener.names` are not opened. With `broker` alone it joins the cluster of the
-  controllers in `controller.quorum.voters`.
+- `process.roles` is `broker,controller` or unset: both run in one process. `controller` alone
+  serves brokers elsewhere, on the listeners named in `controller.listener.names`; `broker` alone
+  joins the cluster of the controllers in `controller.quorum.voters`.
 
 "Changes" says when a value may change: at start only, or while the broker runs, per broker or
 cluster-wide too (`kafka-configs`). A change is saved in the metadata log and takes effect at once,

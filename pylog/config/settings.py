@@ -27,8 +27,8 @@ class Settings:
     texts: name -> text as in a properties file (a typed value is taken too). origins: name -> where
     the text came from, for messages. Raises ConfigError. `warnings` lists what was set in vain.
     `texts` is what was set at the start, `dynamic_cluster` and `dynamic_own` what was
-    set since, as text. `listeners` and `advertised_listeners` are listeners.Listeners,
-    `connection_limits` is host -> most connections.
+    set since, as text. `listeners` and `advertised_listeners`, for clients and brokers, and
+    `controller_listeners` are listeners.Listeners, `connection_limits` is host -> most connections.
     """
 
     def __init__(self, texts: dict | None = None, origins: dict[str, str] | None = None):
@@ -51,8 +51,6 @@ class Settings:
         self.texts = {name: text for name, text in (texts or {}).items() if isinstance(text, str)}
         for name, value in self._static.items():
             self.texts[name] = values.format_value(value)
-        if len(self.listeners) < len(self["listeners"]) and not self.is_member:
-            self.warnings.append("no controller listener is opened: the controller is in brokerd")
 
     @classmethod
     def load(cls, path: str | None = None, overrides=(), derive=None) -> "Settings":
@@ -256,32 +254,36 @@ class Settings:
         self._origins.setdefault("broker.id", self.origin("node.id"))
 
     def _check_roles(self) -> None:
-        if "broker" not in self["process.roles"]:
-            raise ConfigError(
-                f"process.roles={values.format_value(self['process.roles'])}: pylog runs the "
-                "controller in a broker's process: broker, broker,controller, or left out")
+        roles = self["process.roles"]
+        if not roles or not set(roles) <= {"broker", "controller"}:
+            raise ConfigError(f"process.roles={values.format_value(roles)}: expected broker, "
+                              "controller, both, or left out")
 
     def _read_listeners(self) -> None:
-        self.listeners, self.advertised_listeners = self._parse_listeners()
+        self.listeners, self.advertised_listeners, self.controller_listeners = \
+            self._parse_listeners()
         self.connection_limits = listeners.parse_overrides(
             self["max.connections.per.ip.overrides"])
         relations.check_reachable(self)
 
-    def _parse_listeners(self) -> tuple[tuple, tuple]:
+    def _parse_listeners(self) -> tuple[tuple, tuple, tuple]:
         controllers = tuple(name.upper() for name in self["controller.listener.names"])
         protocols = listeners.parse_protocol_map(
             self["listener.security.protocol.map"], controllers)
         every = listeners.parse("listeners", self["listeners"], protocols)
         listeners.check_ports("listeners", every)
         bound = tuple(entry for entry in every if entry.name not in controllers)
-        if not bound:
+        if not bound and "broker" in self["process.roles"]:
             raise ConfigError("listeners: at least one must serve clients, and so not be one of "
                               "controller.listener.names")
+        if bound and "broker" not in self["process.roles"]:
+            raise ConfigError("The listeners config must only contain KRaft controller listeners "
+                              "from controller.listener.names when process.roles=controller")
         advertised = listeners.parse(
             "advertised.listeners", self["advertised.listeners"] or (), protocols)
         advertised = tuple(entry for entry in advertised if entry.name not in controllers)
         self._check_advertised(advertised, [entry.name for entry in bound])
-        return bound, advertised
+        return bound, advertised, tuple(entry for entry in every if entry.name in controllers)
 
     def _check_advertised(self, advertised: tuple, names: list[str]) -> None:
         there = f"there are: {', '.join(names)}"

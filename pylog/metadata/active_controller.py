@@ -47,8 +47,12 @@ class ActiveController(Members):
         """
         self._log.session(self._node_id)
         self._take_office(self._log.elect(self._node_id))
-        self._commit_now(self._first_records() + controller.lead_again(
-            self._image, self._node_id, clean))
+        records = self._first_records()
+        if "broker" in self._settings["process.roles"]:
+            records += controller.lead_again(self._image, self._node_id, clean)
+        elif self._image.offset == -1:
+            records += controller.bootstrap_cluster()
+        self._commit_now(records)
 
     def _first_records(self) -> list:
         return [messages.AbortTransactionRecord(reason="a new controller")] \

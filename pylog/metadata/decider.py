@@ -73,6 +73,11 @@ class Decider:
         return self._tail.newest
 
     @property
+    def log(self):
+        """Where it appends."""
+        return self._log
+
+    @property
     def epoch(self) -> int:
         """The epoch of this office, -1 before it."""
         return self._epoch

@@ -21,6 +21,7 @@ from pylog.metadata.store import METADATA_LOG_ID
 
 TOPIC = "__cluster_metadata"
 READ_BYTES_MAX = 8 << 20
+BATCH_LENGTH_AT = 12     # A batch's length counts from behind its base offset and itself.
 
 log = logging.getLogger("pylog.metadata")
 
@@ -123,6 +124,48 @@ class LocalLog(MetadataLog):
                 raise
             log.warning("a snapshot cannot be read: the log is", extra={"snapshot": path})
             return None
+
+    # ---- what observers are sent ----------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset whose record is here, not in a snapshot alone."""
+        return self._log.start_offset
+
+    @property
+    def snapshot_id(self) -> tuple | None:
+        """(end offset, epoch) of the newest snapshot."""
+        return self._snapshot[1:] if self._snapshot else None
+
+    def end_for_epoch(self, epoch: int) -> tuple:
+        """(the newest epoch up to `epoch` that has records, the offset after its last one)."""
+        return self._log.end_for_epoch(epoch)
+
+    def stretch(self, offset: int, end: int, bytes_max: int) -> bytes:
+        """Whole batches from the one that holds `offset`, of records below `end`; one at least.
+
+        Raises LogError's kinds.
+        """
+        data = self._log.read(offset, bytes_max)
+        if self._log.end_offset <= end:
+            return data
+        kept = 0
+        for position, header in batch.walk(data):
+            if header.base_offset + header.last_offset_delta >= end:
+                break
+            kept = position + BATCH_LENGTH_AT + header.batch_length
+        return data[:kept]
+
+    def snapshot_part(self, snapshot_id: tuple, position: int, bytes_max: int) -> tuple | None:
+        """(the snapshot's size, its bytes from `position` on); None when it is not the newest one.
+        Raises OSError."""
+        known = self._snapshot
+        if known is None or known[1:] != snapshot_id:
+            return None
+        with open(known[0], "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(position)
+            return size, file.read(bytes_max)
 
     def wait(self, offset: int) -> None:
         # Keeps (2): there is no other writer, so a missing record will not come.

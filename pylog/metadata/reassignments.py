@@ -54,15 +54,13 @@ def _altered(rules, name, wanted, factor_may_change):
     if not factor_may_change and len(target) != factor:
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR,
                       f"The replication factor is changed from {factor} to {len(target)}")
-    # Keeps (1). What an earlier move was adding is no replica of before.
-    removing = [id_ for id_ in sorted(state.replicas) if id_ not in target]
-    adding = [id_ for id_ in sorted(target) if id_ not in state.replicas]
+    # Keeps (1). What an earlier move was adding is no replica of before: it is added still, or
+    # goes again.
+    before = set(state.replicas) - set(state.adding_replicas)
     change = PartitionChange(rules, topic, index)
-    change.replicas = target + removing
-    if adding:
-        change.adding = adding
-    if removing:
-        change.removing = removing
+    change.removing = [id_ for id_ in sorted(state.replicas) if id_ not in target]
+    change.adding = [id_ for id_ in sorted(target) if id_ not in before]
+    change.replicas = target + change.removing
     return change.record()
 
 

@@ -115,7 +115,8 @@ class MetadataService:
         self.tail.replay(self._log.read(self.tail.newest.offset + 1))
         self._take_newest()
         self.controller = ActiveController(
-            self._log, self.tail, self._logs, self._settings, self._random, self._node_id)
+            self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
+            self.cluster_id)
 
     def _take_newest(self) -> None:
         """What a start needs of the newest image before it serves."""

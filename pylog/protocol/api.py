@@ -4,7 +4,7 @@ Owns: the served set.
 Called by: api (its tables of handlers), server, client, protocol.elements, protocol.document.
 Invariants: (1) every range lies within the message's versions in the tables, or below them where
   ADVERTISED_LOWER says so; (2) unstable versions are not served.
-Source: Apache Kafka 4.3's broker listener; KAFKA-18659 for Produce.
+Source: Apache Kafka 4.3's broker and controller listeners; KAFKA-18659 for Produce.
 """
 
 PRODUCE = 0
@@ -52,11 +52,19 @@ ALTER_CLIENT_QUOTAS = 49
 DESCRIBE_USER_SCRAM_CREDENTIALS = 50
 ALTER_USER_SCRAM_CREDENTIALS = 51
 DESCRIBE_QUORUM = 55
+ALTER_PARTITION = 56
 UPDATE_FEATURES = 57
+ENVELOPE = 58
+FETCH_SNAPSHOT = 59
 DESCRIBE_CLUSTER = 60
 DESCRIBE_PRODUCERS = 61
+BROKER_REGISTRATION = 62
+BROKER_HEARTBEAT = 63
+UNREGISTER_BROKER = 64
 DESCRIBE_TRANSACTIONS = 65
 LIST_TRANSACTIONS = 66
+ALLOCATE_PRODUCER_IDS = 67
+ASSIGN_REPLICAS_TO_DIRS = 73
 LIST_CONFIG_RESOURCES = 74
 DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -114,6 +122,25 @@ SERVED: dict[int, tuple[int, int]] = {
     LIST_TRANSACTIONS: (0, 2),
     LIST_CONFIG_RESOURCES: (0, 1),
     DESCRIBE_TOPIC_PARTITIONS: (0, 0),
+}
+
+# What only controller listeners serve, and what they serve of the above.
+OF_CONTROLLER: dict[int, tuple[int, int]] = {
+    ALTER_PARTITION: (2, 3),
+    ENVELOPE: (0, 0),
+    FETCH_SNAPSHOT: (0, 1),
+    BROKER_REGISTRATION: (0, 4),
+    BROKER_HEARTBEAT: (0, 2),
+    UNREGISTER_BROKER: (0, 0),
+    ALLOCATE_PRODUCER_IDS: (0, 0),
+    ASSIGN_REPLICAS_TO_DIRS: (0, 0),
+    **{key: SERVED[key] for key in (
+        FETCH, SASL_HANDSHAKE, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_ACLS,
+        CREATE_ACLS, DELETE_ACLS, DESCRIBE_CONFIGS, ALTER_CONFIGS, SASL_AUTHENTICATE,
+        CREATE_PARTITIONS, ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS, LIST_PARTITION_REASSIGNMENTS, DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS, DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS,
+        DESCRIBE_QUORUM, UPDATE_FEATURES, DESCRIBE_CLUSTER)},
 }
 
 # Old librdkafka takes a lowest Produce version above 0 for a broker without its features; 0-2 are

@@ -25,15 +25,7 @@ from collections import deque
 from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
-    Closed,
-    Connected,
-    MayJoin,
-    Miss,
-    RequestContext,
-    Slow,
-    UnknownClient,
-    Unsafe,
-    Verify,
+    Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe, Verify,
 )
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
@@ -41,7 +33,7 @@ from pylog.protocol import api, codec, elements, tables
 from pylog.protocol.answers import Answer
 from pylog.protocol.elements import ELEMENTS, WHOLE_MAX
 from pylog.protocol.errors import ErrorCode, ProtocolError
-from pylog.server import answer_cache
+from pylog.server import answer_cache, timed
 from pylog.server.answer_cache import AnswerCache, Making
 from pylog.server.turns import Turns
 
@@ -60,6 +52,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
     from pylog.replication.forwarding import Forwarding
     from pylog.security.access import Access
+    from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
 
 log = logging.getLogger("pylog.dispatch")
@@ -93,13 +86,15 @@ class Dispatcher:
                  metadata: MetadataService, settings: Settings, quotas: ClientQuotas,
                  grants: Grants, install: Callable[[Topic], bool], verification: Verification,
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
-                 forwarding: Forwarding | None = None,
+                 forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
+                 closed: Callable[[Closed], None] | None = None,
                  may_join: Callable[[bytes, int, int], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
         access: None, everything is allowed. verification: of what is produced in transactions.
-        forwarding: to a controller elsewhere, None where it is here. may_join: hears of followers
-        that have caught up.
+        forwarding: to a controller elsewhere, None where it is here. control: the controller
+        listeners, if there are any. closed: is told of connections that ended, if somebody asked
+        for that. may_join: hears of followers that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -113,6 +108,10 @@ class Dispatcher:
         self._access = access
         self._forwarding = forwarding
         self._may_join = may_join
+        self._control = control
+        self._closed = closed
+        if control is not None:
+            control.answer_with(self.answered)
         self._elements_max = settings["control.request.elements.max"]
         self._answer_bytes_max = settings["control.response.bytes.max"]
         self._groups_turns, self._metadata_turns, self._other_turns = (
@@ -188,7 +187,8 @@ class Dispatcher:
             elif type(event) is Connected:
                 self._security().connected(event)
             elif type(event) is Closed:
-                self._security().closed(event)
+                assert self._closed is not None   # Nobody else asks for such events.
+                self._closed(event)
         except Exception:
             # A bug of ours: the events that came with it are taken all the same.
             log.exception("an event was not served", extra={"event": type(event).__name__})
@@ -226,13 +226,13 @@ class Dispatcher:
             key = self._cache_key(context, body) if context.api_key in CACHED else None
             if key is not None and self._serve_from_cache(context, key):
                 return
-            timed = self._quotas.timed
-            began_ns = self._quotas.clock_ns() if timed else 0
+            counts = self._quotas.timed
+            began_ns = self._quotas.clock_ns() if counts else 0
             result = self._handle(context, body)
-            if timed:
+            if counts:
                 context.busy_ns = self._quotas.clock_ns() - began_ns
                 if type(result) is types.CoroutineType:
-                    result = _timed(result, context, self._quotas.clock_ns)
+                    result = timed.timed(result, context, self._quotas.clock_ns)
             if key is not None and context.cacheable:
                 self._reply_and_cache(context, result, key)
             else:
@@ -248,8 +248,27 @@ class Dispatcher:
         row = ELEMENTS.get(context.api_key)
         if row is not None and len(body) > row.short_bytes_max:
             return self._long(context, body)
-        result = self._handlers[context.api_key](context, self._decode(context, body, row))
+        result = self._handler(context)(context, self._decode(context, body, row))
         return self._in_parts(context, result) if type(result) in PARTS else result
+
+    def _handler(self, context: RequestContext) -> Handler:
+        """Raises ProtocolError for what the request's listener does not serve."""
+        if self._control is None:
+            return self._handlers[context.api_key]
+        if self._control.is_own(context.listener):
+            return self._control.handler(context.api_key)
+        if context.api_key not in self._handlers:
+            raise ProtocolError("a controller's request on another listener")
+        return self._handlers[context.api_key]
+
+    async def answered(self, context: RequestContext, body: bytes) -> bytes:
+        """The frame, without its size, that answers a request in an envelope. Raises ProtocolError.
+        """
+        result = self._handle(context, body)
+        answer = await result if type(result) in AWAITED else result
+        return codec.response_frame(
+            context.api_key, context.api_version, context.correlation_id, answer,
+            size_prefix=False, bytes_max=self._answer_bytes_max)
 
     async def _forward(self, context: RequestContext, body: bytes) -> None:
         """Has the controller answer."""
@@ -378,7 +397,7 @@ class Dispatcher:
     async def _long(self, context: RequestContext, body: bytes) -> Any:
         """The answer to a request that is read and handled a few elements at a time. Keeps (6)."""
         turns = self._turns_of(context.api_key)
-        handle = self._handlers[context.api_key]
+        handle = self._handler(context)
         row = ELEMENTS[context.api_key]
         async with turns.room(len(body)):
             await turns.next()
@@ -574,27 +593,3 @@ def _log_slow(slow: Slow) -> None:
         "remote_ms": f"{slow.remote_ns / 1e6:.3f}", "send_ms": f"{slow.send_ns / 1e6:.3f}",
         "request_bytes": slow.request_bytes, "response_bytes": slow.response_bytes,
         "left_out": slow.left_out})
-
-
-async def _timed(coroutine: Coroutine, context: RequestContext, clock_ns: Callable[[], int]) -> Any:
-    """The coroutine's result, its steps counted in context.busy_ns (3)."""
-    return await _steps(coroutine, context, clock_ns)
-
-
-@types.coroutine
-def _steps(coroutine, context, clock_ns):
-    resume, value = coroutine.send, None
-    while True:
-        began_ns = clock_ns()
-        try:
-            waited = resume(value)
-        except StopIteration as end:
-            return end.value
-        finally:
-            context.busy_ns += clock_ns() - began_ns
-        resume, value = coroutine.send, None
-        try:
-            yield waited
-        except BaseException as error:
-            # A cancellation too is the coroutine's own affair.
-            resume, value = coroutine.throw, error

@@ -16,7 +16,7 @@ import logging
 import socket
 import threading
 
-from pylog._native.reactor import ASKS, CONTROLLER, GUARDED, THREADS_MAX, Reactors
+from pylog._native.reactor import ASKS, CONTROL, GUARDED, THREADS_MAX, Reactors
 from pylog.config import ConfigError, limits
 from pylog.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from pylog.log.errors import StartError
@@ -35,21 +35,17 @@ REPORT_MS = 10_000    # between two lines about the same shortage
 
 
 class Network:
-    """The reactors of one broker. `addresses` is [(listener name, host, port)] as bound.
+    """The reactors of one broker. `addresses` and `controller_addresses` are [(listener name, host,
+    port)] as bound."""
 
-    controller_served: api key -> versions, on listeners named in controller.listener.names. All
-    their requests, Fetch too, come as events. asks: whose connections they are makes a difference
-    on listeners without authentication too.
-    """
-
-    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False,
-                 controller_served=None):
+    def __init__(self, settings, grants, io_pool, quotas, asks: bool = False):
+        """asks: whose connections they are makes a difference on listeners without authentication
+        too."""
         self._settings = settings
         self._asks = asks
-        self._controllers = frozenset(
-            name.upper() for name in settings["controller.listener.names"])
-        self.reactors = _reactors(settings, grants, io_pool, quotas, controller_served or {})
+        self.reactors = _reactors(settings, grants, io_pool, quotas)
         self._names: list[str] = []
+        self._controller_names = {listener.name for listener in settings.controller_listeners}
         self._open: dict[int, tuple] = {}
         self._tls: dict[int, ListenerTls] = {}
         self._running = False
@@ -59,8 +55,19 @@ class Network:
 
     @property
     def addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.listeners)
+
+    @property
+    def controller_addresses(self) -> list[tuple[str, str, int]]:
+        return self._bound(self._settings.controller_listeners)
+
+    def _bound(self, listeners) -> list[tuple[str, str, int]]:
         return [(listener.name, listener.host or socket.gethostname(), port)
-                for listener, port in self._open.values()]
+                for listener, port in self._open.values() if listener in listeners]
+
+    def is_controllers(self, number: int) -> bool:
+        """Whether a listener, by its number, is one of the controller."""
+        return self._names[number] in self._controller_names
 
     def listener_name(self, number: int) -> str:
         """The name of a listener by the number that its connections carry, of ended ones too."""
@@ -77,13 +84,17 @@ class Network:
     def open(self) -> None:
         """Binds the listeners. Raises StartError."""
         self._set_limits()
-        for listener in self._settings.listeners:
+        for listener in self._listeners:
             try:
                 self._listen(listener)
             except OSError as error:
                 raise StartError(f"cannot listen on {listener!r}: {error.strerror}") from error
             except ConfigError as error:
                 raise StartError(str(error)) from error
+
+    @property
+    def _listeners(self) -> list:
+        return [*self._settings.listeners, *self._settings.controller_listeners]
 
     def start(self) -> None:
         self.reactors.start()
@@ -99,7 +110,7 @@ class Network:
         self._set_limits()
         self._resize()
         self.refresh_certificates()
-        added = list(self._settings.listeners)
+        added = self._listeners
         ended = []
         for number, (listener, port) in self._open.items():
             same = [new for new in added if new.port in (listener.port, port)
@@ -166,10 +177,10 @@ class Network:
             tls.refresh()
 
     def _flags(self, listener) -> int:
-        flags = CONTROLLER if listener.name in self._controllers else 0
+        control = CONTROL if listener.name in self._controller_names else 0
         if listener.protocol in SASL_PROTOCOLS:
-            return flags | GUARDED
-        return flags | ASKS if self._asks else flags
+            return control | GUARDED
+        return control | ASKS if self._asks else control
 
     @property
     def _backlog(self) -> int:
@@ -233,13 +244,11 @@ def _addresses(host: str) -> list[bytes]:
     return [bytes(10) + b"\xff\xff" + ip if len(ip) == 4 else ip for ip in packed]
 
 
-def _versions(served: dict) -> list[tuple[int, int, int, int]]:
+def _reactors(settings, grants, io_pool, quotas) -> Reactors:
     flexible = tables.flexible_from()
-    return [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
-            for key, (low, high) in served.items()]
-
-
-def _reactors(settings, grants, io_pool, quotas, controller_served) -> Reactors:
+    served = {**api.OF_CONTROLLER, **api.SERVED} if settings.controller_listeners else api.SERVED
+    versions = [(key, low, high, min(flexible[key], NEVER_FLEXIBLE))
+                for key, (low, high) in served.items()]
     longest, queued = settings["socket.request.max.bytes"], settings["queued.max.request.bytes"]
     if queued <= 0:
         queued = limits.input_bytes()
@@ -248,8 +257,7 @@ def _reactors(settings, grants, io_pool, quotas, controller_served) -> Reactors:
                 "bytes": queued // 2, "memory": limits.memory_bytes()})
             longest = min(longest, queued // 2)
     return Reactors(
-        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=_versions(api.SERVED),
-        controller_versions=_versions(controller_served),
+        grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
         rack_aware=settings["replica.selector.class"] == RACK_AWARE,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=longest,

@@ -80,7 +80,7 @@ def test_most_settings_have_wrong_values():
     ("advertised.listeners=OTHER://h:1", "listener.security.protocol.map"),
     ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "no address to connect to: give a host"),
     ("log.dirs=/a,/b,/a/", "/a appears twice"),
-    ("process.roles=broker", "broker,controller or left out"),
+    ("process.roles=broker", "controller.quorum.voters"),
     ("zookeeper.connect=x", "process.roles"),
     ("log.retention.ms=0", "unlimited"),
     ("max.connections=0", "greater than or equal to 1"),

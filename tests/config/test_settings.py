@@ -59,7 +59,7 @@ def test_a_removed_key_is_refused_with_what_took_its_place():
     ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "no address to connect to"),
     ("advertised.listeners", "PLAINTEXT://h:0", "no address to connect to"),
     ("inter.broker.listener.name", "INSIDE", "no listener of that name"),
-    ("process.roles", "controller", "broker's process"),
+    ("process.roles", "controller", "must only contain KRaft controller listeners"),
         ("process.roles", "broker", "controller.quorum.voters"),
     ("log.dirs", "/a,/a/", "twice"),
     ("remote.log.storage.system.enable", "true", "tiered"),

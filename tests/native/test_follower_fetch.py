@@ -12,7 +12,7 @@ from pylog._native import batch
 from pylog._native.grants import FOLLOW, READ, WRITE, Grants
 from pylog._native.iopool import IoPool
 from pylog._native.log import Log, LogDir
-from pylog._native.reactor import CONTROLLER, MayJoin, Miss, Reactors, RequestContext
+from pylog._native.reactor import MayJoin, Miss, Reactors
 from tests.wire import raw
 from tests.wire.messages import ask
 
@@ -288,26 +288,3 @@ def test_where_consumers_read_from_followers_these_hear_of_the_high_watermark_at
         assert fetched(connection, 10, wait_ms=300)["high_watermark"] == 10
         assert time.monotonic() - begun >= 0.3
     broker.reactors.stop(1000)
-
-
-def test_all_requests_of_a_controllers_listener_come_as_events(tmp_path):
-    reactors = Reactors(grants=Grants(), io_pool=IoPool(), network_threads=2,
-                        api_versions=VERSIONS, controller_versions=[(1, 4, 18, 12),
-                                                                    (62, 0, 4, 0)], **LIMITS)
-    reactors.start()
-    port = reactors.listen(9, "127.0.0.1", 0, 10, CONTROLLER)
-    others = reactors.listen(8, "127.0.0.1", 0, 10)
-    with raw.Connection(port) as connection:
-        for key, version in ((raw.FETCH, 17), (62, 4)):
-            connection.send(raw.frame(raw.header(key, version, flexible=True) + b"body"))
-            select.select([reactors], [], [], 5)
-            [event] = reactors.poll()
-            assert (type(event), event.api_key, event.listener) == (RequestContext, key, 9)
-            reactors.reply(event.token, raw.frame(b"answer"))
-            assert connection.receive() == b"answer"
-        connection.send(raw.frame(raw.header(raw.PRODUCE, 9) + b"body"))
-        assert connection.closed()
-    with raw.Connection(others) as connection:
-        connection.send(raw.frame(raw.header(62, 4, flexible=True) + b"body"))
-        assert connection.closed()
-    reactors.stop(1000)
