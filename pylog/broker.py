@@ -126,10 +126,18 @@ class Broker:
         """Lets the data plane use a topic unasked; False while no log of it is open."""
         logs = [self.logs.get(topic.name, index) for index in range(len(topic.partitions))]
         disk_failed = self.logs.any_offline(topic.name)
-        if not any(logs) and not disk_failed:
+        if not any(logs) and not disk_failed and not self.settings.is_member:
             return False
-        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed)
+        # Of several brokers, whoever asks the wrong one is told the right one.
+        leaders = [(state.leader, state.leader_epoch) for state in topic.partitions] \
+            if self.settings.is_member else None
+        self.grants.install(topic.name, topic.id, logs, is_internal(topic.name), disk_failed,
+                            leaders=leaders)
         return True
+
+    def _name_nodes(self, image: Image) -> None:
+        """Lets the data plane know where the other brokers are reached."""
+        self.grants.set_nodes(self.network.nodes(image))
 
     async def _start(self) -> None:
         """Opens logs, metadata and listeners, and registers. Raises StartError, OSError."""
@@ -148,6 +156,8 @@ class Broker:
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
+                self.publisher.name_nodes = self._name_nodes
+                self._name_nodes(self.image)
             else:
                 self.metadata.register(self.network.addresses, self._first)
         if self.settings["metrics.listener"]:
@@ -260,7 +270,8 @@ class Broker:
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
             access=access, verification=self.verification, control=control,
             closed=self._connection_closed,
-            forwarding=None if self.membership is None else self.membership.forwarding)
+            forwarding=None if self.membership is None else self.membership.forwarding,
+            may_join=None if self.membership is None else self.membership.leadership.may_join)
 
     def _control(self, has_access: bool) -> ControllerListeners:
         """What controller listeners answer."""

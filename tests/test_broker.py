@@ -141,11 +141,3 @@ def test_log_append_time_is_the_brokers_clock(brokerd):
     assert before <= stamp <= after
     assert row["log_append_time"] == stamp
     assert struct.unpack_from(">h", stored, 21)[0] & 8
-
-
-def test_min_insync_replicas_above_one_refuses_acks_all_on_one_broker(brokerd):
-    name = talk.unique("isr")
-    talk.create_topic(brokerd.port, name, min_insync_replicas=2)
-    with Connection(brokerd.port) as connection:
-        assert talk.produce(connection, name, raw.batch(), acks=-1)["error_code"] == 19
-        assert talk.produce(connection, name, raw.batch(), acks=1)["error_code"] == 0

@@ -192,6 +192,9 @@ int log_become_leader(struct log *log, int32_t epoch, int32_t in_sync_count);
  * the high watermark stays. */
 int log_lead_replicas(struct log *log, int32_t epoch, int32_t in_sync_count);
 void log_become_follower(struct log *log, int32_t epoch);
+/* As long as it follows, consumers may read what is below its high watermark (KIP-392). */
+void log_set_readable(struct log *log, bool readable);
+bool log_is_readable(const struct log *log);
 bool log_is_leader(const struct log *log);
 int32_t log_leader_epoch(const struct log *log);
 void log_advance_high_watermark(struct log *log, int64_t high_watermark);
@@ -209,8 +212,9 @@ void log_give_room(struct log *log, int64_t bytes);
 /* In-sync replicas, this one included, for min.insync.replicas. */
 int32_t log_in_sync_count(const struct log *log);
 
-/* Fewer are in the ISR, or on their way into it, than min.insync.replicas asks for. */
-bool log_lacks_replicas(const struct log *log);
+/* Fewer are in the ISR than min.insync.replicas asks for, of as many replicas as there are. With
+ * `maximal` those on their way into it count, too. */
+bool log_lacks_replicas(const struct log *log, bool maximal);
 /* How often it has ceased to lead: what was appended under another number may be gone. */
 uint32_t log_resignations(const struct log *log);
 /* Its high watermark has reached what this leader began with: until then a reader may have seen a

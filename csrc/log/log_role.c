@@ -33,8 +33,9 @@ bool log_flush_before_ack(const struct log *log) {
            atomic_load(&log->role.flush_before_ack);
 }
 
-bool log_lacks_replicas(const struct log *log) {
-    return atomic_load(&log->role.maximal_count) < atomic_load(&log->role.in_sync_count_min);
+bool log_lacks_replicas(const struct log *log, bool maximal) {
+    int32_t count = atomic_load(maximal ? &log->role.maximal_count : &log->role.in_sync_count);
+    return count < atomic_load(&log->role.in_sync_count_min);
 }
 
 uint32_t log_resignations(const struct log *log) {
@@ -140,6 +141,7 @@ void log_become_follower(struct log *log, int32_t epoch) {
     atomic_store(&log->role.leader_epoch, epoch);
     if (atomic_load(&log->role.leader)) atomic_fetch_add(&log->role.resignations, 1);
     atomic_store(&log->role.leader, false);
+    atomic_store(&log->role.readable, false);
     log_view_change(log);
     atomic_store(&log->role.alone, false);
     log_replicas_forget(log);
@@ -147,6 +149,12 @@ void log_become_follower(struct log *log, int32_t epoch) {
     log_append_unlock(log);
     log_wait_fail(log, LOG_E_NOT_LEADER);
 }
+
+void log_set_readable(struct log *log, bool readable) {
+    atomic_store(&log->role.readable, readable);
+}
+
+bool log_is_readable(const struct log *log) { return atomic_load(&log->role.readable); }
 
 void log_advance_high_watermark(struct log *log, int64_t high_watermark) {
     log_view_lock(log);

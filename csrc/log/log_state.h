@@ -125,6 +125,7 @@ struct log_queue {
  * in_sync_count_min: under view.lock), read anywhere. */
 struct log_role {
     _Atomic bool leader;
+    _Atomic bool readable; /* by consumers, though it does not lead */
     _Atomic bool alone; /* appends move the high watermark by themselves */
     _Atomic int32_t leader_epoch, in_sync_count, maximal_count;
     _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most all replicas */

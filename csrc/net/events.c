@@ -67,7 +67,7 @@ static void ring(struct events *e) {
 }
 
 void events_post(struct events *e, struct event *event) {
-    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_VERIFY);
+    assert(event->kind >= EVENT_REQUEST && event->kind <= EVENT_MAY_JOIN);
     event->next = NULL;
     lock_acquire(&e->lock);
     bool first = e->first == NULL;

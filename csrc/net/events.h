@@ -1,6 +1,7 @@
 /* What the reactors want the control plane to see: requests, misses and closed connections, in one
  * queue with an eventfd. Written by reactors, read by one thread that sleeps on the eventfd. Its
- * length is bounded by the connections: each has at most one request here. */
+ * length is bounded by the connections, each of which has at most one request here, and by the
+ * replicas, each of which may join once until the metadata names it anew. */
 #ifndef PYLOG_EVENTS_H
 #define PYLOG_EVENTS_H
 
@@ -17,7 +18,8 @@ enum event_kind {
     EVENT_CONNECTED = 6, /* of a listener that asks who it is, or with a certificate, whose name is
                             the data; answered by reactors_retry */
     EVENT_UNSAFE = 7, /* a connection ended for want of TLS, or of trust: why is the data */
-    EVENT_VERIFY = 8
+    EVENT_VERIFY = 8,
+    EVENT_MAY_JOIN = 9
 };
 
 struct event_address {
@@ -51,8 +53,8 @@ struct event {
     uint32_t missing_count; /* EVENT_UNSAFE: those before it that were not reported */
     size_t body_at, body_len;   /* in data */
     _Alignas(8) uint8_t data[]; /* client id, then the body; or missing_count event_missing, then
-                                   their names, and at body_at an event_verify; or
-                                   client id; or a text of body_len bytes */
+                                   their names, and at body_at an event_verify; or client id;
+                                   or a text of body_len bytes; or missing_count serve_join */
 };
 
 struct events;

@@ -84,6 +84,7 @@ static struct slot *new_slot(struct reactor *r, struct connection *c,
     s->r.received_ms = r->now_ms;
     s->r.correlation_id = h->correlation_id;
     s->r.principal = c->principal;
+    s->r.listener = c->listener;
     s->r.api_key = h->api_key;
     s->r.api_version = h->api_version;
     s->r.client_id = h->client_id;
@@ -175,6 +176,18 @@ static bool post_miss(struct reactor *r, struct slot *s) REQUIRES(r->role) {
     return true;
 }
 
+/* Followers that a Fetch has shown to be ready for the ISR. What memory is short for is said again
+ * when the metadata names them anew. */
+static void post_joins(struct reactor *r) REQUIRES(r->role) {
+    const struct serve_join *joins;
+    uint32_t count = serve_take_joins(r->serve, &joins);
+    struct event *e = count == 0 ? NULL : events_make(EVENT_MAY_JOIN, count * sizeof *joins);
+    if (e == NULL) return;
+    memcpy(e->data, joins, count * sizeof *joins);
+    e->missing_count = count;
+    events_post(r->all->events, e);
+}
+
 /* The body stays where it is while somebody needs it, and no longer. */
 static void keep_body(struct reactor *r, struct slot *s, bool first) REQUIRES(r->role) {
     if (!s->r.body_needed) {
@@ -257,6 +270,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         begin_work(s);
         enum serve_status status = serve_start(r->serve, &s->r);
         end_work(s);
+        post_joins(r);
         enter(r, s, status, true);
     } else if (!post_request(r, s)) {
         c->closing = true;
@@ -368,6 +382,7 @@ void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason
     begin_work(s);
     enum serve_status status = serve_resume(r->serve, &s->r, reason);
     end_work(s);
+    post_joins(r);
     enter(r, s, status, false);
     connection_enlist(c, &r->ready);
 }

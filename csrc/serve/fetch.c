@@ -44,7 +44,7 @@ static bool take_reads(struct fetch *f) {
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         p->read = read++;
         assert_slow(read <= f->reads + f->set->count);
-        p->read->diverging_epoch = -1;
+        p->read->diverging_epoch = p->read->preferred = -1;
     }
     assert(read == f->reads + f->set->count); /* the list has as many as are counted */
     return true;
@@ -77,6 +77,7 @@ void fetch_free(struct serve *s, struct serve_request *r) {
         sessions_return(s->shared->sessions, f->session, quotas_monotonic_ns() / NS_PER_MS);
     fetch_set_clear(&f->own);
     misses_clear(&f->misses, r);
+    free(f->rack);
     free(f);
     r->state = NULL;
 }
@@ -88,7 +89,8 @@ static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key 
     int64_t offset = cursor_i64(c);
     /* v12: the epoch of the last record, to find where histories part (KIP-595) */
     int32_t last_fetched_epoch = f->version >= 12 ? cursor_i32(c) : -1;
-    if (f->version >= 5) (void)cursor_i64(c); /* v5: a follower's log start offset (KIP-107) */
+    /* v5: a follower's log start offset (KIP-107) */
+    int64_t start_offset = f->version >= 5 ? cursor_i64(c) : -1;
     int32_t bytes_max = cursor_i32(c);
     wire_skip_tags(c, f->flexible);
     if (c->p == NULL) return false;
@@ -96,6 +98,7 @@ static bool parse_partition(struct fetch *f, struct cursor *c, struct topic_key 
     if (p == NULL) return false;
     p->leader_epoch = leader_epoch;
     p->offset = offset;
+    p->start_offset = start_offset;
     p->last_fetched_epoch = last_fetched_epoch;
     p->bytes_max = bytes_max;
     return true;
@@ -134,18 +137,28 @@ static bool parse_forgotten(struct fetch *f, struct cursor *c, struct fetch_set 
     return c->p != NULL && topics >= 0;
 }
 
-static void parse_tail(struct fetch *f, struct cursor *c) {
-    if (f->version >= 11) (void)wire_string(c, f->flexible); /* v11: the client's rack (KIP-392) */
+/* False: out of memory. */
+static bool parse_tail(struct serve *s, struct fetch *f, struct cursor *c) {
+    struct wire_string rack = {NULL, -1};
+    if (f->version >= 11) rack = wire_string(c, f->flexible); /* v11: the client's (KIP-392) */
     uint64_t left = wire_tags(c, f->flexible), tag;
     struct cursor value;
     while (wire_tag(c, &left, &tag, &value))
         /* v15: who asks is a tagged field, of followers alone (KIP-903) */
-        if (tag == 1 && f->version >= 15) f->replica_id = cursor_i32(&value);
+        if (tag == 1 && f->version >= 15) {
+            f->replica_id = cursor_i32(&value);
+            f->replica_epoch = cursor_i64(&value);
+            if (value.p == NULL) c->p = NULL;
+        }
+    if (!s->shared->limits.rack_aware || rack.len <= 0 || fetch_is_follower(f)) return true;
+    f->rack = strndup((const char *)rack.p, (size_t)rack.len);
+    return f->rack != NULL;
 }
 
-static bool parse(struct fetch *f, const struct serve_request *r) {
+static bool parse(struct serve *s, struct fetch *f, const struct serve_request *r) {
     struct cursor c = {r->body, r->body + r->body_len};
     f->replica_id = f->version <= 14 ? cursor_i32(&c) : -1;
+    f->replica_epoch = -1;
     f->wait_ms = cursor_i32(&c);
     f->bytes_min = cursor_i32(&c);
     f->bytes_max = cursor_i32(&c);
@@ -158,8 +171,7 @@ static bool parse(struct fetch *f, const struct serve_request *r) {
     if (!parse_topics(f, &c)) return false;
     f->forgotten = c;
     if (f->version >= 7 && !parse_forgotten(f, &c, NULL)) return false;
-    parse_tail(f, &c);
-    return c.p != NULL;
+    return parse_tail(s, f, &c) && c.p != NULL;
 }
 
 /* Takes over what an incremental request adds or changes. */
@@ -170,6 +182,7 @@ static bool merge(struct fetch *f, struct session *session) {
             fetch_set_part(set, p->key->bytes, p->key->len, p->partition, true);
         if (kept == NULL) return false;
         kept->offset = p->offset;
+        kept->start_offset = p->start_offset;
         kept->bytes_max = p->bytes_max;
         kept->leader_epoch = p->leader_epoch;
         kept->last_fetched_epoch = p->last_fetched_epoch;
@@ -242,7 +255,8 @@ static int find_topic(struct serve *s, const struct serve_request *r, const stru
         topic_retain(*out = before->read->topic);
         return 0;
     }
-    return serve_topic(s, r->principal, key_of(f, p), GRANT_READ, out);
+    uint8_t right = fetch_is_follower(f) ? GRANT_FOLLOW : GRANT_READ;
+    return serve_topic(s, r->principal, key_of(f, p), right, out);
 }
 
 /* Looks up what is new or was looked up before a change of grants. False: r->missing names what to
@@ -275,15 +289,23 @@ static bool look_up(struct serve *s, struct serve_request *r, struct fetch *f, b
     return complete;
 }
 
-static int16_t check_epochs(struct fetch_part *p) {
+/* Consumers that know of racks may read from followers, too. */
+static bool may_read(const struct fetch *f, const struct log *log) {
+    return log_is_leader(log) ||
+           (f->version >= 11 && !fetch_is_follower(f) && log_is_readable(log));
+}
+
+int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p) {
     assert(p->read->topic != NULL && p->read->log != NULL);
     /* First of all: without its disk the partition has no leader, which is an epoch of its own. */
     if (log_failed(p->read->log) == LOG_E_OFFLINE) return ERROR_KAFKA_STORAGE_ERROR;
     int32_t epoch = log_leader_epoch(p->read->log);
     if (p->leader_epoch >= 0 && p->leader_epoch < epoch) return ERROR_FENCED_LEADER_EPOCH;
     if (p->leader_epoch >= 0 && p->leader_epoch > epoch) return ERROR_UNKNOWN_LEADER_EPOCH;
-    if (!log_is_leader(p->read->log)) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    if (!may_read(f, p->read->log)) return ERROR_NOT_LEADER_OR_FOLLOWER;
     if (p->last_fetched_epoch < 0) return 0;
+    /* The epoch that goes on ends where the log ends. */
+    if (p->last_fetched_epoch == epoch && p->offset <= log_end_offset(p->read->log)) return 0;
     int32_t found;
     int64_t end;
     log_end_for_epoch(p->read->log, p->last_fetched_epoch, &found, &end);
@@ -295,6 +317,11 @@ static int16_t check_epochs(struct fetch_part *p) {
     return 0;
 }
 
+static enum log_bound bound_of(const struct fetch *f) {
+    if (fetch_is_follower(f)) return LOG_BOUND_END;
+    return f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
+}
+
 /* One partition's share of the answer. */
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
                       bool nowait) {
@@ -304,15 +331,14 @@ static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left,
     memset(&read->range, 0, sizeof read->range);
     read->diverging_epoch = -1;
     read->error = read->grant_error;
-    if (read->error == 0 && f->replica_id >= 0)
-        read->error = ERROR_NOT_LEADER_OR_FOLLOWER; /* followers come with clusters */
-    if (read->error == 0) read->error = check_epochs(p);
+    if (read->error == 0) read->error = fetch_check_epochs(f, p);
+    if (read->error == 0) read->error = read->follow_error;
     if (read->error != 0) return;
     int32_t bytes = p->bytes_max < bytes_left ? p->bytes_max : bytes_left;
-    enum log_bound bound = f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
+    enum log_bound bound = bound_of(f);
     int64_t offset = p->offset;
-    if (read->diverging_epoch >= 0) {
-        /* The offset is of another history: only the ends are answered. */
+    if (read->diverging_epoch >= 0 || read->preferred >= 0) {
+        /* The offset is of another history, or read elsewhere: only the ends are answered. */
         offset = log_end_offset(read->log);
         bytes = 0;
         at_least_one = false;
@@ -349,9 +375,20 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
         /* What is unknown is part of the answer, but does not hasten it. */
         if (fetch_is_unknown(p)) continue;
         any = true;
-        if (p->read->error != 0 || p->read->diverging_epoch >= 0) ready = true;
+        if (p->read->error != 0 || p->read->diverging_epoch >= 0 || p->read->preferred >= 0)
+            ready = true;
     }
     return ready || !any || taken >= f->bytes_min;
+}
+
+/* The end that a fetch waits for, and where it was. */
+static int64_t awaited_end(const struct fetch *f, const struct log_range *range, uint8_t *kind) {
+    if (fetch_is_follower(f)) {
+        *kind = LOG_WAIT_END;
+        return range->log_end_offset;
+    }
+    *kind = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
+    return f->read_committed ? range->last_stable_offset : range->high_watermark;
 }
 
 /* Links a waiter to every partition. True: some end moved meanwhile, look again. */
@@ -362,9 +399,8 @@ static bool wait_all(struct serve *s, struct serve_request *r, struct fetch *f) 
         struct fetch_read *read = p->read;
         if (read->error != 0) continue;
         read->waiter = (struct log_waiter){.mailbox = s->mailbox, .token = r->token};
-        read->waiter.wait_for = f->read_committed ? LOG_WAIT_LAST_STABLE : LOG_WAIT_HIGH_WATERMARK;
-        int64_t end =
-            f->read_committed ? read->range.last_stable_offset : read->range.high_watermark;
+        read->waiter.as_follower = !fetch_is_follower(f) && log_is_readable(read->log);
+        int64_t end = awaited_end(f, &read->range, &read->waiter.wait_for);
         read->waiter.offset = end > p->offset ? end : p->offset;
         if (log_wait(read->log, &read->waiter)) {
             read->waiter.mailbox = NULL;
@@ -430,11 +466,20 @@ static bool may_wait(struct serve *s, struct fetch *f) {
     return true;
 }
 
+/* Which partitions the consumer is to read elsewhere. */
+static void prefer(struct serve *s, const struct serve_request *r, struct fetch *f) {
+    for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
+        if (p->read->log != NULL) p->read->preferred = fetch_preferred(s, r, f, p);
+}
+
 static enum serve_status run(struct serve *s, struct serve_request *r, struct fetch *f,
                              bool last_chance) {
     unwait_all(f);
+    if (fetch_is_follower(f) && !f->followed) fetch_follow(s, f);
+    if (f->rack != NULL) prefer(s, r, f);
     for (;;) {
-        if (evaluate(s, f, true) || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
+        bool ready = evaluate(s, f, true) || f->high_is_news;
+        if (ready || f->wait_ms <= 0 || last_chance) return finish(s, r, f);
         if (!may_wait(s, f)) return finish(s, r, f);
         release_ranges(f);
         if (!wait_all(s, r, f)) break;
@@ -469,13 +514,13 @@ enum serve_status fetch_start(struct serve *s, struct serve_request *r) {
     f->by_id = r->api_version >= 13;    /* v13: topic ids in place of names (KIP-516) */
     fetch_set_init(&f->own, f->by_id);
     f->set = &f->own;
-    if (!parse(f, r)) {
+    if (!parse(s, f, r)) {
         fetch_free(s, r);
         return SERVE_CLOSE;
     }
     int16_t error = open_context(s, r, f);
     r->body_needed = false; /* all that matters was copied */
-    if (r->quota != NULL) {
+    if (r->quota != NULL && !fetch_is_follower(f)) {
         /* More could only be refused. */
         int32_t max = quota_client_fetch_max(r->quota, s->shared->limits.fetch_bytes_max);
         if (f->bytes_max > max) f->bytes_max = max;

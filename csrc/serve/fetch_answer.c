@@ -15,7 +15,8 @@ enum { ANSWER_BYTES = 16, TOPIC_BY_ID_BYTES = 18, TOPIC_BYTES = 4, PARTITION_BYT
 /* A session's answer names a partition only when it has news. An error is answered every time. */
 static bool has_news(const struct fetch *f, struct fetch_part *p) {
     const struct fetch_read *read = p->read;
-    if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0)
+    if (f->full || read->range.length > 0 || read->error != 0 || read->diverging_epoch >= 0 ||
+        read->preferred >= 0)
         return true;
     return p->answered_high_watermark != read->range.high_watermark ||
            p->answered_log_start != read->range.log_start_offset;
@@ -34,7 +35,7 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
         reply_count(a, f->flexible, 0);
         return;
     }
-    if (!f->read_committed || read->error != 0) {
+    if (!f->read_committed || fetch_is_follower(f) || read->error != 0) {
         if (f->flexible)
             reply_uvarint(a, 0);
         else
@@ -62,7 +63,31 @@ static void answer_aborted(struct reply *a, const struct fetch *f, struct fetch_
     free(aborted);
 }
 
-static void answer_part(struct reply *a, const struct fetch *f, struct fetch_part *p) {
+/* v16: who leads instead (KIP-951). */
+static bool names_leader(const struct fetch *f, const struct fetch_part *p,
+                         struct topic_leader *leader) {
+    int16_t error = p->read->error;
+    if (f->version < 16) return false;
+    if (error != ERROR_NOT_LEADER_OR_FOLLOWER && error != ERROR_FENCED_LEADER_EPOCH) return false;
+    return leaders_of(p->read->topic, p->partition, leader);
+}
+
+/* Tagged fields: 0 DivergingEpoch, 13 bytes with its own empty tags; 1 CurrentLeader. */
+static void answer_tags(struct reply *a, struct fetch *f, const struct fetch_part *p) {
+    struct topic_leader leader;
+    bool diverges = p->read->diverging_epoch >= 0, named = names_leader(f, p, &leader);
+    reply_i8(a, (int8_t)(diverges + named));
+    if (diverges) {
+        reply_i8(a, 0);
+        reply_uvarint(a, 13);
+        reply_i32(a, p->read->diverging_epoch);
+        reply_i64(a, p->read->diverging_end);
+        reply_i8(a, 0);
+    }
+    if (named) leaders_answer(&f->leaders, a, 1, leader);
+}
+
+static void answer_part(struct reply *a, struct fetch *f, struct fetch_part *p) {
     struct fetch_read *read = p->read;
     bool known = read->error == 0;
     assert_slow(known || read->range.length == 0);
@@ -74,26 +99,17 @@ static void answer_part(struct reply *a, const struct fetch *f, struct fetch_par
     /* v5: log start offset (KIP-107) */
     if (f->version >= 5) reply_i64(a, known ? read->range.log_start_offset : -1);
     answer_aborted(a, f, p);
-    if (f->version >= 11) reply_i32(a, -1); /* v11: the replica to read from (KIP-392) */
+    /* v11: the replica to read from (KIP-392) */
+    if (f->version >= 11) reply_i32(a, known ? read->preferred : -1);
     if (f->flexible)
         reply_uvarint(a, (uint64_t)read->range.length + 1);
     else
         reply_i32(a, read->range.length);
     if (read->range.length > 0) reply_range(a, &read->range);
-    if (!f->flexible) return;
-    if (read->diverging_epoch < 0) {
-        reply_i8(a, 0);
-        return;
-    }
-    reply_i8(a, 1); /* one tagged field: 0 DivergingEpoch, 13 bytes with its own empty tags */
-    reply_i8(a, 0);
-    reply_uvarint(a, 13);
-    reply_i32(a, read->diverging_epoch);
-    reply_i64(a, read->diverging_end);
-    reply_i8(a, 0);
+    if (f->flexible) answer_tags(a, f, p);
 }
 
-static void answer_topic(struct reply *a, const struct fetch *f, struct fetch_part *first,
+static void answer_topic(struct reply *a, struct fetch *f, struct fetch_part *first,
                          uint32_t count) {
     struct topic_key key = {first->key->bytes, first->key->len, f->by_id};
     reply_topic_key(a, f->flexible, key);
@@ -200,7 +216,7 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
     struct reply *a = &r->reply;
     assert_slow(!f->job_running && a->len == 0); /* a request is answered once */
     assert(f->session == NULL || (f->session->busy && f->set == &f->session->set));
-    if (r->quota != NULL && serve_charge_fetch(r, answer_bytes(f)) > 0)
+    if (r->quota != NULL && !fetch_is_follower(f) && serve_charge_fetch(r, answer_bytes(f)) > 0)
         return answer_throttled(s, r, f);
     reply_header(a, r->correlation_id, f->flexible);
     reply_i32(a, 0);
@@ -210,7 +226,7 @@ enum serve_status fetch_answer(struct serve *s, struct serve_request *r, struct 
     }
     if (f->error != 0) serve_count_error(s, API_FETCH, f->error);
     answer_topics(s, a, f);
-    reply_no_tags(a, f->flexible);
+    if (f->flexible) leaders_answer_endpoints(&f->leaders, s, r, a);
     reply_finish(a);
     if (f->error == 0 && !f->full) rotate(f);
     fetch_free(s, r);

@@ -2,8 +2,9 @@
 #ifndef PYLOG_FETCH_STATE_H
 #define PYLOG_FETCH_STATE_H
 
-#include "serve/serve_state.h"
 #include "format/bytes.h"
+#include "serve/leaders.h"
+#include "serve/serve_state.h"
 
 /* What a request found of a partition; gone with it. */
 struct fetch_read {
@@ -12,6 +13,8 @@ struct fetch_read {
     uint32_t changes;
     int16_t grant_error; /* the control plane's last verdict for this request */
     int16_t error;
+    int16_t follow_error;    /* why it is not taken as a follower's fetch */
+    int32_t preferred;       /* the replica to read from, -1: this one */
     int32_t diverging_epoch; /* -1: none */
     int64_t diverging_end;
     struct log_range range;
@@ -31,10 +34,27 @@ struct fetch {
     struct cursor forgotten;
     uint32_t voids; /* of the grants, when its topics were looked up */
     uint32_t counted; /* partitions of this wide request in shared->fetches_waiting */
+    int64_t replica_epoch;
+    char *rack; /* owned: of a consumer that may be sent elsewhere, or NULL */
+    struct leaders leaders; /* that the answer names */
     int32_t wait_ms, bytes_min, bytes_max, replica_id, session_id, session_epoch;
     int16_t version, error;
     bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
+    bool followed;     /* the positions of a follower are entered */
+    bool high_is_news; /* to this follower, whose consumers wait for it */
 };
+
+/* Who says that it is a replica. */
+static inline bool fetch_is_follower(const struct fetch *f) { return f->replica_id >= 0; }
+/* Kafka's order of checks, with DivergingEpoch in p->read. 0 or an error code. */
+int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
+
+/* fetch_replica.c */
+/* A follower's positions, once for each request, on its reactor. */
+void fetch_follow(struct serve *s, struct fetch *f);
+/* The replica in the consumer's rack that it is sent to, -1: none (KIP-392). */
+int32_t fetch_preferred(struct serve *s, const struct serve_request *r, const struct fetch *f,
+                        const struct fetch_part *p);
 
 /* Refused before its log was looked at: the topic or partition is unknown, or not the principal's.
  */

@@ -14,6 +14,7 @@
 #include "format/assertion.h"
 #include "format/hash.h"
 #include "serve/error_codes.h"
+#include "serve/nodes.h"
 #include "thread/shared_lock.h"
 
 enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
@@ -37,6 +38,7 @@ struct grants {
     struct entry **by_name GUARDED_BY(lock), **by_id GUARDED_BY(lock);
     uint32_t bucket_count GUARDED_BY(lock), count GUARDED_BY(lock);
     uint32_t generation GUARDED_BY(lock); /* of rights: older ones are void */
+    struct nodes *nodes GUARDED_BY(lock); /* one reference, or NULL */
     atomic_uint changes, voids;           /* written under the lock */
 };
 
@@ -65,6 +67,14 @@ struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
     return t;
 }
 
+bool topic_set_leaders(struct topic *t, const struct topic_leader *leaders) {
+    size_t count = (size_t)t->partition_count;
+    assert(t->leaders == NULL);
+    t->leaders = malloc((count + 1) * sizeof *leaders);
+    if (t->leaders != NULL && count != 0) memcpy(t->leaders, leaders, count * sizeof *leaders);
+    return t->leaders != NULL;
+}
+
 void topic_retain(struct topic *t) {
     int before = atomic_fetch_add_explicit(&t->references, 1, memory_order_relaxed);
     assert(before > 0);
@@ -78,6 +88,7 @@ void topic_release(struct topic *t) {
     for (int32_t i = 0; i < t->partition_count; i++)
         if (t->partitions[i] != NULL) log_release(t->partitions[i]);
     free(t->partitions);
+    free(t->leaders);
     free(t);
 }
 
@@ -115,6 +126,7 @@ void grants_free(struct grants *g) {
         }
     free(g->by_name);
     free(g->by_id);
+    if (g->nodes != NULL) nodes_release(g->nodes);
     shared_lock_release(&g->lock);
     shared_lock_destroy(&g->lock);
     free(g);
@@ -248,6 +260,22 @@ void grants_void(struct grants *g) {
     assert(g->generation != 0); /* a right of the generation before the wrap would be valid again */
     atomic_fetch_add(&g->changes, 1);
     shared_lock_release(&g->lock);
+}
+
+void grants_set_nodes(struct grants *g, struct nodes *nodes) {
+    shared_lock_write(&g->lock);
+    struct nodes *before = g->nodes;
+    g->nodes = nodes;
+    shared_lock_release(&g->lock);
+    if (before != NULL) nodes_release(before);
+}
+
+struct nodes *grants_nodes(struct grants *g) {
+    shared_lock_read(&g->lock);
+    struct nodes *nodes = g->nodes;
+    if (nodes != NULL) nodes_retain(nodes);
+    shared_lock_release(&g->lock);
+    return nodes;
 }
 
 uint32_t grants_changes(struct grants *g) {

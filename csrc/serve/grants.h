@@ -12,7 +12,16 @@
 #include "serve/error_codes.h"
 #include "thread/roles.h"
 
-enum grant_right { GRANT_READ = 1, GRANT_WRITE = 2, GRANT_KNOWN = 4 };
+enum grant_right {
+    GRANT_READ = 1,
+    GRANT_WRITE = 2,
+    GRANT_KNOWN = 4,
+    GRANT_FOLLOW = 8 /* as another broker */
+};
+
+struct topic_leader {
+    int32_t id, epoch; /* -1: nobody leads */
+};
 
 struct topic {
     atomic_int references;
@@ -22,6 +31,7 @@ struct topic {
     bool internal; /* Produce from clients is refused (17) */
     char name[250];
     int16_t absent_error;    /* what is answered for entries that are NULL */
+    struct topic_leader *leaders; /* partition_count entries, or NULL: clients are told of none */
     struct log **partitions; /* partition_count entries; NULL: this broker holds no replica of it,
                                 or cannot open it */
 };
@@ -34,6 +44,9 @@ void grants_free(struct grants *g);
  * when out of memory. */
 struct topic *topic_new(const char *name, const uint8_t id[16], bool internal,
                         struct log *const *partitions, int32_t count);
+/* Before others have it: who leads each partition, for those that ask the wrong broker (KIP-951).
+ * False: out of memory. */
+bool topic_set_leaders(struct topic *t, const struct topic_leader *leaders);
 void topic_retain(struct topic *t);
 void topic_release(struct topic *t);
 /* The log of a partition, borrowed through the topic, or NULL and *error. */
@@ -58,6 +71,12 @@ int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uin
 /* Voids every right (ACL change): the next request of each principal is a miss again. Topics stay.
  */
 void grants_void(struct grants *g) ON_CONTROL_PLANE;
+
+/* Where each broker is reached; takes the reference over, and NULL for none. */
+struct nodes;
+void grants_set_nodes(struct grants *g, struct nodes *nodes) ON_CONTROL_PLANE;
+/* A reference, or NULL. */
+struct nodes *grants_nodes(struct grants *g);
 
 /* Rises with every change above: what was looked up under another number must be looked up again.
  */

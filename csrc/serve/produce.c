@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "format/assertion.h"
+#include "serve/leaders.h"
 #include "serve/wire.h"
 
 /* v12: what a transaction writes to becomes part of it (KIP-890). */
@@ -24,6 +25,7 @@ struct produce_part {
     int64_t base_offset, last_offset, append_time_ms, log_start_offset;
     struct batch_summary *summary; /* owned while there is something to check or to answer */
     struct log_waiter waiter;
+    uint32_t resignations; /* the log's when it was appended */
     int32_t partition;
     int64_t last_marker; /* of the batch's producer, when its coordinator was asked */
     int32_t check; /* batch_error of the check */
@@ -217,7 +219,7 @@ static void check_part(const struct produce *q, struct produce_part *p, struct i
     }
     if ((h->attributes & BATCH_TRANSACTIONAL) && !q->transactional)
         p->error = ERROR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
-    else if (q->acks == -1 && log_in_sync_count(p->log) < config.min_insync_replicas)
+    else if (q->acks == -1 && log_lacks_replicas(p->log, false))
         p->error = ERROR_NOT_ENOUGH_REPLICAS;
     if (p->error != 0 || config.compression_codec < 0 || config.compression_codec == batch_codec(h))
         return;
@@ -274,7 +276,15 @@ static void append_part(const struct produce *q, struct produce_part *p, int64_t
     p->base_offset = done.base_offset;
     p->last_offset = done.last_offset;
     p->append_time_ms = done.append_time_ms;
+    p->resignations = done.resignations;
     p->log_start_offset = done.log_start_offset;
+}
+
+/* The high watermark has passed its records: whether they are still there, and on enough replicas.
+ */
+static int16_t check_replicas(const struct produce_part *p) {
+    if (log_resignations(p->log) != p->resignations) return ERROR_NOT_LEADER_OR_FOLLOWER;
+    return log_lacks_replicas(p->log, true) ? ERROR_NOT_ENOUGH_REPLICAS_AFTER_APPEND : 0;
 }
 
 /* True: the ends that the acknowledgement promises are reached, or the part has its error. False:
@@ -285,6 +295,7 @@ static bool acknowledged(struct produce_part *p) {
     if (p->error != 0) return true;
     assert_slow(p->last_offset >= 0); /* what it waits for was appended */
     for (int step = 0; step < 2; step++) {
+        if (step == 1 && (p->error = check_replicas(p)) != 0) return true;
         if (step == 1 && !log_flush_before_ack(p->log)) return true;
         p->waiter.wait_for = step == 0 ? LOG_WAIT_HIGH_WATERMARK : LOG_WAIT_FLUSHED;
         p->waiter.offset = p->last_offset;
@@ -295,8 +306,21 @@ static bool acknowledged(struct produce_part *p) {
     return true;
 }
 
+/* v10: who leads instead (KIP-951). */
+static void answer_tags(struct reply *a, const struct produce_part *p, int16_t version,
+                        bool flexible, struct leaders *leaders) {
+    struct topic_leader leader;
+    if (version < 10 || p->error != ERROR_NOT_LEADER_OR_FOLLOWER ||
+        !leaders_of(p->topic, p->partition, &leader)) {
+        reply_no_tags(a, flexible);
+        return;
+    }
+    reply_i8(a, 1);
+    leaders_answer(leaders, a, 0, leader);
+}
+
 static void answer_part(struct reply *a, const struct produce_part *p, int16_t version,
-                        bool flexible) {
+                        bool flexible, struct leaders *leaders) {
     reply_i32(a, p->partition);
     reply_i16(a, p->error);
     reply_i64(a, p->error == 0 ? p->base_offset : -1);
@@ -320,7 +344,7 @@ static void answer_part(struct reply *a, const struct produce_part *p, int16_t v
         }
         reply_string(a, flexible, text, text == NULL ? 0 : strlen(text));
     }
-    reply_no_tags(a, flexible);
+    answer_tags(a, p, version, flexible, leaders);
 }
 
 static uint32_t count_topics(const struct produce *q) {
@@ -343,6 +367,8 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
         produce_free(r);
         return status;
     }
+    struct leaders leaders;
+    leaders.count = 0;
     reply_header(a, r->correlation_id, q->flexible);
     reply_count(a, q->flexible, count_topics(q));
     for (uint32_t i = 0; i < q->part_count; i++) {
@@ -353,11 +379,11 @@ static enum serve_status answer(struct serve_request *r, struct produce *q) {
             reply_topic_key(a, q->flexible, p->key);
             reply_count(a, q->flexible, n);
         }
-        answer_part(a, p, q->version, q->flexible);
+        answer_part(a, p, q->version, q->flexible, &leaders);
         if (i + 1 == q->part_count || q->parts[i + 1].first_of_topic) reply_no_tags(a, q->flexible);
     }
     reply_i32(a, serve_charge_produce(r, true));
-    reply_no_tags(a, q->flexible);
+    if (q->flexible) leaders_answer_endpoints(&leaders, q->serve, r, a);
     reply_finish(a);
     produce_free(r);
     return a->failed ? SERVE_CLOSE : SERVE_ANSWER;

@@ -115,6 +115,14 @@ int serve_topic(struct serve *s, uint32_t principal, struct topic_key key, uint8
     return 0;
 }
 
+uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins) {
+    uint32_t count = s->join_count;
+    assert_slow(count <= SERVE_JOINS_MAX);
+    *joins = s->joins;
+    s->join_count = 0;
+    return count;
+}
+
 bool serve_knows(int16_t api_key, int16_t api_version) {
     if (api_key == API_PRODUCE)
         return api_version >= PRODUCE_VERSION_MIN && api_version <= PRODUCE_VERSION_MAX;

@@ -56,6 +56,7 @@ struct serve_request {
     int64_t received_ms; /* CLOCK_MONOTONIC */
     int32_t correlation_id;
     uint32_t principal; /* index given by the control plane at authentication; 0 is anonymous */
+    int32_t listener;   /* it came by, for the endpoints that are answered */
     int16_t api_key, api_version;
     const uint8_t *client_id; /* borrowed; NULL when null */
     int32_t client_id_len;
@@ -81,6 +82,7 @@ struct serve_limits {
     int32_t fetch_bytes_max;      /* fetch.max.bytes of the broker */
     int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
+    bool rack_aware; /* consumers are sent to a replica in their rack (KIP-392) */
 };
 
 /* What all reactors share. The pool's workers have a scratch (scratch.h). */
@@ -103,6 +105,14 @@ void serve_meter(struct serve *s, struct meter_api *apis);
 /* Each second, on its reactor: ends what is too old. `now_ms`: of the monotonic clock. */
 void serve_tick(struct serve *s, int64_t now_ms);
 void serve_free(struct serve *s);
+
+/* A follower that may join the ISR (KIP-497), by its last fetch. */
+struct serve_join {
+    uint8_t topic_id[16];
+    int32_t partition, broker;
+};
+/* Those since the last call, on its reactor: borrowed until the next request. */
+uint32_t serve_take_joins(struct serve *s, const struct serve_join **joins);
 
 /* True for what serve_start answers: Produce and Fetch at the versions of api_keys.h. */
 bool serve_knows(int16_t api_key, int16_t api_version);

@@ -11,7 +11,7 @@
 #include "serve/serve.h"
 #include "serve/sessions.h"
 
-enum { NS_PER_MS = 1000000 };
+enum { NS_PER_MS = 1000000, SERVE_JOINS_MAX = 128 };
 
 struct serve_shared {
     struct grants *grants;
@@ -28,6 +28,9 @@ struct serve {
     struct mailbox *mailbox;
     struct inflater *inflater;
     struct meter_api *meters; /* by api key; NULL: nobody counts */
+    /* Of the request under way; what there is no room for is found by the next fetch. */
+    struct serve_join joins[SERVE_JOINS_MAX];
+    uint32_t join_count;
 };
 
 /* An error that a partition, or a whole Fetch, is answered with. */

@@ -31,7 +31,7 @@ struct fetch_part {
     struct fetch_key *key;
     struct fetch_read *read; /* this request's (fetch_state.h); NULL while none holds the set */
     /* what the client asked */
-    int64_t offset;
+    int64_t offset, start_offset; /* the latter: where a follower's log begins */
     int32_t partition, bytes_max, leader_epoch, last_fetched_epoch;
     /* what the last answer said of it (a session's) */
     int64_t answered_high_watermark, answered_log_start;

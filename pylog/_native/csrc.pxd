@@ -362,6 +362,7 @@ cdef extern from "log/log.h" nogil:
     int log_become_leader(log_t *log, int32_t epoch, int32_t in_sync_count)
     int log_lead_replicas(log_t *log, int32_t epoch, int32_t in_sync_count)
     void log_become_follower(log_t *log, int32_t epoch)
+    void log_set_readable(log_t *log, bint readable)
     bint log_high_watermark_is_current(const log_t *log)
     enum: LOG_REPLICAS_MAX
     struct log_replica:
@@ -468,15 +469,21 @@ cdef extern from "format/scratch.h" nogil:
 
 # ---- grants.h
 cdef extern from "serve/grants.h" nogil:
-    enum: GRANT_READ, GRANT_WRITE
+    enum: GRANT_READ, GRANT_WRITE, GRANT_FOLLOW
     struct topic:
         int16_t absent_error
+        int32_t partition_count
     struct grants
     grants *grants_new(uint32_t topics_max)
     void grants_free(grants *g)
     topic *topic_new(const char *name, const uint8_t *id, bint internal, log_t **partitions,
                      int32_t count)
     void topic_release(topic *t)
+    struct topic_leader:
+        int32_t id, epoch
+    bint topic_set_leaders(topic *t, const topic_leader *leaders)
+    struct nodes
+    void grants_set_nodes(grants *g, nodes *nodes)
     int grants_install(grants *g, topic *t)
     void grants_remove(grants *g, const char *name, uint16_t name_len)
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
@@ -518,7 +525,7 @@ cdef extern from "serve/quotas.h" nogil:
 # ---- events.h
 cdef extern from "net/events.h" nogil:
     enum: EVENT_REQUEST, EVENT_MISS, EVENT_CLOSED, EVENT_QUOTA, EVENT_SLOW
-    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY
+    enum: EVENT_CONNECTED, EVENT_UNSAFE, EVENT_VERIFY, EVENT_MAY_JOIN
     struct event_address:
         uint8_t ip[16]
         uint16_t port
@@ -551,6 +558,14 @@ cdef extern from "net/events.h" nogil:
     int events_fd(const events *e)
     event *events_take(events *e, uint32_t count_max)
 
+# ---- nodes.h
+cdef extern from "serve/nodes.h" nogil:
+    struct node:
+        int32_t listener, id, port
+        const char *host
+        const char *rack
+    nodes *nodes_new(const node *of, uint32_t count)
+
 # ---- frames.h
 cdef extern from "net/frames.h" nogil:
     enum: FRAMES_API_KEYS_MAX
@@ -570,6 +585,10 @@ cdef extern from "serve/api_keys.h" nogil:
 cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
         int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes
+        bint rack_aware
+    struct serve_join:
+        uint8_t *topic_id
+        int32_t partition, broker
     struct serve_shared:
         pass
     serve_shared *serve_shared_new(grants *grants, iopool *pool, const serve_limits *limits)
@@ -620,7 +639,8 @@ cdef extern from "net/tls.h" nogil:
 
 # ---- reactor.h
 cdef extern from "net/reactor.h" nogil:
-    enum: REACTOR_THREADS_MAX, LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS, GUARD_RAW_VERSION
+    enum: REACTOR_THREADS_MAX, GUARD_RAW_VERSION
+    enum: LISTENER_GUARDED, LISTENER_CONTROL, LISTENER_ASKS
     struct reactors_config:
         frames_rules rules
         int threads

@@ -18,6 +18,24 @@ from pylog._native cimport csrc as c
 
 READ = c.GRANT_READ
 WRITE = c.GRANT_WRITE
+FOLLOW = c.GRANT_FOLLOW
+
+
+cdef int _name_leaders(c.topic *topic, list leaders) except -1:
+    cdef Py_ssize_t count = len(leaders)
+    cdef c.topic_leader *rows = <c.topic_leader *>malloc((count + 1) * sizeof(c.topic_leader))
+    if rows == NULL:
+        raise MemoryError("grants")
+    try:
+        if count != topic.partition_count:
+            raise ValueError(f"{count} leaders of {topic.partition_count} partitions")
+        for i in range(count):
+            rows[i].id, rows[i].epoch = leaders[i]
+        if not c.topic_set_leaders(topic, rows):
+            raise MemoryError("grants")
+    finally:
+        free(rows)
+    return 0
 
 
 # no_gc: the collector must not clear the directories while the table refers to their logs. It can
@@ -42,9 +60,10 @@ cdef class Grants:
             c.grants_free(self.ptr)
 
     def install(self, str name, bytes topic_id, list logs, bint internal=False,
-                bint disk_failed=False):
+                bint disk_failed=False, *, list leaders=None):
         """Makes a topic known. logs: one Log per partition, None where no replica is here, or,
-        disk_failed, where it cannot be opened.
+        disk_failed, where it cannot be opened. leaders: (broker id, leader epoch) of each, for
+        clients that ask the wrong broker (KIP-951).
         """
         cdef c.topic *topic
         cdef Log log
@@ -70,10 +89,40 @@ cdef class Grants:
             raise MemoryError("grants")
         if disk_failed:
             topic.absent_error = c.log_error_code(c.LOG_E_OFFLINE)
+        if leaders is not None:
+            try:
+                _name_leaders(topic, leaders)
+            except BaseException:
+                c.topic_release(topic)
+                raise
         failed = c.grants_install(self.ptr, topic)
         c.topic_release(topic)
         if failed:
             raise MemoryError("the table of grants is full")
+
+    def set_nodes(self, list listeners):
+        """Where the brokers are reached: [(listener's number, [(broker id, host, port, rack or
+        None)])]. For clients that come by that listener (KIP-951), and their racks (KIP-392)."""
+        cdef list rows = [(number, *row) for number, of in listeners for row in of]
+        # Kept while C reads them.
+        cdef list texts = [(host.encode(), None if rack is None else rack.encode())
+                           for _, _, host, _, rack in rows]
+        cdef Py_ssize_t count = len(rows)
+        cdef c.node *made = <c.node *>malloc((count + 1) * sizeof(c.node))
+        cdef c.nodes *nodes
+        if made == NULL:
+            raise MemoryError("nodes")
+        for i in range(count):
+            made[i].listener, made[i].id, made[i].port = rows[i][0], rows[i][1], rows[i][3]
+            made[i].host = <bytes>texts[i][0]
+            made[i].rack = NULL
+            if texts[i][1] is not None:
+                made[i].rack = <bytes>texts[i][1]
+        nodes = c.nodes_new(made, <uint32_t>count)
+        free(made)
+        if nodes == NULL:
+            raise MemoryError("nodes")
+        c.grants_set_nodes(self.ptr, nodes)
 
     def remove(self, str name):
         """Forgets a topic; requests in flight keep the old one until they are done."""

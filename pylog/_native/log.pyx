@@ -159,9 +159,12 @@ cdef class Log:
         if error != 0:
             self.refuse(error)
 
-    def become_follower(self, int32_t epoch) -> None:
+    def become_follower(self, int32_t epoch, *, bint readable=False) -> None:
+        """readable: consumers may read what is below its high watermark (KIP-392)."""
         self.use()
-        with nogil: csrc.log_become_follower(self.ptr, epoch)
+        with nogil:
+            csrc.log_become_follower(self.ptr, epoch)
+            csrc.log_set_readable(self.ptr, readable)
 
     def set_replicas(self, int32_t partition_epoch, int32_t self_id, list replicas,
                      int32_t in_sync_count, *, ineligible=()) -> bool:

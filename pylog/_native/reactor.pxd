@@ -49,6 +49,11 @@ cdef class Closed:
     cdef readonly uint64_t connection
 
 
+cdef class MayJoin:
+    cdef readonly bytes topic_id
+    cdef readonly int partition, broker_id
+
+
 cdef class Slow:
     cdef readonly int api_key, api_version, correlation_id
     cdef readonly bytes client_id

@@ -125,6 +125,16 @@ class Closed:
     def connection(self) -> int: ...
 
 @final
+class MayJoin:
+    def __init__(self, topic_id: bytes, partition: int, broker_id: int) -> None: ...
+    @property
+    def topic_id(self) -> bytes: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def broker_id(self) -> int: ...
+
+@final
 class Slow:
     def __init__(
         self, *, api_key: int, api_version: int, correlation_id: int, client_id: bytes,
@@ -170,7 +180,8 @@ class Unsafe:
     @property
     def left_out(self) -> int: ...
 
-Event = RequestContext | Miss | Verify | UnknownClient | Connected | Closed | Slow | Unsafe
+Event = (RequestContext | Miss | Verify | UnknownClient | Connected | Closed | MayJoin | Slow
+         | Unsafe)
 
 @final
 class Reactors:
@@ -193,6 +204,7 @@ class Reactors:
         inline_inflate_bytes: int = 65536,
         quotas: Quotas | None = None,
         stranger_bytes_max: int = ...,
+        rack_aware: bool = False,
     ) -> None: ...
     def listen(
         self, listener: int, host: str, port: int, backlog: int, flags: int = 0,

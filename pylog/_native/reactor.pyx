@@ -139,6 +139,15 @@ cdef class Closed:
 
 
 @cython.final
+cdef class MayJoin:
+    """A follower may join the ISR of a partition that is led here, by its last fetch. It comes once
+    for each naming of the replica by Log.set_replicas()."""
+
+    def __init__(self, bytes topic_id, int partition, int broker_id):
+        self.topic_id, self.partition, self.broker_id = topic_id, partition, broker_id
+
+
+@cython.final
 cdef class Slow:
     """A request that took longer than set_slow() said. peer: host:port. left_out: slow requests
     that made no event because there were too many."""
@@ -178,6 +187,7 @@ cdef class Reactors:
     requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
     csrc/serve/serve.h. quotas: what clients may use, None
     for no limits. stranger_bytes_max: of a request before its connection is authenticated.
+    rack_aware: consumers are sent to a replica in their rack.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -185,24 +195,14 @@ cdef class Reactors:
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, quotas=None,
-                  stranger_bytes_max=STRANGER_BYTES_MAX):
+                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
-        cdef csrc.frames_versions *api
         if not 0 < network_threads <= THREADS_MAX:
             raise ValueError(f"network_threads is {network_threads}, not 1 to {THREADS_MAX}")
         csrc.frames_rules_init(&config.rules, request_bytes_max)
         config.rules.control_bytes_max = _at_most(control_bytes_max, INT32_MAX)
-        for key, first, last, flexible_from in api_versions:
-            if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
-                raise ValueError(f"api key {key}")
-            native_first, native_last = NATIVE_VERSIONS.get(key, (first, last))
-            if first < native_first or last > native_last:
-                raise ValueError(f"api key {key} is to be served at versions {first} to {last}; "
-                                 f"native code has {native_first} to {native_last}")
-            api = &config.rules.apis[<int>key]
-            api.min, api.max = first, last
-            api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
+        _serve(&config.rules, api_versions)
         config.threads = network_threads
         config.queued_requests_max = _at_most(queued_requests_max, UINT32_MAX)
         config.idle_ms_max = idle_ms_max
@@ -213,6 +213,7 @@ cdef class Reactors:
         limits.fetch_bytes_max = _at_most(fetch_bytes_max, INT32_MAX)
         limits.sessions_max = _at_most(sessions_max, INT32_MAX)
         limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
+        limits.rack_aware = rack_aware
         config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
         self.grants = grants
         self.io_pool = io_pool
@@ -328,14 +329,18 @@ cdef class Reactors:
 
     def poll(self):
         """What has arrived, oldest first; never waits. At most POLL_EVENTS_MAX, each of them a
-        RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow or Unsafe.
+        RequestContext, Miss, Verify, UnknownClient, Connected, Closed, Slow, Unsafe, or some
+        MayJoin.
         """
         cdef csrc.event *e = csrc.events_take(csrc.reactors_events(self.ptr), POLL_EVENTS_MAX)
         cdef csrc.event *next_event
         cdef list taken = []
         try:
             while e != NULL:
-                taken.append(_event(e))
+                if e.kind == csrc.EVENT_MAY_JOIN:
+                    taken += _joins(e)
+                else:
+                    taken.append(_event(e))
                 next_event = e.next
                 free(e)
                 e = next_event
@@ -449,6 +454,21 @@ cdef class Reactors:
         return out
 
 
+cdef int _serve(csrc.frames_rules *rules, object versions) except -1:
+    cdef csrc.frames_versions *api
+    for key, first, last, flexible_from in versions:
+        if not 0 <= key < csrc.FRAMES_API_KEYS_MAX:
+            raise ValueError(f"api key {key}")
+        native_first, native_last = NATIVE_VERSIONS.get(key, (first, last))
+        if first < native_first or last > native_last:
+            raise ValueError(f"api key {key} is to be served at versions {first} to {last}; "
+                             f"native code has {native_first} to {native_last}")
+        api = &rules.apis[<int>key]
+        api.min, api.max = first, last
+        api.flexible_from = flexible_from if flexible_from >= 0 else INT16_MAX
+    return 0
+
+
 cdef object _at_most(object value, object limit):
     return min(max(value, 0), limit)
 
@@ -493,6 +513,12 @@ cdef list _missing(const csrc.event *e):
         else:
             out.append((None, PyBytes_FromStringAndSize(<const char *>m[i].id, 16)))
     return out
+
+
+cdef list _joins(const csrc.event *e):
+    cdef const csrc.serve_join *joins = <const csrc.serve_join *><const void *>e.data
+    return [MayJoin(PyBytes_FromStringAndSize(<const char *>joins[i].topic_id, 16),
+                    joins[i].partition, joins[i].broker) for i in range(e.missing_count)]
 
 
 cdef Verify _verify(const csrc.event *e):

@@ -34,6 +34,7 @@ SPECIAL_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
                  EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 EPOCH_SINCE = 4
+LAG_NAMED_SINCE = 5
 UNKNOWN = -1
 
 
@@ -120,6 +121,9 @@ class OffsetsApi:
             return new(partition_index=index, error_code=error)
         bound = partition_log.last_stable_offset if request.isolation_level == READ_COMMITTED \
             else partition_log.high_watermark
+        lags = _lags(context, request, partition_log)
+        if asked == LATEST and lags:
+            return new(partition_index=index, error_code=lags)
         if asked == LATEST:
             offset, timestamp, epoch = bound, UNKNOWN, partition_log.leader_epoch
         elif asked in (EARLIEST, EARLIEST_LOCAL):
@@ -132,6 +136,8 @@ class OffsetsApi:
             found, error = await _look_up(partition_log, asked)
             if error != ErrorCode.NONE:
                 return new(partition_index=index, error_code=error)
+            if lags and found is not None and found[0] >= bound:
+                return new(partition_index=index, error_code=lags)
             # Keeps (1).
             offset, timestamp, epoch = found if found is not None and found[0] < bound \
                 else (UNKNOWN, UNKNOWN, UNKNOWN)
@@ -159,6 +165,15 @@ class OffsetsApi:
             topics.append(response.OffsetForLeaderTopicResult(
                 topic=topic.topic, partitions=partitions))
         return response(topics=topics)
+
+
+def _lags(context, request, partition_log) -> int:
+    """The error of a consumer's question whose answer may be below what the leader before gave:
+    until the high watermark has reached what this leader began with (KIP-207). Else NONE."""
+    if request.replica_id >= 0 or partition_log.high_watermark_is_current:
+        return ErrorCode.NONE
+    return ErrorCode.OFFSET_NOT_AVAILABLE if context.api_version >= LAG_NAMED_SINCE \
+        else ErrorCode.LEADER_NOT_AVAILABLE
 
 
 async def _look_up(partition_log, asked):

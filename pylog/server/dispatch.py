@@ -22,17 +22,10 @@ import logging
 import types
 from collections import deque
 
-from pylog._native.grants import READ, WRITE
+from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog._native.message import AnswerTooLong
 from pylog._native.reactor import (
-    Closed,
-    Connected,
-    Miss,
-    RequestContext,
-    Slow,
-    UnknownClient,
-    Unsafe,
-    Verify,
+    Closed, Connected, MayJoin, Miss, RequestContext, Slow, UnknownClient, Unsafe, Verify,
 )
 from pylog.coordinator.pending import Pending
 from pylog.peer.errors import PeerError
@@ -92,13 +85,14 @@ class Dispatcher:
                  grants: Grants, install: Callable[[Topic], bool], verification: Verification,
                  guard: Callable[[], Guard] | None = None, access: Access | None = None,
                  forwarding: Forwarding | None = None, control: ControllerListeners | None = None,
-                 closed: Callable[[Closed], None] | None = None):
+                 closed: Callable[[Closed], None] | None = None,
+                 may_join: Callable[[bytes, int, int], None] | None = None):
         """metadata: has the image in force. install: lets the data plane use a topic; False while
         no log of it is open. guard: what knows of connections, made when it is first asked for;
         access: None, everything is allowed. verification: of what is produced in transactions.
         forwarding: to a controller elsewhere, None where it is here. control: the controller
         listeners, if there are any. closed: is told of connections that ended, if somebody asked
-        for that.
+        for that. may_join: hears of followers that have caught up.
         """
         assert handlers.keys() | {api.PRODUCE, api.FETCH} == api.SERVED.keys(), sorted(handlers)
         self._reactors = reactors
@@ -111,6 +105,7 @@ class Dispatcher:
         self._guard = guard
         self._access = access
         self._forwarding = forwarding
+        self._may_join = may_join
         self._control = control
         self._closed = closed
         if control is not None:
@@ -183,6 +178,8 @@ class Dispatcher:
                 self._reactors.retry(event.connection)
             elif type(event) is Slow:
                 request_log.slow(event)
+            elif type(event) is MayJoin and self._may_join is not None:
+                self._may_join(event.topic_id, event.partition, event.broker_id)
             elif type(event) is Unsafe:
                 request_log.unsafe(event)
             elif type(event) is Connected:
@@ -558,14 +555,14 @@ class Dispatcher:
             topic = image.topics_by_id.get(topic_id)
             refusal = ErrorCode.UNKNOWN_TOPIC_ID
             text = "" if topic is None else topic.name
-        rights = READ | WRITE
+        rights = READ | WRITE | FOLLOW
         if self._access is not None and text:
             # Whoever may not see a topic is not told whether there is one.
             found = self._security().rights(miss, text)
             if found is None:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
             rights = found
-            if not rights & (WRITE if miss.api_key == api.PRODUCE else READ):
+            if not rights & (WRITE if miss.api_key == api.PRODUCE else READ | FOLLOW):
                 return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if topic is None:
             return refusal

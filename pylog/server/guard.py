@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 
-from pylog._native.grants import READ, WRITE
+from pylog._native.grants import FOLLOW, READ, WRITE
 from pylog.api.authentication import AuthenticationApi
 from pylog.config import ConfigError
 from pylog.security import audit, authorizer, identities
@@ -102,10 +102,10 @@ class Guard:
             authorizer.WRITE, authorizer.TRANSACTIONAL_ID, transactional_id)
 
     def rights(self, miss: Miss, topic: str) -> int | None:
-        """READ and WRITE as far as a miss's principal has them; None: its number is not its
+        """READ, WRITE and FOLLOW as far as a miss's principal has them; None: its number is not its
         connection's any more."""
         if self.access is None:
-            return READ | WRITE
+            return READ | WRITE | FOLLOW
         host = self.identities.host(miss.connection)
         if host is None or not self.identities.is_current(miss.connection, miss.principal):
             return None
@@ -113,4 +113,7 @@ class Guard:
         return (READ if self.access.decide(
             principal, host, authorizer.READ, authorizer.TOPIC, topic) else 0) \
             | (WRITE if self.access.decide(
-                principal, host, authorizer.WRITE, authorizer.TOPIC, topic) else 0)
+                principal, host, authorizer.WRITE, authorizer.TOPIC, topic) else 0) \
+            | (FOLLOW if self.access.decide(
+                principal, host, authorizer.CLUSTER_ACTION, authorizer.CLUSTER,
+                authorizer.CLUSTER_NAME) else 0)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pylog.network")
 
 NEVER_FLEXIBLE = 1 << 14
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 REBIND_ATTEMPTS, REBIND_PAUSE_S = 100, 0.02
 REPORT_MS = 10_000    # between two lines about the same shortage
 
@@ -71,6 +72,14 @@ class Network:
     def listener_name(self, number: int) -> str:
         """The name of a listener by the number that its connections carry, of ended ones too."""
         return self._names[number]
+
+    def nodes(self, image) -> list[tuple[int, list[tuple[int, str, int, str | None]]]]:
+        """Each open listener's number, and where the active brokers are reached by its name:
+        (id, host, port, rack)."""
+        return [(number, [(id_, endpoint.host, endpoint.port, broker.rack)
+                          for id_, broker in image.brokers.items() if not broker.fenced
+                          for endpoint in broker.endpoints if endpoint.name == listener.name])
+                for number, (listener, _) in self._open.items()]
 
     def open(self) -> None:
         """Binds the listeners. Raises StartError."""
@@ -249,6 +258,7 @@ def _reactors(settings, grants, io_pool, quotas) -> Reactors:
             longest = min(longest, queued // 2)
     return Reactors(
         grants=grants, io_pool=io_pool, quotas=quotas, api_versions=versions,
+        rack_aware=settings["replica.selector.class"] == RACK_AWARE,
         network_threads=min(settings["num.network.threads"], THREADS_MAX),
         request_bytes_max=longest,
         control_bytes_max=settings["control.request.bytes.max"],

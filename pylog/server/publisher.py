@@ -19,6 +19,9 @@ from pylog.metadata.threads import in_thread
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pylog.metadata.image import Image
     from pylog.replication.replicas import Replicas
 
 log = logging.getLogger("pylog.publisher")
@@ -43,6 +46,7 @@ class Publisher:
         self._security = apply_security
         self._registering: asyncio.Task | None = None
         self.replicas: Replicas | None = None      # Where there are other brokers.
+        self.name_nodes: Callable[[Image], None] | None = None     # Where they are reached.
 
     async def run(self) -> None:
         """Puts records into force as they are committed, until cancelled. Keeps (1)."""
@@ -96,6 +100,8 @@ class Publisher:
     async def _apply_brokers(self, delta: Delta) -> None:
         if self.replicas is not None and delta.after.brokers is not delta.before.brokers:
             self.replicas.take_brokers(delta.after)
+            if self.name_nodes is not None:
+                self.name_nodes(delta.after)
 
     async def _apply_topics(self, delta: Delta) -> None:
         if not delta.topic_ids:

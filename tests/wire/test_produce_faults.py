@@ -371,3 +371,10 @@ def test_thousands_of_bad_batches_leave_memory_as_it_was(target, topic):
 def test_snappy_without_the_xerial_frame_is_taken_as_by_kafka(target, topic):
     payload = _lie(SNAPPY, snappy.compress(record()))
     assert _answer(target.port, topic, payload) == OK
+
+
+def test_a_topic_asks_for_no_more_in_sync_replicas_than_it_has(target):
+    name = unique("isr")
+    create_topic(target.port, name, min_insync_replicas=2)
+    with Connection(target.port) as connection:
+        assert produce(connection, name, batch(), acks=-1)["error_code"] == OK
