@@ -270,7 +270,7 @@ static void start_one(struct reactor *r, struct connection *c, const struct fram
         begin_work(s);
         enum serve_status status = serve_start(r->serve, &s->r);
         end_work(s);
-        post_joins(r);
+        if (s->r.api_key == API_FETCH) post_joins(r);
         enter(r, s, status, true);
     } else if (!post_request(r, s)) {
         c->closing = true;
@@ -382,7 +382,7 @@ void requests_resume(struct reactor *r, struct slot *s, enum serve_reason reason
     begin_work(s);
     enum serve_status status = serve_resume(r->serve, &s->r, reason);
     end_work(s);
-    post_joins(r);
+    if (s->r.api_key == API_FETCH) post_joins(r);
     enter(r, s, status, false);
     connection_enlist(c, &r->ready);
 }

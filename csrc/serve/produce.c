@@ -510,10 +510,14 @@ static void take_verdicts(struct serve_request *r, struct produce *q) {
     r->transaction.id = NULL;
 }
 
-static enum serve_status looked_up(struct serve *s, struct serve_request *r, struct produce *q) {
-    enum serve_status asked = q->transactional ? verify(r, q) : SERVE_ANSWER;
+static enum serve_status verified(struct serve *s, struct serve_request *r, struct produce *q) {
+    enum serve_status asked = verify(r, q);
     if (asked == SERVE_CLOSE) produce_free(r);
     return asked == SERVE_ANSWER ? check_all(s, r, q) : asked;
+}
+
+static enum serve_status looked_up(struct serve *s, struct serve_request *r, struct produce *q) {
+    return q->transactional ? verified(s, r, q) : check_all(s, r, q);
 }
 
 enum serve_status produce_start(struct serve *s, struct serve_request *r) {

@@ -108,7 +108,8 @@ def assume(partition_log, role: Role) -> None:
     """Puts a log into its role of the image, the size of the ISR included."""
     if not role.leads:
         if partition_log.is_leader or partition_log.leader_epoch != role.leader_epoch:
-            partition_log.become_follower(role.leader_epoch)
+            # Consumers in its rack may be sent here (KIP-392).
+            partition_log.become_follower(role.leader_epoch, readable=role.replicated)
         return
     in_sync_count = max(role.in_sync_count, 1)
     leads = partition_log.is_leader and partition_log.leader_epoch == role.leader_epoch

@@ -1,0 +1,30 @@
+from pylog.log.partitions import Role, assume
+
+
+class Log:
+    """Notes what it is told to be."""
+
+    def __init__(self):
+        self.is_leader, self.leader_epoch, self.in_sync_count = True, 4, 1
+        self.roles = []
+
+    def become_follower(self, epoch, *, readable):
+        self.roles.append(("follower", epoch, readable))
+
+    def become_leader(self, epoch, in_sync_count, *, replicated=False):
+        self.roles.append(("leader", epoch, in_sync_count, replicated))
+
+
+def test_consumers_may_read_from_a_follower_and_from_no_other_log_without_a_leader():
+    log = Log()
+    assume(log, Role(False, 5, 2, True))
+    assume(log, Role(False, 5, 0, False))
+    assert log.roles == [("follower", 5, True), ("follower", 5, False)]
+
+
+def test_a_leader_is_told_of_replicas_and_of_nothing_twice():
+    log = Log()
+    assume(log, Role(True, 4, 1, False))
+    assume(log, Role(True, 5, 2, True))
+    assume(log, Role(True, 5, 2, False))
+    assert log.roles == [("leader", 5, 2, True), ("leader", 5, 2, False)]
