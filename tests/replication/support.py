@@ -16,6 +16,7 @@ from tests.brokers import Brokerd
 SETTINGS = {
     "process.roles": "broker", "controller.listener.names": "CONTROLLER",
     "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 3000,
+    "metrics.listener": "127.0.0.1:0",
 }
 WAIT_S = 30.0
 

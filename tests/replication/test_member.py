@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.brokers import cpu_seconds
+from tests.monitor import scrape
 from tests.replication import support
 
 pytestmark = pytest.mark.kafka
@@ -80,6 +81,24 @@ def test_it_leads_with_a_follower_of_kafkas_in_the_isr(kafka, member, topic):
     assert support.segments(member, topic) == support.segments(kafka, topic) != {}
     assert support.consumed(kafka, topic, 2000) == values
     assert support.states(member, topic) == wanted
+
+
+def test_its_metrics_tell_of_followers_and_of_what_it_follows(kafka, member, topic):
+    def told(name):
+        return scrape.value(scrape.address_of(member), f"pylog_replica_{name}")
+
+    before = told("partitions_followed"), told("in_bytes_total"), told("isr_expands_total")
+    support.create(kafka, topic, [[1, 2]])
+    support.produce(kafka, topic, [b"value"] * 10)
+    support.settled(member, topic, 1, [1, 2])
+    assert told("partitions_followed") == before[0] + 1 and told("in_bytes_total") > before[1]
+    support.reassign(kafka, topic, {0: [2]})
+    support.settled(member, topic, 2, [2])
+    support.reassign(kafka, topic, {0: [2, 1]})
+    support.settled(member, topic, 2, [1, 2])
+    assert told("partitions_followed") == before[0]
+    assert told("isr_expands_total") == before[2] + 1
+    assert told("partitions_under_replicated") == told("lag_records_max") == 0
 
 
 def test_an_election_makes_it_lead_and_another_lets_it_follow(kafka, member, topic):

@@ -149,7 +149,8 @@ def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
     for leader in (OURS, THEIRS, OURS):
         consumer = Consumer({
             "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": "movers",
-            "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0})
+            "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "session.timeout.ms": 6000, "log_level": 0})
         consumer.subscribe(["grouped"])
         found = []
         while len(found) < 100:
@@ -159,9 +160,10 @@ def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
             other = THEIRS if leader == OURS else OURS
             support.reassign(theirs, "__consumer_offsets", {partition: [leader, other]})
             assert support.elect(theirs, "__consumer_offsets", partition) in (0, 84)
+        wanted = [(leader, BOTH)] * 2
+        for broker in (theirs, ours):
+            assert support.until(lambda of=broker: support.states(of, "__consumer_offsets"),
+                                 wanted) == wanted
         at += 100
         consumer.commit(offsets=[TopicPartition("grouped", 0, at)], asynchronous=False)
         consumer.close()
-        support.until(lambda to=leader: support.states(theirs, "__consumer_offsets"),
-                      [(leader, BOTH)] * 2)
-    assert support.states(theirs, "__consumer_offsets") == [(OURS, BOTH)] * 2
