@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pylog.metadata.image import Image, Topic
     from pylog.replication.membership import Membership
     from pylog.monitor.server import Monitor
+    from pylog.security.access import Access
     from pylog.security.authorizer import Authorizer
     from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
@@ -147,7 +148,7 @@ class Broker:
         else:
             self.metadata.open()
         if self._authorizer is not None or any(
-                listener.protocol in SASL_PROTOCOLS for listener in self.settings.listeners):
+                listener.protocol in SASL_PROTOCOLS for listener in self.settings.all_listeners):
             self.guard().take(self.image.security)
         self.quotas.take(self.image.client_quotas)
         self._resize_io()
@@ -205,7 +206,7 @@ class Broker:
     def _authentication(self, context: RequestContext) -> AuthenticationApi | None:
         name = self.network.listener_name(context.listener)
         if any(listener.name == name and listener.protocol in SASL_PROTOCOLS
-               for listener in self.settings.listeners):
+               for listener in self.settings.all_listeners):
             return self.guard().authentication
         return None
 
@@ -265,7 +266,7 @@ class Broker:
             authentication=self._authentication)
         control = None
         if self.settings.controller_listeners:
-            control = self._control(access is not None)
+            control = self._control(access)
         return Dispatcher(
             self.network.reactors, handlers, metadata=self.metadata, settings=self.settings,
             quotas=self.quotas, grants=self.grants, install=self.install, guard=self.guard,
@@ -274,7 +275,7 @@ class Broker:
             forwarding=None if self.membership is None else self.membership.forwarding,
             may_join=None if self.membership is None else self.membership.leadership.may_join)
 
-    def _control(self, has_access: bool) -> ControllerListeners:
+    def _control(self, access: Access | None) -> ControllerListeners:
         """What controller listeners answer."""
         # Imported here: not every node has such listeners.
         from pylog.api import controller_listener, metadata_log
@@ -284,9 +285,10 @@ class Broker:
             settings=self.settings, metadata_service=self.metadata,
             observers=metadata_log.Observers(), client_quotas=self.quotas,
             registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
-            watch=self.network.reactors.set_interest, has_access=has_access,
+            watch=self.network.reactors.set_interest, access=access,
             authentication=self._authentication)
-        return ControllerListeners(handlers, self.network.is_controllers)
+        return ControllerListeners(handlers, self.network.is_controllers, access,
+                                   lambda: self.guard().identities)
 
     def _connection_closed(self, event: Closed) -> None:
         if self._guard is not None:

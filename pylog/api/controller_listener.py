@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     from pylog.config import Settings
     from pylog.config.client_quotas import ClientQuotas
     from pylog.metadata.service import MetadataService
+    from pylog.security.access import Access
 
 
 def handlers(*, settings: Settings, metadata_service: MetadataService, observers: Any,
              client_quotas: ClientQuotas, registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int], watch: Callable[[int], None], has_access: bool,
+             now_ms: Callable[[], int], watch: Callable[[int], None],
+             access: Access | None,
              authentication: Callable[[RequestContext], AuthenticationApi | None]
              ) -> dict[int, Handler]:
     """Api key -> handler. observers: metadata_log.Observers. watch: has the end of a connection
-    reported. The others as for api.handlers."""
+    reported. access: None, everything is allowed. The others as for api.handlers."""
     decider: Any = controller.HereOrNowhere(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
@@ -49,7 +51,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
             quorum.QuorumApi(decider, metadata_service, settings, node_id, now_ms,
                              observers).handlers(),
             quotas.QuotasApi(decider, metadata_service).handlers(),
-            security.SecurityApi(decider, metadata_service, has_access,
+            security.SecurityApi(decider, metadata_service, access is not None,
                                  authentication).handlers(),
             controller.ControllerApi(decider, watch).handlers(),
             metadata_log.MetadataLogApi(metadata_service, observers, node_id, now_ms).handlers(),
@@ -59,7 +61,13 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
     served = {key: handle for key, handle in found.items() if key in api.OF_CONTROLLER}
     # Keeps (1).
     assert served.keys() | {api.ENVELOPE} == api.OF_CONTROLLER.keys(), sorted(served)
-    return controller.guarded(served)
+    guarded = controller.guarded(served)
+    if access is None:
+        return guarded
+    # Imported here: not every controller asks what its clients may do.
+    from pylog.api.rights import Rights
+
+    return Rights(access, metadata_service, settings).around(guarded)
 
 
 class ControllersApi:

@@ -88,6 +88,7 @@ RULES: dict[int, Whole | Each] = {
     api.ALTER_USER_SCRAM_CREDENTIALS: Whole(ALTER),
     api.DESCRIBE_QUORUM: Whole(DESCRIBE),
     api.UPDATE_FEATURES: Whole(ALTER),
+    api.UNREGISTER_BROKER: Whole(ALTER),
     api.END_TXN: Whole(WRITE, TRANSACTIONAL_ID, "transactional_id"),
     api.DESCRIBE_TRANSACTIONS: Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "",
                                     "transaction_states", _ROWS.transaction),

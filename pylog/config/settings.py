@@ -120,6 +120,11 @@ class Settings:
         return "controller" not in self["process.roles"] or clusters.has_quorum(self)
 
     @property
+    def all_listeners(self) -> tuple[listeners.Listener, ...]:
+        """Those of clients and those of the controller."""
+        return (*self.listeners, *self.controller_listeners)
+
+    @property
     def between_brokers(self) -> str:
         """The name of the listener on which brokers reach each other."""
         named = self["inter.broker.listener.name"]

@@ -9,7 +9,9 @@ Source: Kafka's AuthHelper.
 from __future__ import annotations
 
 from pylog.config.errors import ConfigError
-from pylog.security.authorizer import OPERATIONS, Authorizer, Decision, StandardAuthorizer
+from pylog.security.authorizer import (
+    CLUSTER, CLUSTER_ACTION, CLUSTER_NAME, OPERATIONS, Authorizer, Decision, StandardAuthorizer,
+)
 from pylog.security.identities import GONE
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -38,6 +40,10 @@ class Access:
             name: str) -> bool:
         return self.decide(self.identities.principal(context.principal), context.peer_host,
                            operation, resource_type, name)
+
+    def is_node(self, context: RequestContext) -> bool:
+        """Whether a request may be one of the cluster's own nodes'."""
+        return self.may(context, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME)
 
     def decide(self, principal: Principal, host: str, operation: int, resource_type: int,
                name: str) -> bool:

@@ -51,7 +51,7 @@ class _Identity:
 
     def __init__(self, number: int, principal: Principal, key: tuple):
         self.number, self.principal, self.key = number, principal, key
-        self.connections = 0
+        self.connections = 0     # And requests that it is lent to.
 
 
 class Identities:
@@ -87,21 +87,36 @@ class Identities:
 
     def enter(self, connection: int, principal: Principal, host: str) -> int:
         """The number of a connection's principal from now on; it may have had another."""
+        identity = self._held(principal, host)
+        self.leave(connection)
+        self._connections[connection] = identity, host
+        return identity.number
+
+    def _held(self, principal: Principal, host: str) -> _Identity:
         key = (principal, host if self.by_host else None)
         identity = self._by_key.get(key)
         if identity is None:
             identity = _Identity(self._free_number(), principal, key)
             self._by_key[key] = self._by_number[identity.number] = identity
         identity.connections += 1
-        self.leave(connection)
-        self._connections[connection] = identity, host
-        return identity.number
+        return identity
 
     def leave(self, connection: int) -> None:
         found = self._connections.pop(connection, None)
-        if found is None:
-            return
-        identity = found[0]
+        if found is not None:
+            self._release(found[0])
+
+    def lend(self, principal: Principal, host: str) -> int:
+        """A number for a request of a principal who is connected to another node. It is to be
+        given back."""
+        return self._held(principal, host).number
+
+    def give_back(self, number: int) -> None:
+        """What was lent."""
+        self._release(self._by_number[number])
+
+    def _release(self, identity: _Identity) -> None:
+        assert identity.connections > 0, identity.number
         identity.connections -= 1
         if not identity.connections:
             del self._by_key[identity.key], self._by_number[identity.number]

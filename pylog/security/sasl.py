@@ -76,7 +76,7 @@ class Mechanisms:
 
     def check(self) -> None:
         """Raises ConfigError for a listener that nobody could log in to."""
-        for listener in self._settings.listeners:
+        for listener in self._settings.all_listeners:
             if listener.protocol in SASL_PROTOCOLS:
                 for mechanism in self.offered(listener.name):
                     self.begin(listener.name, mechanism)

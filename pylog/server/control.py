@@ -3,7 +3,8 @@
 Owns: nothing.
 Called by: broker (makes it), server.dispatch (uses it).
 Invariants: (1) what an envelope holds is answered as if it had come by itself, from the principal
-  and the address that it names; (2) an envelope holds only what clients may send.
+  and the address that it names; (2) an envelope holds only what clients may send; (3) only who may
+  act as a node opens one.
 Source: KIP-590; Kafka's EnvelopeUtils.
 """
 
@@ -12,14 +13,18 @@ from __future__ import annotations
 from pylog._native.reactor import RequestContext
 from pylog.protocol import api, codec, messages
 from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.security.identities import Principal
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pylog.api import Handler, Message
+    from pylog.security.access import Access
+    from pylog.security.identities import Identities
 
 IPV4_BYTES = 4
+VERSION_BYTES, PRINCIPAL_VERSION = 2, 0
 ADDRESS_BYTES = frozenset((IPV4_BYTES, 16))
 # Keeps (2): the requests between nodes, and those of a connection itself.
 NOT_FORWARDED = frozenset((
@@ -29,10 +34,13 @@ NOT_FORWARDED = frozenset((
 
 
 class ControllerListeners:
-    """handlers: by api key. is_own: says of a listener's number whether it is one of them."""
+    """handlers: by api key. is_own: says of a listener's number whether it is one of them.
+    access: None, everything is allowed. identities: gives numbers to who is in envelopes."""
 
-    def __init__(self, handlers: dict[int, Handler], is_own: Callable[[int], bool]):
+    def __init__(self, handlers: dict[int, Handler], is_own: Callable[[int], bool],
+                 access: Access | None, identities: Callable[[], Identities]):
         self.is_own = is_own
+        self._access, self._identities = access, identities
         self._handlers = {**handlers, api.ENVELOPE: self.open}
         self._answer: Callable[[RequestContext, bytes], Awaitable[bytes]] | None = None
 
@@ -48,23 +56,55 @@ class ControllerListeners:
         return found
 
     async def open(self, context: RequestContext, request: Message) -> Message:
-        """The answer to what is in an Envelope (58). INVALID_REQUEST: no request that clients send,
-        or not one that can be read."""
-        response, answer = messages.EnvelopeResponse, self._answer
-        assert answer is not None      # The dispatcher set it before it served.
+        """The answer to what is in an Envelope (58).
+
+        CLUSTER_AUTHORIZATION_FAILED; PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST: no request
+        that clients send, or not one that can be read.
+        """
+        response = messages.EnvelopeResponse
+        if self._access is not None and not self._access.is_node(context):
+            # Keeps (3).
+            return response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        principal = _principal(request)
+        if principal is None:
+            return response(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)
         try:
-            inner, body = _opened(context, request)
-            # Keeps (1).
-            return response(error_code=ErrorCode.NONE,
-                            response_data=await answer(inner, body))
+            frame = await self._answered_to(principal, context, request)
         except ProtocolError:
             return response(error_code=ErrorCode.INVALID_REQUEST)
+        return response(error_code=ErrorCode.NONE, response_data=frame)
+
+    async def _answered_to(self, principal: Principal, context: RequestContext,
+                           request: Message) -> bytes:
+        """The frame that answers what is in an envelope. Raises ProtocolError. Keeps (1)."""
+        answer, identities = self._answer, self._identities()
+        assert answer is not None      # The dispatcher set it before it served.
+        host = _address(bytes(request.client_host_address))
+        number = identities.lend(principal, host)
+        try:
+            return await answer(*_opened(context, request, host, number))
+        finally:
+            identities.give_back(number)
 
 
-def _opened(context: RequestContext, request: Message) -> tuple[RequestContext, bytes]:
-    """The request in an envelope. Raises ProtocolError."""
-    if len(request.client_host_address) not in ADDRESS_BYTES:
-        raise ProtocolError(f"an address of {len(request.client_host_address)} bytes")
+def _principal(request: Message) -> Principal | None:
+    """Who an envelope's request is from, None when it cannot be read."""
+    data = bytes(request.request_principal or b"")
+    if data[:VERSION_BYTES] != PRINCIPAL_VERSION.to_bytes(VERSION_BYTES, "big"):
+        return None
+    try:
+        found = codec.program("DefaultPrincipalData", PRINCIPAL_VERSION).decode(
+            data, VERSION_BYTES)
+    except ProtocolError:
+        return None
+    if not found.type or not found.name:
+        return None
+    return Principal(found.type, found.name, found.token_authenticated)
+
+
+def _opened(context: RequestContext, request: Message, host: str,
+            principal: int) -> tuple[RequestContext, bytes]:
+    """The request in an envelope, from a host, and its body. Raises ProtocolError."""
     data = bytes(request.request_data)
     key, version, correlation_id, client_id, at = codec.decode_request_header(data)
     low, high = api.OF_CONTROLLER.get(key, (1, 0))
@@ -74,11 +114,13 @@ def _opened(context: RequestContext, request: Message) -> tuple[RequestContext, 
         token=context.token, api_key=key, api_version=version, body=b"",
         connection=context.connection, listener=context.listener, correlation_id=correlation_id,
         client_id=client_id, local_host=context.local_host, local_port=context.local_port,
-        peer_host=_address(bytes(request.client_host_address)), peer_port=0,
-        principal=context.principal), data[at:]
+        peer_host=host, peer_port=0, principal=principal), data[at:]
 
 
 def _address(packed: bytes) -> str:
+    """Raises ProtocolError."""
+    if len(packed) not in ADDRESS_BYTES:
+        raise ProtocolError(f"an address of {len(packed)} bytes")
     # Imported here: an envelope comes now and then, and to few nodes.
     import ipaddress
 

@@ -94,7 +94,7 @@ class Network:
 
     @property
     def _listeners(self) -> list:
-        return [*self._settings.listeners, *self._settings.controller_listeners]
+        return list(self._settings.all_listeners)
 
     def start(self) -> None:
         self.reactors.start()

@@ -50,3 +50,23 @@ def test_what_is_set_by_name_takes_precedence(tmp_path):
     assert settings.origin("default.replication.factor") == "--cluster"
     assert clusters.voters(settings)[2] == Voter(3, "c", 9093)
     assert clusters.has_quorum(settings) and not clusters.has_quorum(Settings())
+
+
+@pytest.mark.parametrize("protocols,words", [
+    ("PLAINTEXT:PLAINTEXT,CONTROLLER:SSL", "controller.listener.names: listener CONTROLLER has"),
+    ("PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT", "listener PLAINTEXT has the protocol SASL"),
+    ("PLAINTEXT:SASL_SSL", "listener PLAINTEXT has the protocol SASL_SSL"),
+])
+def test_a_node_does_not_start_when_it_could_not_reach_the_others(protocols, words):
+    several = {"process.roles": "broker", "node.id": "2", "controller.listener.names": "CONTROLLER",
+               "controller.quorum.voters": "1@h:9093", "listeners": "PLAINTEXT://:0"}
+    with pytest.raises(ConfigError, match=words):
+        Settings({**several, "listener.security.protocol.map": protocols})
+    Settings({**several, "listener.security.protocol.map":
+              "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT",
+              "listeners": "PLAINTEXT://:0,CLIENTS://:0"})
+
+
+def test_who_dials_nobody_may_have_any_protocol():
+    Settings({"listener.security.protocol.map": "IN:SASL_SSL", "listeners": "IN://:0",
+              "inter.broker.listener.name": "IN"})

@@ -72,3 +72,14 @@ def test_what_a_connection_left_behind_may_do_nothing():
     assert not access.may(context, DELETE, TOPIC, "t")
     assert not access.may_somewhere(context, READ, TOPIC)
     assert access.operations(context, CLUSTER, "c") == 0
+
+
+def test_numbers_of_enveloped_principals_are_given_back():
+    known = Identities()
+    first, again = known.lend(user("a"), "h"), known.lend(user("a"), "h")
+    assert first == again == known.enter(5, user("a"), "h")
+    known.give_back(first)
+    known.leave(5)
+    assert known.principal(first) == user("a")
+    known.give_back(again)
+    assert known.principal(first) is GONE
