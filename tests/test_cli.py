@@ -58,14 +58,14 @@ def test_an_error_is_one_line_on_stderr_and_a_code(args, code, words, capsys):
 
 
 def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsys, tmp_path):
-    def serve(settings, ready):
+    def serve(settings, ready, first):
         ready([("PLAINTEXT", "127.0.0.1", 40001), ("SECOND", "::1", 40002)])
         return 0
 
     with_broker(serve)
     assert cli.brokerd(["--override", f"log.dirs={tmp_path}", "--override", "node.id=7"]) == 0
     assert re.fullmatch(rf"brokerd ready address=127\.0\.0\.1:40001,\[::1\]:40002 node\.id=7 "
-                        rf"log\.dirs={re.escape(str(tmp_path))} ms=\d+\n", capsys.readouterr().out)
+                        rf"log\.dirs={re.escape(str(tmp_path))} reach=loopback ms=\d+\n", capsys.readouterr().out)
 
 
 def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
         def write(self, text):
             raise BrokenPipeError(32, "Broken pipe")
 
-    def serve(settings, ready):
+    def serve(settings, ready, first):
         ready([("PLAINTEXT", "127.0.0.1", 1)])
         return 0
 
@@ -83,7 +83,7 @@ def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):
 
 
 def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
-    def fail(settings, ready):
+    def fail(settings, ready, first):
         raise StartError("127.0.0.1:9092 is in use")
 
     with_broker(fail)
@@ -92,7 +92,7 @@ def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
 
 
 def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):
-    def fail(settings, ready):
+    def fail(settings, ready, first):
         raise AssertionError("two\nlines")
 
     with_broker(fail)
@@ -102,7 +102,7 @@ def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):
 
 
 def test_a_setting_without_effect_is_warned_of_at_start(with_broker, capsys):
-    with_broker(lambda settings, ready: 0)
+    with_broker(lambda settings, ready, first: 0)
     assert cli.brokerd(["--override", "kafka.metrics.polling.interval.secs=5"]) == 0
     err = capsys.readouterr().err
     words = "kafka.metrics.polling.interval.secs has no effect in pylog yet"

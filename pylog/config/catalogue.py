@@ -661,7 +661,7 @@ BROKER = (
      "Largest SASL message accepted."),
     ("security.inter.broker.protocol", "string",
      "PLAINTEXT",
-     "PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL", "medium", "", "inert",
+     "PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL", "medium", "", "live",
      "Security protocol among brokers, when no listener is named for it."),
     ("security.providers", "string", None, "", "low", "", "inert", "Java security providers."),
     ("server.max.startup.time.ms", "long", LONG_MAX, "0..", "medium", "", "inert",

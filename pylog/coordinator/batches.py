@@ -67,7 +67,7 @@ class Marker(NamedTuple):
 
 def read(header: Any, rows: list[Any]) -> "TransactionalRecords | Marker | None":
     """What a batch of a transaction is; None for a control batch that ends none. header:
-    batch.Header; rows: its records as batch.records() has them."""
+    batch.Header; rows: its records as its records() has them."""
     if not header.attributes & batch.CONTROL:
         return TransactionalRecords(header.producer_id, header.producer_epoch, [
             (row[2], row[3]) for row in rows if row[2] is not None])
