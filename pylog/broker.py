@@ -182,6 +182,7 @@ class Broker:
             self.settings["metrics.listener"], coordinator=self.groups, logs=self.logs,
             quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
+            replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
             node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
             seconds=time.monotonic)
         self.monitor.open()

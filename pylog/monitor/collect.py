@@ -65,6 +65,12 @@ CLOSED = (("idle", "connections_idle"), ("stalled", "connections_stalled"),
           ("late", "frames_late"), ("illegal", "frames_illegal"))
 CROWDED = (("refused", "connections_crowded"), ("closed", "connections_evicted"))
 WAITS = (("input", "input_waits"), ("queue", "queue_waits"), ("accept", "accept_pauses"))
+REPLICA_STATS = (
+    ("pylog_replica_partitions_under_replicated", "under_replicated"),
+    ("pylog_replica_isr_shrinks", "shrinks"), ("pylog_replica_isr_expands", "expands"),
+    ("pylog_replica_isr_refusals", "refusals"), ("pylog_replica_partitions_followed", "followed"),
+    ("pylog_replica_lag_records_max", "lag"), ("pylog_replica_in_bytes", "batches_bytes"),
+    ("pylog_replica_connections_lost", "connections_lost"))
 CLEANER_STATS = (
     ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
     ("pylog_cleaner_written_bytes", "bytes_written"),
@@ -93,16 +99,19 @@ def error_name(code: int) -> str:
 
 
 class Collector:
-    """store: state.lmdb. seconds: a clock that never goes back."""
+    """store: state.lmdb. replicas: gives figures by the names of REPLICA_STATS, none where there
+    are no other brokers. seconds: a clock that never goes back."""
 
     def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
-                 store: Store, node_id: int, cluster_id: str, seconds: Callable[[], float]):
+                 store: Store, replicas: Callable[[], dict[str, int]], node_id: int,
+                 cluster_id: str, seconds: Callable[[], float]):
         self.sources: list[Callable[[], list]] = []
         self._groups = groups
         self._logs = logs
         self._reactors = reactors
         self._io_pool = io_pool
         self._store = store
+        self._replicas = replicas
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._seconds = seconds
@@ -116,6 +125,9 @@ class Collector:
         page = Page(open_metrics)
         page.family("pylog_build_info", [((__version__, self._node_id, self._cluster_id), 1)])
         appends = self._partitions(page)
+        replicas = self._replicas()
+        for family, name in REPLICA_STATS:
+            page.single(family, replicas.get(name, 0))
         self._groups.write(page)
         self._count_requests(page)
         self._count_reactors(page)

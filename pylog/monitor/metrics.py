@@ -48,6 +48,23 @@ METRICS = (
     ("pylog_partition_size_bytes", "gauge", PARTITION, "bytes", "Bytes in all segments."),
     ("pylog_partition_segments", "gauge", PARTITION, "", "Segments."),
 
+    # ---- replicas; all 0 in a cluster of one broker
+    ("pylog_replica_partitions_under_replicated", "gauge", (), "",
+     "Partitions led here that have a replica out of sync."),
+    ("pylog_replica_isr_shrinks", "counter", (), "",
+     "Times that this leader asked to take lagging replicas out of an ISR."),
+    ("pylog_replica_isr_expands", "counter", (), "",
+     "Times that this leader asked to let a replica into an ISR."),
+    ("pylog_replica_isr_refusals", "counter", (), "",
+     "Answers of the controller that refused such a change."),
+    ("pylog_replica_partitions_followed", "gauge", (), "",
+     "Partitions that are fetched from a leader elsewhere."),
+    ("pylog_replica_lag_records_max", "gauge", (), "",
+     "Records that the one furthest behind its leader's high watermark lacks."),
+    ("pylog_replica_in_bytes", "counter", (), "bytes", "Record batches fetched from leaders."),
+    ("pylog_replica_connections_lost", "counter", (), "",
+     "Connections to leaders that ended, or gave no answer."),
+
     # ---- consumer groups, of the coordinator that is here
     ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),
     ("pylog_groups_left_out", "gauge", (), "",

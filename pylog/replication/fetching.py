@@ -134,9 +134,9 @@ class ReplicaFetchers:
 
     def lag(self) -> list:
         """[(topic, partition, leader's id, records behind its high watermark or -1 when it has not
-        answered yet, CLOCK_MONOTONIC in ns of its last good answer or 0)]."""
+        answered yet, CLOCK_MONOTONIC in ns of its last good answer or 0)]; for any thread."""
         return [(part.name, part.partition, part.leader_id, *part.followed.figures()[:2])
-                for part in self._by_token.values()]
+                for part in list(self._by_token.values())]
 
     def stats(self) -> dict[str, int]:
         return self._native.stats() if self._native is not None else {}

@@ -54,6 +54,12 @@ class Leadership:
         self._asking: asyncio.Task | None = None
         self.shrinks = self.expands = self.failures = 0
 
+    @property
+    def under_replicated(self) -> int:
+        """Partitions led here with a replica out of sync; for any thread."""
+        return sum(len(led.isr.committed) < len(led.isr.replicas)
+                   for led in list(self._led.values()))
+
     # ---- what the image says --------------------------------------------------------------------
 
     def take_brokers(self, image: Image) -> None:

@@ -10,14 +10,12 @@ Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
 
 import logging
 
-from pylog.metadata.controller import METADATA_VERSION, METADATA_VERSION_MIN
+from pylog.metadata.controller import FEATURES
 from pylog.protocol import messages
 
-SERVED = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
-          "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
+SERVED = {**FEATURES, "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 # Levels of Kafka 4.3 whose requests this broker does not have; clients see that in ApiVersions.
-CLAIMED = {"group.version": (0, 1), "transaction.version": (0, 2), "share.version": (0, 1),
-           "streams.version": (0, 1)}
+CLAIMED = {"group.version": (0, 1), "share.version": (0, 1), "streams.version": (0, 1)}
 
 log = logging.getLogger("pylog.registration")
 

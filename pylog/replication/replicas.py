@@ -54,6 +54,13 @@ class Replicas:
             if endpoint.name == self._listener})
         self.leadership.take_brokers(image)
 
+    def stats(self) -> dict[str, int]:
+        """Counted since the start, and what is so now; for any thread."""
+        led, lag = self.leadership, self.fetchers.lag()
+        return {"under_replicated": led.under_replicated, "shrinks": led.shrinks,
+                "expands": led.expands, "refusals": led.failures, "followed": len(lag),
+                "lag": max(0, *(row[3] for row in lag)) if lag else 0, **self.fetchers.stats()}
+
     def stop(self, changes: dict[bytes, Commands]) -> None:
         """What is followed no more, or otherwise, is not written to any longer. Keeps (1)."""
         for topic_id, wanted in changes.items():

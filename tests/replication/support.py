@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.brokers import Brokerd
 SETTINGS = {
     "process.roles": "broker", "controller.listener.names": "CONTROLLER",
     "broker.heartbeat.interval.ms": 300, "replica.lag.time.max.ms": 3000,
+    "metrics.listener": "127.0.0.1:0",
 }
 WAIT_S = 30.0
 
@@ -64,6 +66,17 @@ def states(broker, name: str) -> list[tuple[int, list[int]]]:
     return [(found[index].leader, sorted(found[index].isrs)) for index in sorted(found)]
 
 
+def settled(broker, name: str, leader: int, isr: list[int], wait_s: float = 60.0) -> None:
+    """Returns once a broker tells this of the only partition of a topic."""
+    wanted = [(leader, isr)]
+    assert until(lambda: states(broker, name), wanted, wait_s) == wanted
+
+
+def same(one, other, name: str) -> None:
+    """Returns once two replicas of a partition have the same bytes."""
+    assert until(lambda: segments(one, name) == segments(other, name), True)
+
+
 def produce(broker, name: str, values, partition: int = 0, **settings) -> None:
     """Sends values with acks=all; every one is acknowledged."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0,
@@ -74,6 +87,50 @@ def produce(broker, name: str, values, partition: int = 0, **settings) -> None:
                          on_delivery=lambda error, _: error and errors.append(error))
     assert producer.flush(WAIT_S) == 0
     assert errors == []
+
+
+class Sending:
+    """One idempotent producer that sends to one partition until the block's end, when everything is
+    acknowledged. sent: the values, in order."""
+
+    def __init__(self, broker, name: str):
+        self.sent: list[bytes] = []
+        self._errors: list = []
+        self._name = name
+        self._thread = threading.Thread(target=self._run)
+        self._more = threading.Event()
+        self._ended = threading.Event()
+        self._producer = Producer({
+            "bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1,
+            "log_level": 0, "message.timeout.ms": 1000 * WAIT_S})
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            value = b"%d" % len(self.sent)
+            self.sent.append(value)
+            self._producer.produce(self._name, value, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0.001)
+        self._more.set()
+
+    def _delivered(self, error, _) -> None:
+        if error is not None:
+            self._errors.append(error)
+        self._more.set()
+
+    def more(self) -> None:
+        """Returns once one more record is acknowledged."""
+        self._more.clear()
+        assert self._more.wait(WAIT_S)
+
+    def __enter__(self) -> "Sending":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._ended.set()
+        self._thread.join()
+        assert self._producer.flush(WAIT_S) == 0
+        assert self._errors == []
 
 
 def consumed(broker, name: str, count: int, partition: int = 0) -> list[bytes]:
@@ -105,14 +162,27 @@ def reassign(broker, name: str, replicas: dict[int, list[int]]) -> None:
         new.ReassignablePartition(partition_index=index, replicas=wanted)
         for index, wanted in replicas.items()])])
 
-    async def ask():
-        peer = await Peer.connect("127.0.0.1", broker.port, "test")
-        try:
-            return await peer.call(request, 0)
-        finally:
-            peer.close()
-
-    answer = asyncio.run(ask())
+    answer = _asked(broker, request, 0)
     assert answer.error_code == 0, answer
     assert [row.error_code for topic in answer.responses for row in topic.partitions] \
         == [0] * len(replicas), answer
+
+
+def elect(broker, name: str, partition: int = 0) -> int:
+    """Asks that the first of the replicas leads; returns the partition's error code."""
+    new = messages.ElectLeadersRequest
+    answer = _asked(broker, new(election_type=0, timeout_ms=10_000, topic_partitions=[
+        new.TopicPartitions(topic=name, partitions=[partition])]), 2)
+    assert answer.error_code == 0, answer
+    return answer.replica_election_results[0].partition_result[0].error_code
+
+
+def _asked(broker, request, version: int):
+    async def ask():
+        peer = await Peer.connect("127.0.0.1", broker.port, "test")
+        try:
+            return await peer.call(request, version)
+        finally:
+            peer.close()
+
+    return asyncio.run(ask())

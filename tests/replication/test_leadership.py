@@ -135,11 +135,12 @@ def test_the_log_waits_for_a_proposed_member_before_the_controller_hears_of_it()
 
 def test_a_follower_that_lags_is_taken_out():
     async def use(leadership, channel, logs, clock):
+        assert leadership.under_replicated == 0
         clock.ns = 11 * SECOND
         leadership.tick()
         await settle()
         assert logs[0].told[-1] == (1, [1], 1)
-        assert leadership.shrinks == 1
+        assert (leadership.shrinks, leadership.under_replicated) == (1, 1)
 
     run(accept, use, isr=(1, 2))
 

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.brokers import cpu_seconds
+from tests.monitor import scrape
 from tests.replication import support
 
 pytestmark = pytest.mark.kafka
@@ -70,12 +71,65 @@ def test_a_topic_that_is_deleted_is_followed_no_more(kafka, member):
     assert support.until(lambda: support.segments(member, name), {}) == {}
 
 
+def test_it_leads_with_a_follower_of_kafkas_in_the_isr(kafka, member, topic):
+    support.create(kafka, topic, [[2, 1]], {"min.insync.replicas": "2"})
+    wanted = [(2, [1, 2])]
+    assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
+    values = [b"%d" % number for number in range(2000)]
+    support.produce(kafka, topic, values, **{"linger.ms": 5, "compression.type": "zstd"})
+    # acks=all of two: what is acknowledged is there too, and readable here.
+    assert support.segments(member, topic) == support.segments(kafka, topic) != {}
+    assert support.consumed(kafka, topic, 2000) == values
+    assert support.states(member, topic) == wanted
+
+
+def test_its_metrics_tell_of_followers_and_of_what_it_follows(kafka, member, topic):
+    def told(name):
+        return scrape.value(scrape.address_of(member), f"pylog_replica_{name}")
+
+    before = told("partitions_followed"), told("in_bytes_total"), told("isr_expands_total")
+    support.create(kafka, topic, [[1, 2]])
+    support.produce(kafka, topic, [b"value"] * 10)
+    support.settled(member, topic, 1, [1, 2])
+    assert told("partitions_followed") == before[0] + 1 and told("in_bytes_total") > before[1]
+    support.reassign(kafka, topic, {0: [2]})
+    support.settled(member, topic, 2, [2])
+    support.reassign(kafka, topic, {0: [2, 1]})
+    support.settled(member, topic, 2, [1, 2])
+    assert told("partitions_followed") == before[0]
+    assert told("isr_expands_total") == before[2] + 1
+    assert told("partitions_under_replicated") == told("lag_records_max") == 0
+
+
+def test_an_election_makes_it_lead_and_another_lets_it_follow(kafka, member, topic):
+    support.create(kafka, topic, [[1, 2]])
+    wanted = [(1, [1, 2])]
+    assert support.until(lambda: support.states(kafka, topic), wanted) == wanted
+    with support.Sending(kafka, topic) as sending:
+        for replicas in ([2, 1], [1, 2], [2, 1]):
+            sending.more()
+            support.reassign(kafka, topic, {0: replicas})
+            assert support.elect(member, topic) == 0
+            for broker in (kafka, member):
+                support.settled(broker, topic, replicas[0], [1, 2])
+    # One idempotent producer, all the way: nothing twice, nothing missing, in order.
+    assert support.consumed(kafka, topic, len(sending.sent)) == sending.sent
+    support.same(member, kafka, topic)
+
+
 def test_a_replica_moves_here_and_back_and_is_gone_then(kafka, member, topic):
     support.create(kafka, topic, [[1]])
-    support.produce(kafka, topic, [b"%d" % number for number in range(1000)])
-    support.reassign(kafka, topic, {0: [2]})
-    assert support.until(lambda: support.states(kafka, topic), [(2, [2])]) == [(2, [2])]
-    assert support.consumed(member, topic, 1000) == [b"%d" % number for number in range(1000)]
+    values = [b"%d" % number for number in range(1000)]
+    support.produce(kafka, topic, values)
+    for there, back in ((2, 1), (1, 2)):
+        support.reassign(kafka, topic, {0: [there]})
+        wanted = [(there, [there])]
+        assert support.until(lambda to=wanted: support.states(kafka, topic), wanted) == wanted
+        assert support.consumed(member, topic, 1000) == values
+        old = member if back == 2 else kafka
+        assert support.until(lambda at=old: support.segments(at, topic), {}) == {}
+    support.produce(member, topic, [b"last"])
+    assert support.consumed(kafka, topic, 1001)[-1] == b"last"
 
 
 def test_an_idle_member_takes_hardly_any_time_of_a_processor(kafka, member, topic):

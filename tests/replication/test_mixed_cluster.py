@@ -1,0 +1,169 @@
+"""A controller of Apache Kafka's, a broker of Kafka's and a brokerd: who dies, the other leads."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.brokers import Kafka, free_port
+from tests.replication import support
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+THEIRS, OURS = 1, 2
+BOTH = [THEIRS, OURS]
+WAIT_S = 60.0
+SETTINGS = {"offsets.topic.replication.factor": 2, "offsets.topic.num.partitions": 2,
+            "transaction.state.log.replication.factor": 2, "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 2, "broker.heartbeat.interval.ms": 300,
+            "broker.session.timeout.ms": 3000, "replica.lag.time.max.ms": 3000}
+
+
+def controller(root: Path) -> Kafka:
+    port = free_port()
+    address = f"CONTROLLER://127.0.0.1:{port}"
+    made = Kafka(root, {**SETTINGS, "process.roles": "controller", "node.id": 3,
+                        "controller.quorum.voters": f"3@127.0.0.1:{port}",
+                        "listeners": address, "advertised.listeners": address})
+    made.broker.wanted_port = port
+    return made
+
+
+def broker_of(root: Path, of: Kafka) -> Kafka:
+    """A broker in the cluster of a controller."""
+    port = free_port()
+    address = f"PLAINTEXT://127.0.0.1:{port}"
+    made = Kafka(root, {**SETTINGS, "process.roles": "broker", "node.id": THEIRS,
+                        "controller.quorum.voters":
+                            of.broker.overrides["controller.quorum.voters"],
+                        "listeners": address, "advertised.listeners": address})
+    made.broker.wanted_port = port
+    made.data_dir.mkdir(parents=True)
+    lines = (of.data_dir / "meta.properties").read_text().splitlines()
+    cluster = next(line for line in lines if line.startswith("cluster.id="))
+    (made.data_dir / "meta.properties").write_text(f"version=1\nnode.id={THEIRS}\n{cluster}\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """(the controller, Kafka's broker, ours), all running."""
+    root = tmp_path_factory.mktemp("mixed")
+    controls = controller(root / "controller").start()
+    theirs = broker_of(root / "broker", controls)
+    ours = support.member(root / "pylog", controls, OURS, SETTINGS)
+    try:
+        theirs.start()
+        yield controls, theirs, ours.start()
+        assert ours.alarms() == []
+        assert ours.stop() == 0
+    finally:
+        ours.kill()
+        theirs.kill()
+        controls.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def brokers(cluster):
+    """(Kafka's broker, ours), both unfenced."""
+    _, theirs, ours = cluster
+    for broker in (theirs, ours):
+        if not broker.alive():
+            broker.start()
+    for broker in (theirs, ours):
+        assert support.until(lambda at=broker: support.brokers(at), BOTH, WAIT_S) == BOTH
+    return theirs, ours
+
+
+def led(theirs, ours, topic: str, replicas: list[int]) -> None:
+    """Makes a topic of one partition; returns once both brokers know that both are in sync."""
+    support.create(theirs, topic, [replicas])
+    for broker in (theirs, ours):
+        support.settled(broker, topic, replicas[0], BOTH)
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def test_where_the_leader_of_kafkas_is_killed_ours_leads_and_acknowledges(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "killed-kafka", [THEIRS, OURS])
+    with support.Sending(ours, "killed-kafka") as sending:
+        sending.more()
+        theirs.kill()
+        support.settled(ours, "killed-kafka", OURS, [OURS])
+        sending.more()
+        sending.more()
+        theirs.start()
+        support.settled(ours, "killed-kafka", OURS, BOTH)
+        sending.more()
+    assert support.consumed(ours, "killed-kafka", len(sending.sent)) == sending.sent
+    support.same(theirs, ours, "killed-kafka")
+
+
+def test_where_our_leader_is_killed_kafkas_leads_and_ours_follows_it_afterwards(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "killed-ours", [OURS, THEIRS])
+    with support.Sending(theirs, "killed-ours") as sending:
+        sending.more()
+        ours.kill()
+        support.settled(theirs, "killed-ours", THEIRS, [THEIRS])
+        sending.more()
+        sending.more()
+        ours.start()
+        support.settled(theirs, "killed-ours", THEIRS, BOTH)
+        sending.more()
+    assert support.consumed(theirs, "killed-ours", len(sending.sent)) == sending.sent
+    support.same(theirs, ours, "killed-ours")
+
+
+def test_a_killed_leader_of_ours_drops_what_nobody_else_had(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "diverged", [OURS, THEIRS])
+    support.produce(theirs, "diverged", numbers(0, 100))
+    theirs.broker.process.send_signal(19)        # SIGSTOP: it fetches no more.
+    try:
+        # The first may be in the answer to a fetch that waits here, the others are only ours.
+        for value in numbers(1000, 1010):
+            support.produce(ours, "diverged", [value], acks=1)
+        ours.kill()
+    finally:
+        theirs.broker.process.send_signal(18)
+    support.settled(theirs, "diverged", THEIRS, [THEIRS])
+    support.produce(theirs, "diverged", numbers(100, 200))
+    ours.start()
+    support.settled(theirs, "diverged", THEIRS, BOTH)
+    found = support.consumed(ours, "diverged", 200)
+    assert found in (numbers(0, 200), [*numbers(0, 100), b"1000", *numbers(100, 199)])
+    support.same(theirs, ours, "diverged")
+
+
+def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "grouped", [OURS, THEIRS])
+    support.produce(theirs, "grouped", numbers(0, 300))
+    at = 0
+    for leader in (OURS, THEIRS, OURS):
+        consumer = Consumer({
+            "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": "movers",
+            "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "session.timeout.ms": 6000, "log_level": 0})
+        consumer.subscribe(["grouped"])
+        found = []
+        while len(found) < 100:
+            found += [one.value() for one in consumer.consume(100 - len(found), 1.0)]
+        assert found == numbers(at, at + 100)
+        for partition in range(2):
+            other = THEIRS if leader == OURS else OURS
+            support.reassign(theirs, "__consumer_offsets", {partition: [leader, other]})
+            assert support.elect(theirs, "__consumer_offsets", partition) in (0, 84)
+        wanted = [(leader, BOTH)] * 2
+        for broker in (theirs, ours):
+            assert support.until(lambda of=broker: support.states(of, "__consumer_offsets"),
+                                 wanted) == wanted
+        at += 100
+        consumer.commit(offsets=[TopicPartition("grouped", 0, at)], asynchronous=False)
+        consumer.close()
