@@ -206,3 +206,28 @@ def test_transactions_reach_leaders_of_both_whoever_coordinates_them(brokers):
     for topic in topics:
         assert support.consumed(theirs, topic, len(committed)) == committed
         support.same(theirs, ours, topic)
+
+
+def test_a_transaction_is_committed_though_its_coordinator_of_ours_is_killed(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "outlives", [OURS, THEIRS])
+    settings = {"bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "log_level": 0,
+                "transactional.id": "outlives"}
+    Producer(settings).init_transactions(WAIT_S)
+    lead(theirs, ours, "__transaction_state", OURS)
+    producer = Producer(settings)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("outlives", b"before", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    ours.kill()
+    producer.produce("outlives", b"after", partition=0)
+    producer.commit_transaction(WAIT_S)
+    assert support.consumed(theirs, "outlives", 2) == [b"before", b"after"]
+    ours.start()
+    support.settled(theirs, "outlives", THEIRS, BOTH)
+    producer.begin_transaction()
+    producer.produce("outlives", b"last", partition=0)
+    producer.commit_transaction(WAIT_S)
+    assert support.consumed(ours, "outlives", 3)[-1] == b"last"
+    support.same(theirs, ours, "outlives")
