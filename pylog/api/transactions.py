@@ -44,7 +44,6 @@ END_BUMP_SINCE = 5      # EndTxn of clients that know transactions of version 2.
 LOADING_SINCE = 2       # COORDINATOR_LOAD_IN_PROGRESS in TxnOffsetCommit.
 OFFSETS_TOPIC = "__consumer_offsets"
 PART_ROWS = 500
-PATTERN_CHARACTERS_MAX = 1000
 
 
 class TransactionsApi:
@@ -320,17 +319,24 @@ class TransactionsApi:
         if loading:
             yield new(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             return
+        # Imported here: it is asked for now and then.
+        from pylog.api.patterns import Pattern
+
         try:
-            matches = _pattern(request.transactional_id_pattern)
+            pattern = Pattern(request.transactional_id_pattern or "")
         except re.error:
             yield new(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
             return
         yield new(unknown_state_filters=[
             name for name in request.state_filters if name not in STATES])
-        rows = []
+        request.producer_id_filters = frozenset(request.producer_id_filters)
+        request.state_filters = frozenset(request.state_filters)
+        rows, by_pattern = [], bool(request.transactional_id_pattern)
         for shard in ready:
-            for found in list(shard.machine.transactions.values()):
-                if not self._passes(request, found) or not matches(found.id):
+            for number, found in enumerate(list(shard.machine.transactions.values())):
+                if number % PART_ROWS == PART_ROWS - 1:
+                    yield None
+                if not self._passes(request, found) or by_pattern and not pattern.matches(found.id):
                     continue
                 rows.append(new.TransactionState(
                     transactional_id=found.id, producer_id=found.producer_id,
@@ -353,15 +359,6 @@ class TransactionsApi:
 
 def _find(machine: Transactions, id_: str):
     return machine.transactions.get(id_)
-
-
-def _pattern(text: str | None) -> Callable[[str], object]:
-    """A match of the whole id. Raises re.error."""
-    if not text:
-        return lambda id_: True
-    if len(text) > PATTERN_CHARACTERS_MAX:
-        raise re.error("the pattern is too long")
-    return re.compile(text).fullmatch
 
 
 def _fenced(error: int, context: RequestContext, since: int) -> int:

@@ -99,11 +99,11 @@ class Settings:
     @property
     def reaches_others(self) -> bool:
         """Whether a listener is on an address that other machines can reach."""
-        return any(not entry.is_loopback for entry in self.listeners)
+        return any(not entry.is_loopback for entry in self.all_listeners)
 
     def open_listeners(self) -> list[str]:
         """The listeners on such an address that ask nobody who it is."""
-        return [repr(entry) for entry in self.listeners if not entry.is_loopback
+        return [repr(entry) for entry in self.all_listeners if not entry.is_loopback
                 and entry.protocol not in listeners.SASL_PROTOCOLS
                 and not (entry.protocol == "SSL" and self.of_listener(
                     entry.name, "ssl.client.auth") == "required")]

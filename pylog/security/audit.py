@@ -3,13 +3,15 @@
 Owns: the file, its queue and the thread that writes it.
 Called by: server.guard.
 Invariants: (1) nothing waits for the file: what the queue has no room for is counted, and the next
-  line says how many it were; (2) no secret is in a line.
+  line says how many it were; (2) no secret is in a line; (3) lines that cannot be written are in
+  the log instead, and do not hold up the end.
 Source: none; a line is one JSON object.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from queue import Full, Queue
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pylog.security.authorizer import Decision, Rule
     from pylog.security.identities import Principal
 
+log = logging.getLogger("pylog.audit")
+
 LINES_MAX = 10_000     # That wait to be written.
 OPERATION_NAMES = (
     "Unknown", "Any", "All", "Read", "Write", "Create", "Delete", "Alter", "Describe",
@@ -30,9 +34,11 @@ OPERATION_NAMES = (
     "DescribeTokens", "TwoPhaseCommit")
 RESOURCE_NAMES = ("Unknown", "Any", "Topic", "Group", "Cluster", "TransactionalId",
                   "DelegationToken", "User")
-# Allowed ones of these are data access, or looks: written when they are asked for.
+# Allowed ones of these are data access, looks, or what nodes do all the time: written when they are
+# asked for.
 COMMON = frozenset((authorizer.READ, authorizer.WRITE, authorizer.DESCRIBE,
-                    authorizer.DESCRIBE_CONFIGS, authorizer.IDEMPOTENT_WRITE))
+                    authorizer.DESCRIBE_CONFIGS, authorizer.IDEMPOTENT_WRITE,
+                    authorizer.CLUSTER_ACTION))
 
 
 class AuditLog:
@@ -43,7 +49,7 @@ class AuditLog:
         self._now_ms = now_ms
         self._dropped = 0
         self._lines: Queue[str | None] = Queue(LINES_MAX)
-        self._file = open(path, "a", encoding="utf-8")
+        self._file = open(path, "ab", buffering=0)   # Whole lines, for whoever reads them.
         self._thread = threading.Thread(target=self._write, name="audit", daemon=True)
         self._thread.start()
 
@@ -68,9 +74,12 @@ class AuditLog:
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._file.write(line + "\n")
-            if self._lines.empty():
-                self._file.flush()
+            try:
+                self._file.write(f"{line}\n".encode(errors="backslashreplace"))
+            except OSError as error:
+                # Keeps (3): a full disk, say. The next lines are tried all the same.
+                log.error("the audit log is not written", extra={
+                    "file": self._file.name, "line": line, "reason": error.strerror})
         self._file.close()
 
     def close(self) -> None:

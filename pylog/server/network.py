@@ -146,6 +146,11 @@ class Network:
 
     def _listen(self, listener) -> None:
         number = len(self._names)
+        if listener.protocol != "PLAINTEXT":
+            # Imported here: it costs a start some ms, and not every broker has secrets.
+            from pylog.security import dumps
+
+            dumps.keep_out()
         tls = self._tls_of(listener)
         port = self.reactors.listen(
             number, listener.host, listener.port, self._backlog, self._flags(listener),

@@ -54,11 +54,11 @@ def allow(ports, *rules) -> None:
         assert not any(row.error_code for row in answer.results), answer
 
 
-def revoke(ports, topic) -> None:
+def revoke(ports, topic, kind=authorizer.TOPIC) -> None:
     new = messages.DeleteAclsRequest
     with Caller(ports[0]) as caller:
         caller.ask(api.DELETE_ACLS, 3, new(filters=[new.DeleteAclsFilter(
-            resource_type_filter=authorizer.TOPIC, resource_name_filter=topic,
+            resource_type_filter=kind, resource_name_filter=topic,
             pattern_type_filter=authorizer.LITERAL, principal_filter=None, host_filter=None,
             operation=authorizer.ANY, permission_type=authorizer.ANY)]))
 
@@ -96,6 +96,46 @@ def test_reading_and_writing_are_rights_of_their_own(ports, topic, alice):
     revoke(ports, topic)
     allow(ports, rule(topic, authorizer.READ))
     assert (produced(alice, topic), fetched(alice, topic)) == (REFUSED, 0)
+
+
+def followed(caller, topic) -> int:
+    """What a broker that follows is answered."""
+    new = messages.FetchRequest
+    answer = caller.ask(api.FETCH, 12, new(
+        replica_id=7, max_wait_ms=0, max_bytes=1 << 20, session_epoch=-1, topics=[new.FetchTopic(
+            topic=topic, partitions=[new.FetchPartition(
+                partition=0, current_leader_epoch=-1, fetch_offset=0,
+                partition_max_bytes=1 << 20)])]))
+    row = answer.responses[0].partitions[0]
+    assert not row.records
+    return row.error_code
+
+
+def test_following_verifying_and_marking_are_for_nodes(ports, topic, alice):
+    markers = messages.WriteTxnMarkersRequest
+    marker = markers(markers=[markers.WritableTxnMarker(
+        producer_id=1, coordinator_epoch=0, topics=[markers.WritableTxnMarkerTopic(
+            name=topic, partition_indexes=[0])])])
+    batched = messages.AddPartitionsToTxnRequest
+
+    def answers() -> set[int]:
+        row = alice.ask(api.WRITE_TXN_MARKERS, 1, marker).markers[0].topics[0].partitions[0]
+        return {followed(alice, topic), row.error_code, alice.ask(
+            api.ADD_PARTITIONS_TO_TXN, 4, batched(transactions=[
+                batched.AddPartitionsToTxnTransaction(
+                    transactional_id="t", producer_id=1, verify_only=True)])).error_code}
+
+    refused = {REFUSED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    allow(ports, rule(topic, authorizer.ALL))
+    assert fetched(alice, topic) == 0 and answers() == refused
+    cluster = messages.CreateAclsRequest.AclCreation(
+        resource_type=authorizer.CLUSTER, resource_name=authorizer.CLUSTER_NAME,
+        principal="User:alice", host="*", resource_pattern_type=authorizer.LITERAL,
+        operation=authorizer.CLUSTER_ACTION, permission_type=authorizer.ALLOW)
+    allow(ports, cluster)
+    assert not answers() & refused
+    revoke(ports, authorizer.CLUSTER_NAME, authorizer.CLUSTER)
+    assert answers() == refused
 
 
 def test_who_may_not_see_a_topic_is_not_told_whether_it_is_there(alice, topic):
@@ -172,6 +212,7 @@ def test_the_list_of_topics_has_what_a_client_may_see(ports, topic, alice):
 
 
 def test_the_audit_log_says_who_did_what_and_by_which_rule(ports, topic, alice, audit):
+    allow(ports, rule(topic, authorizer.READ))
     assert produced(alice, topic) == REFUSED
     end_s = time.monotonic() + 10
     while topic not in audit.read_text():

@@ -93,7 +93,7 @@ def test_kafkas_stock_file_for_one_node_is_taken():
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
         "log.dirs": "/tmp/kraft-combined-logs", "num.partitions": "1"})
-    assert [repr(entry) for entry in settings.listeners] == ["PLAINTEXT://localhost:9092"]
+    assert [repr(entry) for entry in settings.listeners] == ["PLAINTEXT://:9092"]
     assert list(map(repr, settings.advertised_listeners)) == ["PLAINTEXT://localhost:9092"]
     assert any("controller" in warning for warning in settings.warnings)
 
