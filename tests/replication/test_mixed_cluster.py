@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.brokers import Kafka, free_port
 from tests.replication import support
@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 THEIRS, OURS = 1, 2
 BOTH = [THEIRS, OURS]
 WAIT_S = 60.0
+ELECTION_NOT_NEEDED = 84
 SETTINGS = {"offsets.topic.replication.factor": 2, "offsets.topic.num.partitions": 2,
             "transaction.state.log.replication.factor": 2, "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 2, "broker.heartbeat.interval.ms": 300,
@@ -82,6 +83,17 @@ def led(theirs, ours, topic: str, replicas: list[int]) -> None:
     support.create(theirs, topic, [replicas])
     for broker in (theirs, ours):
         support.settled(broker, topic, replicas[0], BOTH)
+
+
+def lead(theirs, ours, topic: str, leader: int) -> None:
+    """Makes a broker lead both partitions of a coordinators' topic; returns once both know."""
+    for partition in range(2):
+        other = THEIRS if leader == OURS else OURS
+        support.reassign(theirs, topic, {partition: [leader, other]})
+        assert support.elect(theirs, topic, partition) in (0, ELECTION_NOT_NEEDED)
+    wanted = [(leader, BOTH)] * 2
+    for broker in (theirs, ours):
+        assert support.until(lambda of=broker: support.states(of, topic), wanted) == wanted
 
 
 def numbers(first: int, end: int) -> list[bytes]:
@@ -156,14 +168,66 @@ def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
         while len(found) < 100:
             found += [one.value() for one in consumer.consume(100 - len(found), 1.0)]
         assert found == numbers(at, at + 100)
-        for partition in range(2):
-            other = THEIRS if leader == OURS else OURS
-            support.reassign(theirs, "__consumer_offsets", {partition: [leader, other]})
-            assert support.elect(theirs, "__consumer_offsets", partition) in (0, 84)
-        wanted = [(leader, BOTH)] * 2
-        for broker in (theirs, ours):
-            assert support.until(lambda of=broker: support.states(of, "__consumer_offsets"),
-                                 wanted) == wanted
+        lead(theirs, ours, "__consumer_offsets", leader)
         at += 100
         consumer.commit(offsets=[TopicPartition("grouped", 0, at)], asynchronous=False)
         consumer.close()
+
+
+def test_transactions_reach_leaders_of_both_whoever_coordinates_them(brokers):
+    theirs, ours = brokers
+    topics = {"written-here": [OURS, THEIRS], "written-there": [THEIRS, OURS]}
+    for topic, replicas in topics.items():
+        led(theirs, ours, topic, replicas)
+
+    def begun() -> Producer:
+        made = Producer({"bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}",
+                         "transactional.id": "mixed", "log_level": 0})
+        made.init_transactions(WAIT_S)
+        return made
+
+    def write(producer: Producer, value: bytes) -> None:
+        producer.begin_transaction()
+        for topic in topics:
+            producer.produce(topic, value, partition=0)
+        producer.flush(WAIT_S)
+
+    begun()
+    committed = []
+    for leader in (OURS, THEIRS, OURS):
+        lead(theirs, ours, "__transaction_state", leader)
+        producer = begun()
+        for number in range(3):
+            committed.append(b"%d.%d" % (leader, number))
+            write(producer, committed[-1])
+            producer.commit_transaction(WAIT_S)
+            write(producer, b"aborted")
+            producer.abort_transaction(WAIT_S)
+    for topic in topics:
+        assert support.consumed(theirs, topic, len(committed)) == committed
+        support.same(theirs, ours, topic)
+
+
+def test_a_transaction_is_committed_though_its_coordinator_of_ours_is_killed(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "outlives", [OURS, THEIRS])
+    settings = {"bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "log_level": 0,
+                "transactional.id": "outlives"}
+    Producer(settings).init_transactions(WAIT_S)
+    lead(theirs, ours, "__transaction_state", OURS)
+    producer = Producer(settings)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("outlives", b"before", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    ours.kill()
+    producer.produce("outlives", b"after", partition=0)
+    producer.commit_transaction(WAIT_S)
+    assert support.consumed(theirs, "outlives", 2) == [b"before", b"after"]
+    ours.start()
+    support.settled(theirs, "outlives", THEIRS, BOTH)
+    producer.begin_transaction()
+    producer.produce("outlives", b"last", partition=0)
+    producer.commit_transaction(WAIT_S)
+    assert support.consumed(ours, "outlives", 3)[-1] == b"last"
+    support.same(theirs, ours, "outlives")
