@@ -65,7 +65,8 @@ def test_the_ready_line_tells_address_node_directory_and_time(with_broker, capsy
     with_broker(serve)
     assert cli.brokerd(["--override", f"log.dirs={tmp_path}", "--override", "node.id=7"]) == 0
     assert re.fullmatch(rf"brokerd ready address=127\.0\.0\.1:40001,\[::1\]:40002 node\.id=7 "
-                        rf"log\.dirs={re.escape(str(tmp_path))} reach=loopback ms=\d+\n", capsys.readouterr().out)
+                        rf"log\.dirs={re.escape(str(tmp_path))} reach=loopback ms=\d+\n",
+                        capsys.readouterr().out)
 
 
 def test_a_closed_stdout_does_not_stop_a_broker(with_broker, monkeypatch):

@@ -19,6 +19,7 @@ from typing import Any
 from pylog.client.connection import BufferPool, Connection
 from pylog.client.errors import KafkaError
 from pylog.client.settings import servers
+from pylog.config import ConfigError, listeners
 from pylog.protocol import messages
 from pylog.tools import inquiry
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
@@ -73,7 +74,7 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
                                 f"{ADVERTISE}; is the broker up, and no firewall between?")]
     taken = time.perf_counter() - begun
     try:
-        found.append(await _identity(connection, node, name, taken))
+        found += await _settings(connection, node, name, taken)
     except KafkaError as error:
         found.append(Finding("listener", name, WARN, f"connected, then: {error}",
                              "look at the broker's log"))
@@ -82,19 +83,41 @@ async def _broker(cluster: Any, node: Any, is_remote: bool) -> list[Finding]:
     return found
 
 
-async def _identity(connection: Connection, node: Any, name: str, taken: float) -> Finding:
-    """Whether who answers is who was advertised."""
+async def _settings(connection: Connection, node: Any, name: str, taken: float) -> list[Finding]:
+    """Whether who answers is who was advertised, and whom it lets in."""
     resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=4, resource_name=str(node.id), configuration_keys=["node.id", "broker.id"])
+        resource_type=4, resource_name=str(node.id),
+        configuration_keys=["node.id", "listeners", "listener.security.protocol.map",
+                            "controller.listener.names"])
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
-    if answer.results[0].error_code:
+    result = answer.results[0]
+    if result.error_code:
         # A broker refuses to report another one's settings.
-        return Finding("listener", name, FAIL, "another broker answers there: "
-                       f"{answer.results[0].error_message or answer.results[0].error_code}",
-                       ADVERTISE)
+        return [Finding("listener", name, FAIL, "another broker answers there: "
+                        f"{result.error_message or result.error_code}", ADVERTISE)]
     slow = taken > ANSWER_WARN_S
-    return Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
-                   "look at DNS and the network's latency" if slow else "")
+    return [Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
+                    "look at DNS and the network's latency" if slow else ""),
+            _lets_in(name, {row.name: row.value or "" for row in result.configs})]
+
+
+def _lets_in(name: str, values: dict[str, str]) -> Finding:
+    """Whether listeners that other machines reach ask nobody who they are."""
+    try:
+        protocols = listeners.parse_protocol_map(
+            values.get("listener.security.protocol.map", ""),
+            tuple(values.get("controller.listener.names", "").split(",")))
+        bound = listeners.parse("listeners", tuple(
+            entry for entry in values.get("listeners", "").split(",") if entry), protocols)
+    except ConfigError as error:
+        return Finding("open listeners", name, SKIP, str(error))
+    found = [repr(entry) for entry in bound
+             if not entry.is_loopback and entry.protocol == "PLAINTEXT"]
+    if not found:
+        return Finding("open listeners", name, OK, "none")
+    return Finding("open listeners", name, WARN, f"{', '.join(found)}: whoever reaches it is let "
+                   "in unasked", "bind it to loopback or to a network of trusted hosts, or give "
+                   "it SSL or SASL")
 
 
 def _controller(metadata: Any) -> Finding:

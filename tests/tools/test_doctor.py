@@ -80,3 +80,15 @@ def test_file_systems_are_judged(monkeypatch, line, status, words):
 def test_memory_settings_are_judged(monkeypatch, files, check, status):
     monkeypatch.setattr(machine, "_text", files.get)
     assert {row.check: row for row in machine.memory()}[check].status == status
+
+
+@pytest.mark.parametrize(("listeners", "status"), [
+    ("PLAINTEXT://127.0.0.1:0", "ok"), ("OUT://:0,PLAINTEXT://127.0.0.1:0", "ok"),
+    ("PLAINTEXT://:0", "warn")])
+def test_a_listener_that_asks_nobody_is_told_of(tmp_path, listeners, status):
+    settings = {"listeners": listeners, "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+                "inter.broker.listener.name": "PLAINTEXT", "listener.security.protocol.map": (
+                    "PLAINTEXT:PLAINTEXT,OUT:SASL_PLAINTEXT")}
+    with Brokerd(tmp_path, settings) as broker:
+        told = run("doctor", "--json", broker=broker).json["findings"]
+    assert [row["status"] for row in told if row["check"] == "open listeners"] == [status]
