@@ -1,11 +1,13 @@
 """A controller of Apache Kafka's, a broker of Kafka's and a brokerd: who dies, the other leads."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.kafka import run_tool
 from tests.brokers import Kafka, free_port
 from tests.replication import support
 
@@ -231,3 +233,32 @@ def test_a_transaction_is_committed_though_its_coordinator_of_ours_is_killed(bro
     producer.commit_transaction(WAIT_S)
     assert support.consumed(ours, "outlives", 3)[-1] == b"last"
     support.same(theirs, ours, "outlives")
+
+
+def test_kafkas_tools_move_leaders_through_either_and_a_stop_hands_them_over(brokers, tmp_path):
+    theirs, ours = brokers
+    led(theirs, ours, "by-tools", [OURS, THEIRS])
+    with support.Sending(theirs, "by-tools") as sending:
+        sending.more()
+        assert ours.stop() == 0
+        # It was handed over before the stop: nothing had to be waited for.
+        assert support.states(theirs, "by-tools") == [(THEIRS, [THEIRS])]
+        sending.more()
+        ours.start()
+        support.settled(theirs, "by-tools", THEIRS, BOTH)
+        done = run_tool("org.apache.kafka.tools.LeaderElectionCommand", "--bootstrap-server",
+                        ours.bootstrap, "--election-type", "PREFERRED", "--topic", "by-tools",
+                        "--partition", 0)
+        assert done.returncode == 0 and "by-tools-0" in done.stdout, done
+        support.settled(ours, "by-tools", OURS, BOTH)
+        sending.more()
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [
+            {"topic": "by-tools", "partition": 0, "replicas": [THEIRS]}]}))
+        done = run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+                        "--bootstrap-server", ours.bootstrap, "--reassignment-json-file", plan,
+                        "--execute")
+        assert done.returncode == 0 and "Successfully started" in done.stdout, done
+        support.settled(ours, "by-tools", THEIRS, [THEIRS])
+        sending.more()
+    assert support.consumed(ours, "by-tools", len(sending.sent)) == sending.sent
