@@ -155,25 +155,57 @@ def test_a_killed_leader_of_ours_drops_what_nobody_else_had(brokers):
     support.same(theirs, ours, "diverged")
 
 
+def member_of(group: str, topic: str, theirs, ours) -> Consumer:
+    made = Consumer({
+        "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": group,
+        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "session.timeout.ms": 6000, "log_level": 0})
+    made.subscribe([topic])
+    return made
+
+
+def taken(consumer: Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        found += [one.value() for one in consumer.consume(count - len(found), 1.0)]
+    return found
+
+
+def commit(consumer: Consumer, topic: str, offset: int) -> None:
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+
 def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
     theirs, ours = brokers
     led(theirs, ours, "grouped", [OURS, THEIRS])
     support.produce(theirs, "grouped", numbers(0, 300))
-    at = 0
-    for leader in (OURS, THEIRS, OURS):
-        consumer = Consumer({
-            "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": "movers",
-            "auto.offset.reset": "earliest", "enable.auto.commit": False,
-            "session.timeout.ms": 6000, "log_level": 0})
-        consumer.subscribe(["grouped"])
-        found = []
-        while len(found) < 100:
-            found += [one.value() for one in consumer.consume(100 - len(found), 1.0)]
-        assert found == numbers(at, at + 100)
+    for at, leader in ((0, OURS), (100, THEIRS), (200, OURS)):
+        consumer = member_of("movers", "grouped", theirs, ours)
+        assert taken(consumer, 100) == numbers(at, at + 100)
         lead(theirs, ours, "__consumer_offsets", leader)
-        at += 100
-        consumer.commit(offsets=[TopicPartition("grouped", 0, at)], asynchronous=False)
+        commit(consumer, "grouped", at + 100)
         consumer.close()
+
+
+def test_a_group_goes_on_though_its_coordinator_is_killed(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "goes-on", [THEIRS, OURS])
+    support.produce(theirs, "goes-on", numbers(0, 300))
+    consumer = member_of("survivors", "goes-on", theirs, ours)
+    assert taken(consumer, 100) == numbers(0, 100)
+    lead(theirs, ours, "__consumer_offsets", OURS)
+    commit(consumer, "goes-on", 100)
+    ours.kill()
+    # Its generation and what it committed are where Kafka's broker leads now.
+    assert taken(consumer, 100) == numbers(100, 200)
+    commit(consumer, "goes-on", 200)
+    ours.start()
+    support.settled(theirs, "goes-on", THEIRS, BOTH)
+    lead(theirs, ours, "__consumer_offsets", OURS)
+    theirs.kill()
+    assert taken(consumer, 100) == numbers(200, 300)
+    commit(consumer, "goes-on", 300)
+    consumer.close()
 
 
 def test_transactions_reach_leaders_of_both_whoever_coordinates_them(brokers):
