@@ -17,7 +17,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-log mutants trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -106,6 +106,10 @@ test-spark: build $(VENV)/.tested
 SECONDS ?= 60
 soak: build $(VENV)/.tested
 	$(PY) -m spark.soak --seconds $(SECONDS) $(ARGS)
+
+# Three brokerds that die and hang while they are written to: make soak-cluster SECONDS=1800.
+soak-cluster: build $(VENV)/.tested
+	SECONDS=$(SECONDS) $(PY) -m pytest tests/cluster --slow -k for_long $(ARGS)
 
 # Histories of a log on a simulated disk that fails: make soak-log SECONDS=600.
 soak-log: build $(VENV)/.tested

@@ -288,7 +288,8 @@ class Broker:
             watch=self.network.reactors.set_interest, access=access,
             authentication=self._authentication)
         return ControllerListeners(handlers, self.network.is_controllers, access,
-                                   lambda: self.guard().identities)
+                                   lambda: self.guard().identities,
+                                   lambda: self.metadata.controller is not None)
 
     def _connection_closed(self, event: Closed) -> None:
         if self._guard is not None:

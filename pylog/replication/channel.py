@@ -17,7 +17,7 @@ import logging
 
 from pylog.peer.connection import Peer, key_of
 from pylog.peer.errors import PeerError
-from pylog.protocol import tables
+from pylog.protocol import messages, tables
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.lifecycle import Heartbeat, Lifecycle, Register, Stage
 
@@ -34,6 +34,13 @@ STOPPING_BEAT_S = 0.1
 REGISTER_S = 0.25          # Until the session of the last run has ended, it is refused.
 
 log = logging.getLogger("pylog.channel")
+
+
+def _is_standby(answer: Any) -> bool:
+    """Whether an answer comes from a controller that is not the active one."""
+    if type(answer) is messages.CreateTopicsResponse:
+        return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in answer.topics)
+    return getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER
 
 
 class Line:
@@ -58,7 +65,7 @@ class Line:
         except PeerError:
             self._controllers.failed(asked_id)
             raise
-        if getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
+        if _is_standby(answer):
             # Keeps (2).
             self._controllers.failed(asked_id)
         return answer
@@ -125,7 +132,7 @@ class ControllerChannel:
             async with asyncio.timeout(timeout_s):
                 while True:
                     answer = await self._line.ask(message)
-                    if getattr(answer, "error_code", 0) != ErrorCode.NOT_CONTROLLER:
+                    if not _is_standby(answer):
                         return answer
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, RETRY_MAX_S)

@@ -35,12 +35,15 @@ NOT_FORWARDED = frozenset((
 
 class ControllerListeners:
     """handlers: by api key. is_own: says of a listener's number whether it is one of them.
-    access: None, everything is allowed. identities: gives numbers to who is in envelopes."""
+    access: None, everything is allowed. identities: gives numbers to who is in envelopes.
+    is_active: whether the active controller is here."""
 
     def __init__(self, handlers: dict[int, Handler], is_own: Callable[[int], bool],
-                 access: Access | None, identities: Callable[[], Identities]):
+                 access: Access | None, identities: Callable[[], Identities],
+                 is_active: Callable[[], bool]):
         self.is_own = is_own
         self._access, self._identities = access, identities
+        self._is_active = is_active
         self._handlers = {**handlers, api.ENVELOPE: self.open}
         self._answer: Callable[[RequestContext, bytes], Awaitable[bytes]] | None = None
 
@@ -58,13 +61,16 @@ class ControllerListeners:
     async def open(self, context: RequestContext, request: Message) -> Message:
         """The answer to what is in an Envelope (58).
 
-        CLUSTER_AUTHORIZATION_FAILED; PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST: no request
-        that clients send, or not one that can be read.
+        CLUSTER_AUTHORIZATION_FAILED; NOT_CONTROLLER: its sender asks another one;
+        PRINCIPAL_DESERIALIZATION_FAILURE; INVALID_REQUEST: no request that clients send, or not one
+        that can be read.
         """
         response = messages.EnvelopeResponse
         if self._access is not None and not self._access.is_node(context):
             # Keeps (3).
             return response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if not self._is_active():
+            return response(error_code=ErrorCode.NOT_CONTROLLER)
         principal = _principal(request)
         if principal is None:
             return response(error_code=ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE)

@@ -217,7 +217,7 @@ class Dispatcher:
             if context.api_version < 0:
                 self._security().authentication.raw_token(context, body)
                 return
-            if self._forwarding is not None and self._forwarding.takes(context, body):
+            if self._is_forwarded(context, body):
                 context.parked_ns = context.taken_ns
                 self._spawn(self._forward(context, body))
                 return
@@ -267,6 +267,15 @@ class Dispatcher:
         return codec.response_frame(
             context.api_key, context.api_version, context.correlation_id, answer,
             size_prefix=False, bytes_max=self._answer_bytes_max)
+
+    def _is_forwarded(self, context: RequestContext, body: bytes) -> bool:
+        """Raises ProtocolError."""
+        if self._forwarding is None:
+            return False
+        if self._control is not None and self._control.is_own(context.listener):
+            # The controller here is meant, and says so when it is not the active one.
+            return False
+        return self._forwarding.takes(context, body)
 
     async def _forward(self, context: RequestContext, body: bytes) -> None:
         """Has the controller answer."""
