@@ -1,5 +1,6 @@
 """Three brokerds with their etcds, killed and stopped while they are written to."""
 
+import itertools
 import os
 import signal
 import threading
@@ -12,20 +13,28 @@ from pylog.client.errors import KafkaError
 from tests.clusters import Cluster, files_of, until
 from tests.tools.support import run
 
-TOPIC = "orders"
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings={
+            "group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1,
+            "transaction.state.log.num.partitions": 1, "broker.session.timeout.ms": 1500,
+            "broker.heartbeat.interval.ms": 250}) as found:
+        yield found
 
 
 @pytest.fixture
-def cluster(tmp_path):
-    with Cluster(tmp_path, settings={"group.initial.rebalance.delay.ms": 0,
-                                     "transaction.state.log.num.partitions": 4}) as found:
-        yield found
+def topic(cluster):
+    """A topic of two partitions, each on all three."""
+    return created(cluster, f"orders-{next(NUMBERS)}")
 
 
 class Writer(threading.Thread):
     """Writes numbers with acks=all, one after the other, until it is told to stop."""
 
-    def __init__(self, bootstrap, topic=TOPIC):
+    def __init__(self, bootstrap, topic):
         super().__init__(daemon=True)
         self.acknowledged: list[int] = []
         self.refused: list[str] = []
@@ -69,21 +78,22 @@ def controller_of(cluster) -> int:
     return -1
 
 
-def described(cluster, topic=TOPIC) -> dict:
+def described(cluster, topic) -> dict:
     """Partition -> (leader, isr)."""
     broker = next(broker for broker in cluster.brokers.values() if broker.alive())
     told = run("topics", "describe", topic, "--json", broker=broker).json[0]
     return {part["partition"]: (part["leader"], part["isr"]) for part in told["partitions"]}
 
 
-def created(cluster, partitions=2):
+def created(cluster, topic, partitions=2) -> str:
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         until(lambda: len(admin.describe_cluster().nodes) == 3)
-        admin.create_topics([NewTopic(TOPIC, partitions, 3)])
-    in_sync_again(cluster)
+        admin.create_topics([NewTopic(topic, partitions, 3)])
+    in_sync_again(cluster, topic)
+    return topic
 
 
-def in_sync_again(cluster, topic=TOPIC) -> None:
+def in_sync_again(cluster, topic) -> None:
     """Returns once every replica of a topic is in its ISR."""
     end = time.monotonic() + 60
     while any(len(isr) < 3 for _, isr in described(cluster, topic).values()):
@@ -91,11 +101,11 @@ def in_sync_again(cluster, topic=TOPIC) -> None:
         time.sleep(0.1)
 
 
-def everything(cluster, partitions, **settings) -> list:
+def everything(cluster, topic, partitions, **settings) -> list:
     """The values in all partitions, up to their ends."""
     with Consumer({"bootstrap.servers": cluster.bootstrap, "auto.offset.reset": "earliest",
                    **settings}) as consumer:
-        parts = [TopicPartition(TOPIC, index) for index in partitions]
+        parts = [TopicPartition(topic, index) for index in partitions]
         consumer.assign(parts)
         ends, found = consumer.end_offsets(parts), []
         until(lambda: found.extend(consumer.poll(0.5)) or all(
@@ -103,31 +113,30 @@ def everything(cluster, partitions, **settings) -> list:
         return [int(record.value) for record in found]
 
 
-def check(cluster, acknowledged) -> None:
+def check(cluster, topic, acknowledged) -> None:
     """Nothing is lost or doubled, and at rest the replicas are the same, byte by byte."""
-    in_sync_again(cluster)
-    partitions = described(cluster)
-    found = everything(cluster, partitions)
+    in_sync_again(cluster, topic)
+    partitions = described(cluster, topic)
+    found = everything(cluster, topic, partitions)
     lost = set(acknowledged) - set(found)
     assert not lost, sorted(lost)[:10]
     assert len(found) == len(set(found))
     for partition in partitions:
         until(lambda index=partition: len({
-            files_of(broker, TOPIC, index) for broker in cluster.brokers.values()}) == 1, 10)
+            files_of(broker, topic, index) for broker in cluster.brokers.values()}) == 1, 10)
     assert "the same on all replicas" in run(
-        "cluster", "verify", TOPIC, broker=cluster.brokers[1]).out
+        "cluster", "verify", topic, broker=cluster.brokers[1]).out
 
 
-def test_what_was_acknowledged_outlives_a_killed_leader_and_a_killed_controller(cluster):
-    created(cluster)
-    writer = Writer(cluster.bootstrap)
+def test_what_was_acknowledged_outlives_a_killed_leader_and_a_killed_controller(cluster, topic):
+    writer = Writer(cluster.bootstrap, topic)
     writer.goes_on(cluster)
-    leader = described(cluster)[0][0]
+    leader = described(cluster, topic)[0][0]
     cluster.brokers[leader].kill()
-    until(lambda: described(cluster)[0][0] not in (-1, leader))
+    until(lambda: described(cluster, topic)[0][0] not in (-1, leader))
     writer.goes_on(cluster)
     cluster.start_broker(leader)
-    in_sync_again(cluster)
+    in_sync_again(cluster, topic)
     decides = controller_of(cluster)
     cluster.brokers[decides].kill()
     until(lambda: controller_of(cluster) not in (-1, decides))
@@ -135,21 +144,20 @@ def test_what_was_acknowledged_outlives_a_killed_leader_and_a_killed_controller(
     cluster.start_broker(decides)
     acknowledged = writer.end()
     assert not writer.refused, writer.refused
-    check(cluster, acknowledged)
+    check(cluster, topic, acknowledged)
 
 
-def test_a_machine_that_is_stopped_and_started_costs_no_request(cluster):
-    created(cluster)
-    writer = Writer(cluster.bootstrap)
+def test_a_machine_that_is_stopped_and_started_costs_no_request(cluster, topic):
+    writer = Writer(cluster.bootstrap, topic)
     writer.goes_on(cluster)
-    leader = described(cluster)[0][0]
+    leader = described(cluster, topic)[0][0]
     assert cluster.brokers[leader].stop() == 0
     writer.goes_on(cluster)
     cluster.start_broker(leader)
-    in_sync_again(cluster)
+    in_sync_again(cluster, topic)
     acknowledged = writer.end()
     assert not writer.refused, writer.refused
-    check(cluster, acknowledged)
+    check(cluster, topic, acknowledged)
 
 
 def coordinator_of(cluster, topic) -> int:
@@ -158,54 +166,50 @@ def coordinator_of(cluster, topic) -> int:
     return leaders.pop()
 
 
-def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(tmp_path):
-    settings = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 1,
-                "transaction.state.log.num.partitions": 1}
-    with Cluster(tmp_path, settings=settings) as cluster:
-        created(cluster)
-        group = {"bootstrap.servers": cluster.bootstrap, "group.id": "readers",
-                 "auto.offset.reset": "earliest", "enable.auto.commit": False}
-        # Whose broker asks the controller in the same process to create the internal topic.
-        first = cluster.brokers[controller_of(cluster)].bootstrap
-        with Producer({"bootstrap.servers": first,
-                       "transactional.id": "orders-writer"}) as producer, \
-                Consumer(group) as consumer:
-            consumer.subscribe([TOPIC])
-            producer.init_transactions()
-            numbers = iter(range(1000))
-            sent = _transaction(producer, numbers)
-            read = _read(consumer, len(sent), cluster)
+def test_groups_and_transactions_outlive_the_machine_of_their_coordinator(cluster, topic):
+    group = {"bootstrap.servers": cluster.bootstrap, "group.id": "readers",
+             "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    # Whose broker asks the controller in the same process to create the internal topic.
+    first = cluster.brokers[controller_of(cluster)].bootstrap
+    with Producer({"bootstrap.servers": first,
+                   "transactional.id": "orders-writer"}) as producer, \
+            Consumer(group) as consumer:
+        consumer.subscribe([topic])
+        producer.init_transactions()
+        numbers = iter(range(1000))
+        sent = _transaction(producer, topic, numbers)
+        read = _read(consumer, len(sent), cluster)
+        consumer.commit()
+        for internal in ("__transaction_state", "__consumer_offsets"):
+            in_sync_again(cluster, internal)
+            victim = coordinator_of(cluster, internal)
+            producer.begin_transaction()
+            open_ = [next(numbers) for _ in range(4)]
+            for number in open_:
+                producer.send(topic, str(number).encode())
+            producer.flush()
+            cluster.brokers[victim].kill()
+            producer.commit_transaction()
+            sent += open_ + _transaction(producer, topic, numbers)
+            read += _read(consumer, len(sent) - len(read), cluster)
             consumer.commit()
-            for topic in ("__transaction_state", "__consumer_offsets"):
-                in_sync_again(cluster, topic)
-                victim = coordinator_of(cluster, topic)
-                producer.begin_transaction()
-                open_ = [next(numbers) for _ in range(4)]
-                for number in open_:
-                    producer.send(TOPIC, str(number).encode())
-                producer.flush()
-                cluster.brokers[victim].kill()
-                producer.commit_transaction()
-                sent += open_ + _transaction(producer, numbers)
-                read += _read(consumer, len(sent) - len(read), cluster)
-                consumer.commit()
-                cluster.start_broker(victim)
-                in_sync_again(cluster)
-            assert sorted(read) == sorted(sent)
-        with Consumer(group) as consumer:
-            committed = consumer.committed([TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)])
-            ends = consumer.end_offsets(list(committed))
-            assert {part: entry.offset for part, entry in committed.items()} == ends
-        found = everything(cluster, [0, 1], **{"isolation.level": "read_committed"})
-        assert sorted(found) == sorted(sent)
+            cluster.start_broker(victim)
+            in_sync_again(cluster, topic)
+        assert sorted(read) == sorted(sent)
+    with Consumer(group) as consumer:
+        committed = consumer.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        ends = consumer.end_offsets(list(committed))
+        assert {part: entry.offset for part, entry in committed.items()} == ends
+    found = everything(cluster, topic, [0, 1], **{"isolation.level": "read_committed"})
+    assert sorted(found) == sorted(sent)
 
 
-def _transaction(producer, numbers) -> list:
+def _transaction(producer, topic, numbers) -> list:
     """One that is committed; the numbers in it."""
     producer.begin_transaction()
     found = [next(numbers) for _ in range(4)]
     for number in found:
-        producer.send(TOPIC, str(number).encode())
+        producer.send(topic, str(number).encode())
     producer.commit_transaction()
     return found
 
@@ -219,9 +223,9 @@ def _read(consumer, count, cluster) -> list:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_a_cluster_goes_on_for_long_while_its_machines_die_and_hang(cluster, random_source):
-    created(cluster, partitions=6)
+    topic = created(cluster, "of-long", partitions=6)
     end = time.monotonic() + float(os.environ.get("SECONDS", "60"))
-    writer = Writer(cluster.bootstrap)
+    writer = Writer(cluster.bootstrap, topic)
     while time.monotonic() < end:
         number = random_source.choice(list(cluster.brokers))
         broker = cluster.brokers[number]
@@ -234,5 +238,5 @@ def test_a_cluster_goes_on_for_long_while_its_machines_die_and_hang(cluster, ran
             time.sleep(random_source.uniform(1, 8))
             broker.process.send_signal(signal.SIGCONT)
         writer.goes_on(cluster)
-        in_sync_again(cluster)
-    check(cluster, writer.end())
+        in_sync_again(cluster, topic)
+    check(cluster, topic, writer.end())
