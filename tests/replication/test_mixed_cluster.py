@@ -1,11 +1,13 @@
 """A controller of Apache Kafka's, a broker of Kafka's and a brokerd: who dies, the other leads."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.kafka import run_tool
 from tests.brokers import Kafka, free_port
 from tests.replication import support
 
@@ -153,25 +155,57 @@ def test_a_killed_leader_of_ours_drops_what_nobody_else_had(brokers):
     support.same(theirs, ours, "diverged")
 
 
+def member_of(group: str, topic: str, theirs, ours) -> Consumer:
+    made = Consumer({
+        "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": group,
+        "auto.offset.reset": "earliest", "enable.auto.commit": False,
+        "session.timeout.ms": 6000, "log_level": 0})
+    made.subscribe([topic])
+    return made
+
+
+def taken(consumer: Consumer, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        found += [one.value() for one in consumer.consume(count - len(found), 1.0)]
+    return found
+
+
+def commit(consumer: Consumer, topic: str, offset: int) -> None:
+    consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+
 def test_a_group_moves_with_its_coordinator_to_ours_and_back(brokers):
     theirs, ours = brokers
     led(theirs, ours, "grouped", [OURS, THEIRS])
     support.produce(theirs, "grouped", numbers(0, 300))
-    at = 0
-    for leader in (OURS, THEIRS, OURS):
-        consumer = Consumer({
-            "bootstrap.servers": f"{theirs.bootstrap},{ours.bootstrap}", "group.id": "movers",
-            "auto.offset.reset": "earliest", "enable.auto.commit": False,
-            "session.timeout.ms": 6000, "log_level": 0})
-        consumer.subscribe(["grouped"])
-        found = []
-        while len(found) < 100:
-            found += [one.value() for one in consumer.consume(100 - len(found), 1.0)]
-        assert found == numbers(at, at + 100)
+    for at, leader in ((0, OURS), (100, THEIRS), (200, OURS)):
+        consumer = member_of("movers", "grouped", theirs, ours)
+        assert taken(consumer, 100) == numbers(at, at + 100)
         lead(theirs, ours, "__consumer_offsets", leader)
-        at += 100
-        consumer.commit(offsets=[TopicPartition("grouped", 0, at)], asynchronous=False)
+        commit(consumer, "grouped", at + 100)
         consumer.close()
+
+
+def test_a_group_goes_on_though_its_coordinator_is_killed(brokers):
+    theirs, ours = brokers
+    led(theirs, ours, "goes-on", [THEIRS, OURS])
+    support.produce(theirs, "goes-on", numbers(0, 300))
+    consumer = member_of("survivors", "goes-on", theirs, ours)
+    assert taken(consumer, 100) == numbers(0, 100)
+    lead(theirs, ours, "__consumer_offsets", OURS)
+    commit(consumer, "goes-on", 100)
+    ours.kill()
+    # Its generation and what it committed are where Kafka's broker leads now.
+    assert taken(consumer, 100) == numbers(100, 200)
+    commit(consumer, "goes-on", 200)
+    ours.start()
+    support.settled(theirs, "goes-on", THEIRS, BOTH)
+    lead(theirs, ours, "__consumer_offsets", OURS)
+    theirs.kill()
+    assert taken(consumer, 100) == numbers(200, 300)
+    commit(consumer, "goes-on", 300)
+    consumer.close()
 
 
 def test_transactions_reach_leaders_of_both_whoever_coordinates_them(brokers):
@@ -231,3 +265,32 @@ def test_a_transaction_is_committed_though_its_coordinator_of_ours_is_killed(bro
     producer.commit_transaction(WAIT_S)
     assert support.consumed(ours, "outlives", 3)[-1] == b"last"
     support.same(theirs, ours, "outlives")
+
+
+def test_kafkas_tools_move_leaders_through_either_and_a_stop_hands_them_over(brokers, tmp_path):
+    theirs, ours = brokers
+    led(theirs, ours, "by-tools", [OURS, THEIRS])
+    with support.Sending(theirs, "by-tools") as sending:
+        sending.more()
+        assert ours.stop() == 0
+        # It was handed over before the stop: nothing had to be waited for.
+        assert support.states(theirs, "by-tools") == [(THEIRS, [THEIRS])]
+        sending.more()
+        ours.start()
+        support.settled(theirs, "by-tools", THEIRS, BOTH)
+        done = run_tool("org.apache.kafka.tools.LeaderElectionCommand", "--bootstrap-server",
+                        ours.bootstrap, "--election-type", "PREFERRED", "--topic", "by-tools",
+                        "--partition", 0)
+        assert done.returncode == 0 and "by-tools-0" in done.stdout, done
+        support.settled(ours, "by-tools", OURS, BOTH)
+        sending.more()
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": [
+            {"topic": "by-tools", "partition": 0, "replicas": [THEIRS]}]}))
+        done = run_tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+                        "--bootstrap-server", ours.bootstrap, "--reassignment-json-file", plan,
+                        "--execute")
+        assert done.returncode == 0 and "Successfully started" in done.stdout, done
+        support.settled(ours, "by-tools", THEIRS, [THEIRS])
+        sending.more()
+    assert support.consumed(ours, "by-tools", len(sending.sent)) == sending.sent
