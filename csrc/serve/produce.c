@@ -269,6 +269,8 @@ static void append_part(const struct produce *q, struct produce_part *p, int64_t
     log_give_room(p->log, (int64_t)p->len);
     if (error != 0) {
         p->error = log_error_code(error);
+        /* A marker came meanwhile: a client that tries again has the coordinator asked anew. */
+        if (error == LOG_E_TXN_STATE) p->error = ERROR_NOT_ENOUGH_REPLICAS;
         p->refused = error == LOG_E_SEQUENCE || error == LOG_E_EPOCH;
         return;
     }

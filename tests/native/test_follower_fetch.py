@@ -12,7 +12,8 @@ from pylog._native import batch
 from pylog._native.grants import FOLLOW, READ, WRITE, Grants
 from pylog._native.iopool import IoPool
 from pylog._native.log import Log, LogDir
-from pylog._native.reactor import MayJoin, Miss, Reactors
+from pylog._native.reactor import MayJoin, Miss, Reactors, Verify
+from pylog.coordinator.batches import Marker
 from tests.wire import raw
 from tests.wire.messages import ask
 
@@ -288,3 +289,24 @@ def test_where_consumers_read_from_followers_these_hear_of_the_high_watermark_at
         assert fetched(connection, 10, wait_ms=300)["high_watermark"] == 10
         assert time.monotonic() - begun >= 0.3
     broker.reactors.stop(1000)
+
+
+def test_a_marker_that_comes_while_a_transaction_is_verified_has_it_verified_again(
+        broker, connection):
+    data = raw.batch([raw.record(value=b"x")], producer_id=7, producer_epoch=1, base_sequence=0,
+                     attributes=batch.TRANSACTIONAL)
+    body = raw.produce_body(12, "t", [(0, data)], acks=1, transactional_id="tx")
+
+    def verify():
+        connection.send(raw.frame(raw.header(raw.PRODUCE, 12) + body))
+        event, = broker.events()
+        assert type(event) is Verify
+        return event.token
+
+    token = verify()
+    # As a coordinator that took over writes it once more.
+    broker.log.append(Marker(7, 0, 1, True, 2).batch(NOW), NOW, trusted=True)
+    broker.reactors.resume(token, [0])
+    assert b"\x02t\x02\0\0\0\0" + NOT_ENOUGH.to_bytes(2, "big") in connection.receive()
+    broker.reactors.resume(verify(), [0])
+    assert b"\x02t\x02\0\0\0\0\0\0" in connection.receive()

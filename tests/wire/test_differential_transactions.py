@@ -145,17 +145,19 @@ class Walk:
     def offsets(self, id_, producer_id, epoch) -> None:
         if self.picks.random() < 0.6:
             version = self.picks.randrange(5)
-            answer = ask(self.connection, ADD_OFFSETS, version, transactional_id=id_,
-                         producer_id=producer_id, producer_epoch=epoch, group_id=self.group)
+            answer = self._until(
+                ADD_OFFSETS, version, lambda answer: answer["error_code"], transactional_id=id_,
+                producer_id=producer_id, producer_epoch=epoch, group_id=self.group)
             self.note("add offsets", version, answer["error_code"])
         version, offset = self.picks.randrange(6), self.picks.randrange(100)
         member = {"generation_id": -1, "member_id": "", "group_instance_id": None}
-        answer = ask(self.connection, COMMIT, version, transactional_id=id_, group_id=self.group,
-                     producer_id=producer_id, producer_epoch=epoch,
-                     **(member if version >= 3 else {}),
-                     topics=[{"name": self.topic, "partitions": [
-                         {"partition_index": self.picks.randrange(3), "committed_offset": offset,
-                          "committed_metadata": ""}]}])
+        answer = self._until(
+            COMMIT, version, lambda answer: answer["topics"][0]["partitions"][0]["error_code"],
+            transactional_id=id_, group_id=self.group, producer_id=producer_id,
+            producer_epoch=epoch, **(member if version >= 3 else {}),
+            topics=[{"name": self.topic, "partitions": [
+                {"partition_index": self.picks.randrange(3), "committed_offset": offset,
+                 "committed_metadata": ""}]}])
         self.note("offsets", version, answer["topics"][0]["partitions"][0]["error_code"])
 
     def describe(self, id_, *_) -> None:
@@ -199,6 +201,9 @@ def walked(port: int, seed: int) -> list[tuple]:
     return walk.answers
 
 
+# Slow because of Kafka: on a busy machine it answers now and then that it is not ready where its
+# state goes on, and the walks part.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_walk_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
     seed = random_source.randrange(1 << 30)
