@@ -10,7 +10,7 @@ export CC
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
-TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven
+TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.
