@@ -92,6 +92,8 @@ ELEMENTS: dict[int, Elements] = {
     api.DESCRIBE_CLIENT_QUOTAS: _row("", "entries", whole_max=FEW_MAX),
     api.ALTER_CLIENT_QUOTAS: _row("entries", "entries", KEEP, PIECE_CHANGES, FEW_MAX),
     api.DESCRIBE_USER_SCRAM_CREDENTIALS: _row("users:name", "results", TWICE),
+    # Kafka refuses a user who stands in it twice, whichever array: it is decided whole.
+    api.ALTER_USER_SCRAM_CREDENTIALS: _row("", "results", whole_max=FEW_MAX),
     api.DESCRIBE_QUORUM: _row("", "topics", whole_max=FEW_MAX),
     api.DESCRIBE_PRODUCERS: _row("topics:name partition_indexes",
                                  "topics:name partitions:partition_index active_producers",
