@@ -69,6 +69,7 @@ class ActiveController(Members):
                 records += controller.bootstrap_cluster()
             await self._commit(records)
         self.tend()
+        self.judge_all()
 
     def register(self, endpoints, directories, first=()) -> None:
         """Makes this broker one that leads partitions.

@@ -3,7 +3,7 @@
 Owns: what heartbeats said; the task that gives verdicts and looks after leaders.
 Called by: metadata.active_controller, which is one, on the event loop.
 Invariants: (1) a heartbeat that changes nothing waits for no decision; (2) a broker is fenced when
-  its session is over, or when its connection closed and its listener refuses a dial; (3) a request
+  its session is over, or when it has no connection and its listener refuses a dial; (3) a request
   is answered once its records are in the log; its sender follows that itself.
 Source: KIP-631, KIP-841, KIP-497, KIP-858, KIP-966; Kafka's QuorumController.
 """
@@ -229,6 +229,16 @@ class Members(Decider):
         broker_id = self._known().on(connection)
         if broker_id is None or not self.is_active or self._image.brokers[broker_id].fenced:
             return
+        self._begin_to_judge(broker_id)
+
+    def judge_all(self) -> None:
+        """A new controller: whoever went together with the former one closed no connection to this
+        one. Keeps (2)."""
+        for broker_id, broker in self._image.brokers.items():
+            if not broker.fenced:
+                self._begin_to_judge(broker_id)
+
+    def _begin_to_judge(self, broker_id: int) -> None:
         task = asyncio.get_running_loop().create_task(self._judge(broker_id))
         self._verdicts.add(task)
         task.add_done_callback(self._verdicts.discard)
@@ -239,7 +249,7 @@ class Members(Decider):
             if self._image.brokers.get(broker_id) is broker:
                 self._known().end(broker_id)
                 await self._watched("a broker that is gone is not fenced", lambda: self._fence(
-                    broker_id, "its connection closed and its listener refuses"))
+                    broker_id, "it has no connection and its listener refuses"))
 
 
 def _now_ns() -> int:
