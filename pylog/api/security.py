@@ -171,14 +171,14 @@ class SecurityApi:
                     f"Attempt to describe a user credential that does not exist: {name}"
             else:
                 results.append(response.DescribeUserScramCredentialsResult(
-                    user=name, error_message=None, credential_infos=[
+                    user=name, error_message="", credential_infos=[
                         response.CredentialInfo(
                             mechanism=record.mechanism, iterations=record.iterations)
                         for record in sorted(kept[name], key=lambda record: record.mechanism)]))
                 continue
             results.append(response.DescribeUserScramCredentialsResult(
                 user=name, error_code=error, error_message=text))
-        return response(error_message=None, results=results)
+        return response(error_message="", results=results)
 
     async def alter_user_scram_credentials(
             self, context: RequestContext, request: Message) -> Message:

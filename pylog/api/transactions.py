@@ -90,6 +90,9 @@ class TransactionsApi:
         id_ = request.transactional_id
         if not id_:
             return answer(ErrorCode.INVALID_REQUEST)
+        fault = self._transactions.init_fault(request)
+        if fault != ErrorCode.NONE:
+            return answer(fault)
         return self._transactions.run(id_, Pending(answer, shape), Transactions.init, request)
 
     # ---- partitions -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from pylog.coordinator.transactions import (
     NeedProducerId,
     Overdue,
     Transactions,
+    init_fault,
 )
 from pylog.metadata.image import Topic
 from pylog.protocol.errors import Error, ErrorCode
@@ -156,11 +157,18 @@ class TransactionCoordinator:
 
     def _open(self, topic_id: bytes, index: int,
               clock: Clock) -> tuple[Callable[[], Transactions], None]:
-        settings = self._settings
-        limits = Limits(settings["transaction.max.timeout.ms"],
-                        settings["transactional.id.expiration.ms"],
-                        settings["transaction.two.phase.commit.enable"])
+        limits = self._limits()
         return lambda: Transactions(limits, clock, self, lambda: self.feature_level), None
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(settings["transaction.max.timeout.ms"],
+                      settings["transactional.id.expiration.ms"],
+                      settings["transaction.two.phase.commit.enable"])
+
+    def init_fault(self, request: Any) -> Error:
+        """What is wrong with an InitProducerId, whoever its coordinator is."""
+        return init_fault(request, self._limits())
 
     def answer(self, message: Ending | Overdue) -> None:
         """What a machine sends when its records are durable: it is the outbox."""

@@ -73,6 +73,17 @@ class Overdue(NamedTuple):
     start_ms: int     # It is this one; the next one has its own time.
 
 
+def init_fault(request: Any, limits: Limits) -> Error:
+    """What is wrong with an InitProducerId, whatever its producer is."""
+    if request.enable2_pc and not limits.has_two_phases:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if request.keep_prepared_txn:
+        return ErrorCode.UNSUPPORTED_VERSION   # As in Kafka 4.3, which does not serve it yet.
+    if not request.enable2_pc and not 0 < request.transaction_timeout_ms <= limits.timeout_ms_max:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.NONE
+
+
 class Transactions:
     """clock: as in limits.Time. outbox: the token to which Ending and Overdue are answered.
     feature_level: gives that of transaction.version. For the rest see shard.Machine.
@@ -132,7 +143,7 @@ class Transactions:
     def init(self, request: Any, new_id: int = NONE) -> Any:
         """InitProducerId with a transactional id that is not empty. new_id: a producer id that
         nobody has; without one the answer may be NeedProducerId."""
-        error = self._init_fault(request)
+        error = init_fault(request, self.limits)
         if error != ErrorCode.NONE:
             return _not_initialized(error)
         timeout_ms = TIMEOUT_NEVER if request.enable2_pc else request.transaction_timeout_ms
@@ -152,16 +163,6 @@ class Transactions:
             fenced = self._fence(found, new_id)
             return fenced or _not_initialized(ErrorCode.CONCURRENT_TRANSACTIONS)
         return self._initialized(found, expected, timeout_ms, new_id)
-
-    def _init_fault(self, request: Any) -> Error:
-        if request.enable2_pc and not self.limits.has_two_phases:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if request.keep_prepared_txn:
-            return ErrorCode.UNSUPPORTED_VERSION   # As in Kafka 4.3, which does not serve it yet.
-        if not request.enable2_pc and \
-                not 0 < request.transaction_timeout_ms <= self.limits.timeout_ms_max:
-            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        return ErrorCode.NONE
 
     def _initialized(self, found: Transaction, expected: tuple[int, int] | None, timeout_ms: int,
                      new_id: int) -> Any:
