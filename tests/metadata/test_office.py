@@ -11,20 +11,10 @@ from pylog.metadata.office import Office
 from pylog.metadata.quorum import Quorum
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
-from tests.etcds import Etcds
 
 PREFIXES = itertools.count(1)
 WAIT_S = 30
 TTL_S = 1
-
-
-@pytest.fixture(scope="module")
-def etcds(tmp_path_factory):
-    found = Etcds(tmp_path_factory.mktemp("etcd"))
-    try:
-        yield found.start()
-    finally:
-        found.close()
 
 
 @pytest.fixture

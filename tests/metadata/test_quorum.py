@@ -8,19 +8,9 @@ import pytest
 from pylog.metadata.etcd import Etcd, Unknown, Unreachable
 from pylog.metadata.log import Conflict
 from pylog.metadata.quorum import Batch, Quorum, QuorumLost, TooLong, Trimmed
-from tests.etcds import Etcds
 
 PREFIXES = itertools.count(1)
 TTL_S = 30
-
-
-@pytest.fixture(scope="module")
-def etcds(tmp_path_factory):
-    found = Etcds(tmp_path_factory.mktemp("etcd"))
-    try:
-        yield found.start()
-    finally:
-        found.close()
 
 
 @pytest.fixture

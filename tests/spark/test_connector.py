@@ -221,9 +221,7 @@ def test_rows_name_their_own_topics(spark, target):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_read_committed_leaves_out_what_was_aborted(spark, target, kind, against):
-    if against != "kafka":
-        pytest.skip("transactions need --against kafka")
+def test_read_committed_leaves_out_what_was_aborted(spark, target, kind):
     from pylog.client import Producer
 
     topic = f"aborted-{kind}"

@@ -56,9 +56,7 @@ def test_compaction_explains_what_it_removed_and_nothing_else(spark, target, tmp
     assert judged(spark, target, "compacted", tmp_path).faults["foreign"] == 1
 
 
-def test_aborted_records_leave_gaps_that_are_explained(spark, target, tmp_path, against):
-    if against != "kafka":
-        pytest.skip("transactions need --against kafka")
+def test_aborted_records_leave_gaps_that_are_explained(spark, target, tmp_path):
     content = Content(5, keys=9)
     loaded(spark, target, "aborted", tmp_path, content=content, records=2000)
     in_transaction(target, "aborted", values(content, 0, 5, 40), commit=False)
@@ -70,9 +68,7 @@ def test_aborted_records_leave_gaps_that_are_explained(spark, target, tmp_path, 
     assert found.faults["doubled"] == 40
 
 
-def test_what_a_transaction_committed_twice_is_doubled(spark, target, tmp_path, against):
-    if against != "kafka":
-        pytest.skip("transactions need --against kafka")
+def test_what_a_transaction_committed_twice_is_doubled(spark, target, tmp_path):
     content = Content(5, keys=9)
     loaded(spark, target, "committed", tmp_path, content=content, records=2000,
            transactional=True)
@@ -82,9 +78,7 @@ def test_what_a_transaction_committed_twice_is_doubled(spark, target, tmp_path, 
     assert found.faults["doubled"] == 40 and not found.faults["missing"] and not found.good
 
 
-def test_an_open_transaction_is_not_waited_for(spark, target, tmp_path, against):
-    if against != "kafka":
-        pytest.skip("transactions need --against kafka")
+def test_an_open_transaction_is_not_waited_for(spark, target, tmp_path):
     loaded(spark, target, "open", tmp_path, content=Content(5), records=2000)
     with Producer({"bootstrap.servers": target.bootstrap,
                    "transactional.id": "open-test"}) as producer:

@@ -79,9 +79,7 @@ def test_a_damaged_topic_gets_a_bad_verdict_that_names_each_fault(spark, target,
 
 
 @pytest.mark.parametrize("engine", ["pylog", "kafka"])
-def test_markers_of_transactions_explain_their_gaps(spark, target, tmp_path, engine, against):
-    if against != "kafka":
-        pytest.skip("transactions need --against kafka")
+def test_markers_of_transactions_explain_their_gaps(spark, target, tmp_path, engine):
     outcome = loaded(spark, target, f"transactions-{engine}", tmp_path, transactional=True)
     assert sum(outcome.ends.values()) > 3000
     found = judged(spark, target, f"transactions-{engine}", tmp_path, "--engine", engine)
