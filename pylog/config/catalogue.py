@@ -625,19 +625,19 @@ BROKER = (
      None,
      "", "medium", "", "inert",
      "Client secret at the identity provider."),
-    ("sasl.oauthbearer.clock.skew.seconds", "int", 30, "", "low", "", "inert",
+    ("sasl.oauthbearer.clock.skew.seconds", "int", 30, "", "low", "", "live",
      "Clock difference allowed to the identity provider."),
-    ("sasl.oauthbearer.expected.audience", "list", (), "", "high", "", "inert",
+    ("sasl.oauthbearer.expected.audience", "list", (), "", "high", "", "live",
      "Audiences accepted in tokens."),
-    ("sasl.oauthbearer.expected.issuer", "string", None, "", "high", "", "inert",
+    ("sasl.oauthbearer.expected.issuer", "string", None, "", "high", "", "live",
      "Issuer accepted in tokens."),
-    ("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", 3600000, "", "low", "", "inert",
+    ("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", 3600000, "", "low", "", "live",
      "Pause between loads of the provider's keys."),
     ("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", "long", 10000, "", "low", "", "inert",
      "Longest pause between attempts to load them."),
-    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "long", 100, "", "low", "", "inert",
+    ("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "long", 100, "", "low", "", "live",
      "First pause between attempts to load them."),
-    ("sasl.oauthbearer.jwks.endpoint.url", "string", None, "", "medium", "", "inert",
+    ("sasl.oauthbearer.jwks.endpoint.url", "string", None, "", "medium", "", "live",
      "Address of the provider's keys."),
     ("sasl.oauthbearer.jwt.retriever.class", "class",
      "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
@@ -649,9 +649,9 @@ BROKER = (
      "Java class that checks tokens."),
     ("sasl.oauthbearer.scope", "string", None, "", "medium", "", "inert",
      "Scope asked for in tokens."),
-    ("sasl.oauthbearer.scope.claim.name", "string", "scope", "", "low", "", "inert",
+    ("sasl.oauthbearer.scope.claim.name", "string", "scope", "", "low", "", "live",
      "Name of the scope claim."),
-    ("sasl.oauthbearer.sub.claim.name", "string", "sub", "", "low", "", "inert",
+    ("sasl.oauthbearer.sub.claim.name", "string", "sub", "", "low", "", "live",
      "Name of the subject claim."),
     ("sasl.oauthbearer.token.endpoint.url", "string", None, "", "medium", "", "inert",
      "Address that issues tokens."),
@@ -801,8 +801,8 @@ BROKER = (
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 # quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
-# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for sites
-# that have a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
+# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for sites that
+# have a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -852,6 +852,10 @@ OWN = (
      "A replica counts for the high watermark with what it has on disk only."),
     ("request.log.slow.ms", "long", 1000, "-1..", "low", "", "live",
      "Requests that take longer are logged, a few each second; -1: none are."),
+    ("sasl.oauthbearer.expected.scope", "list", (), "", "medium", "", "live",
+     "Scopes that a token must have, all of them."),
+    ("sasl.oauthbearer.unsecured.enable", "boolean", False, "", "low", "", "live",
+     "Tokens without a signature are taken, from anybody: for tests."),
     ("ssl.crl.location", "string", "", "", "medium", "broker", "live",
      "PEM file of revoked certificates, which clients may not show; empty: none are looked up."),
 )

@@ -348,8 +348,9 @@ def directories(broker_id: int, rows: list):
     new = messages.AssignReplicasToDirsRequest
     return lambda side: new(
         broker_id=broker_id, broker_epoch=side.broker_epoch(broker_id), directories=[
-            new.DirectoryData(id=id_, topics=[new.TopicData(topic_id=side.topic_id(name), partitions=[
-                new.PartitionData(partition_index=index)])])
+            new.DirectoryData(id=id_, topics=[new.TopicData(
+                topic_id=side.topic_id(name), partitions=[
+                    new.PartitionData(partition_index=index)])])
             for id_, name, index in rows])
 
 

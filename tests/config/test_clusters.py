@@ -75,7 +75,8 @@ def test_who_dials_nobody_may_have_any_protocol():
 def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():
     several = {"node.id": "1", "process.roles": "broker,controller",
                "controller.listener.names": "CONTROLLER",
-               "listeners": "PLAINTEXT://:0,CONTROLLER://:0", "controller.quorum.voters": "1@h:9093"}
+               "listeners": "PLAINTEXT://:0,CONTROLLER://:0",
+               "controller.quorum.voters": "1@h:9093"}
     assert not clusters.has_quorum(Settings(several))
     named = {**several, "quorum.zookeeper.connect": "z1:2181,z2:2181"}
     assert clusters.has_quorum(Settings(named))
