@@ -801,8 +801,8 @@ BROKER = (
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 # quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
-# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for sites that
-# have a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
+# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for
+# sites with a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),

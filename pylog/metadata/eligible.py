@@ -18,6 +18,6 @@ def cleared(image: Image, records: list) -> list:
     if not image.features.get(ELR_FEATURE, 0):
         return []
     return [messages.ClearElrRecord(topic_name=(
-        record.resource_name if record.resource_type == RESOURCE_TOPIC else None))
+        record.resource_name if record.resource_type == RESOURCE_TOPIC else ""))
         for record in records
         if type(record).__name__ == "ConfigRecord" and record.name == MIN_IN_SYNC]
