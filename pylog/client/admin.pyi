@@ -16,6 +16,7 @@ from pylog.client.descriptions import OpType as OpType
 from pylog.client.descriptions import ProducerDescription as ProducerDescription
 from pylog.client.descriptions import QuotaAlteration as QuotaAlteration
 from pylog.client.descriptions import ResourceType as ResourceType
+from pylog.client.descriptions import ScramCredentialInfo as ScramCredentialInfo
 from pylog.client.descriptions import ScramDeletion as ScramDeletion
 from pylog.client.descriptions import ScramUpsertion as ScramUpsertion
 from pylog.client.descriptions import TransactionDescription as TransactionDescription
