@@ -50,7 +50,7 @@ class ActiveController(Members):
         if "broker" in self._settings["process.roles"]:
             records += controller.lead_again(self._image, self._node_id, clean)
         elif self._image.offset == -1:
-            records += controller.bootstrap_cluster()
+            records += controller.bootstrap_cluster(self._settings)
         self._commit_now(records)
 
     def _first_records(self) -> list:
@@ -65,7 +65,7 @@ class ActiveController(Members):
             image = self._image
             records = self._first_records()
             if image.offset == -1:
-                records += controller.bootstrap_cluster()
+                records += controller.bootstrap_cluster(self._settings)
             await self._commit(records)
         self.tend()
         self.judge_all()

@@ -15,7 +15,7 @@ from collections import namedtuple
 from pylog.metadata import elections
 from pylog.metadata.heartbeats import Heartbeats
 from pylog.metadata.image import Image
-from pylog.metadata.partition_change import MIGRATING, Rules
+from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -91,7 +91,7 @@ def _check_directories(image: Image, request) -> None:
                                   f"Broker {broker.id} is already registered with directory "
                                   f"{directory.hex()}")
     for directory in found:
-        if directory <= MIGRATING or directory < (100).to_bytes(16, "big"):
+        if directory < (100).to_bytes(16, "big"):
             raise Refusal(ErrorCode.INVALID_REGISTRATION,
                           f"Reserved directory ID in request: {directory.hex()}")
 

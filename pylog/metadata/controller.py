@@ -12,8 +12,9 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
+from pylog.config.values import format_value
 from pylog.metadata import eligible, placement
-from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
+from pylog.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.versions import NEWEST_VERSION, OLDEST_VERSION
 from pylog.protocol import messages
@@ -30,7 +31,7 @@ FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
             "transaction.version": (0, 2)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
-DIRECTORY_UNASSIGNED = bytes(16)
+DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -357,10 +358,14 @@ def bootstrap(image: Image):
             for name, (_, high) in FEATURES.items()]
 
 
-def bootstrap_cluster() -> list:
-    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966)."""
-    return [*bootstrap(Image()), messages.FeatureLevelRecord(
-        name="eligible.leader.replicas.version", feature_level=1)]
+def bootstrap_cluster(settings) -> list:
+    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966), by one
+    min.insync.replicas for all."""
+    return [*bootstrap(Image()),
+            messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1),
+            messages.ConfigRecord(
+                resource_type=RESOURCE_BROKER, resource_name="", name=eligible.MIN_IN_SYNC,
+                value=format_value(settings[eligible.MIN_IN_SYNC]))]
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):

@@ -19,7 +19,7 @@ from pylog.protocol import messages
 PREFERRED, UNCLEAN, ONLINE = 0, 1, 2
 RECOVERED, RECOVERING = 0, 1
 # Ids of directories that are none (Kafka's DirectoryId).
-UNASSIGNED, LOST, MIGRATING = (number.to_bytes(16, "big") for number in range(3))
+MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3))
 
 
 class Rules:
@@ -184,8 +184,9 @@ class PartitionChange:
         if self.replicas != list(state.replicas) or any(
                 self._known.get(id_) != directory for id_, directory in self.directories.items()):
             # Keeps (5). A cluster that assigns no directories has none.
-            if state.directories or self.directories:
-                new.directories = [self._directory(id_) for id_ in self.replicas]
+            directories = [self._directory(id_) for id_ in self.replicas]
+            if (state.directories or self.directories) and directories != list(state.directories):
+                new.directories = directories
             if self.replicas != list(state.replicas):
                 new.replicas = self.replicas
         if self.removing != list(state.removing_replicas):

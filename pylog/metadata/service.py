@@ -69,6 +69,7 @@ class MetadataService:
             self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
+            self.take_broker_configs(self.tail.newest)
         except (MetadataError, LogError, ValueError) as error:
             raise self._unreadable(error) from error
         try:
