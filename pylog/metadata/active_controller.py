@@ -278,7 +278,8 @@ class ActiveController(Members):
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""
         async with self._deciding:
-            records = features.update(self._image, updates, self._node_id)
+            records = features.update(
+                self._image, updates, self._settings, self._node_id)
             if validate_only:
                 return
             try:

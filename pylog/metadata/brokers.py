@@ -69,8 +69,11 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     _check_directories(image, request)
     _check_features(image, request)
     records: list = []
-    if before is not None and not is_same:
-        records = yield from _restarted(rules, before, request.previous_broker_epoch)
+    if not is_same:
+        # Also of one that was unregistered: it is in no ISR any more, but may be eligible.
+        records = yield from _restarted(
+            rules, request.broker_id, before is not None
+            and request.previous_broker_epoch == before.epoch)
     amended = before if is_same else None
     epoch = image.offset + 1 if amended is None else amended.epoch
     records.append(_registration(request, epoch, amended))
@@ -113,10 +116,10 @@ def _check_features(image: Image, request) -> None:
                 "inclusive.")
 
 
-def _restarted(rules: Rules, before, previous_epoch: int):
-    """What another process under the id of `before` makes of its partitions."""
-    image, broker_id = rules.image, before.id
-    if not rules.keeps_eligible or previous_epoch == before.epoch:
+def _restarted(rules: Rules, broker_id: int, is_clean: bool):
+    """What another process under a broker's id makes of its partitions."""
+    image = rules.image
+    if not rules.keeps_eligible or is_clean:
         return (yield from elections.moved(
             rules, elections.in_sync_on(image, broker_id), leaving=broker_id))
     # It did not stop cleanly: records that it had acknowledged may be gone.

@@ -161,7 +161,7 @@ def _check_node(image: Image, name: str, node_id: int, settings) -> None:
         raise _bad(f"Node id must be an integer, but it is: {name}")
     # The controller decides for every broker of its cluster.
     if number not in image.brokers and settings.controller_listeners:
-        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {number} found.")
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {number} found.")
     if number != node_id and number not in image.brokers:
         raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
 

@@ -12,9 +12,8 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
-from pylog.config.values import format_value
 from pylog.metadata import eligible, placement
-from pylog.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC, Image
+from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.versions import NEWEST_VERSION, OLDEST_VERSION
 from pylog.protocol import messages
@@ -29,6 +28,8 @@ METADATA_VERSION_MIN = OLDEST_VERSION
 # Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
             "transaction.version": (0, 2)}
+# Likewise, of several brokers.
+CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
@@ -363,9 +364,7 @@ def bootstrap_cluster(settings) -> list:
     min.insync.replicas for all."""
     return [*bootstrap(Image()),
             messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1),
-            messages.ConfigRecord(
-                resource_type=RESOURCE_BROKER, resource_name="", name=eligible.MIN_IN_SYNC,
-                value=format_value(settings[eligible.MIN_IN_SYNC]))]
+            *eligible.one_minimum(Image(), settings)]
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):

@@ -159,7 +159,7 @@ class Members(Decider):
             await self._decided(decision)
         except (Refusal, LogError) as error:
             return response(error_code=_code(error), error_message=str(error))
-        return response(error_code=ErrorCode.NONE, error_message=None)
+        return response(error_code=ErrorCode.NONE, error_message="")
 
     # ---- what it does by itself -----------------------------------------------------------------
 

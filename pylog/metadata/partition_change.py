@@ -153,8 +153,10 @@ class PartitionChange:
 
     def can_lead(self, broker_id: int) -> bool:
         """Whether the broker serves, and has the disk with its replica."""
+        # Where it is, not where it is said to be from now on.
+        directory = self._known.get(broker_id) or self._directory(broker_id)
         return self._may_lead(broker_id) and self.rules.has_disk(
-            broker_id, self.topic.name, self.index, self._directory(broker_id))
+            broker_id, self.topic.name, self.index, directory)
 
     # ---- the record -----------------------------------------------------------------------------
 

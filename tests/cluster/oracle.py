@@ -185,6 +185,7 @@ class Oracle:
         found = differences(_without_texts(answers[0]), _without_texts(answers[1]), "answer")
         found += differences(*(sorted(rows, key=repr) for rows in records), "records")
         if found:
+            label += f" {_texts(answers[0])}"
             self.found.append("\n".join([label, *found, "kafka:", *map(str, records[0]), "ours:",
                                          *map(str, records[1])]))
         # What follows the first ones follows from them.

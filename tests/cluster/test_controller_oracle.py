@@ -232,10 +232,10 @@ def test_settings_quotas_credentials_and_features(controllers):
                 ("", 1, 4096), ("u", 1, None), ("u", 1, None), ("u", 2, None)):
             await both.ask(credentials(user, mechanism, iterations), SCRAM)
         for updates in (
-                [("group.version", 0, SAFE)], [("group.version", 1, UPGRADE)],
-                [("group.version", 0, UPGRADE)], [("group.version", 7, UPGRADE)],
-                [("nonsense", 1, UPGRADE)], [("group.version", 1, 9)],
-                [("transaction.version", 1, SAFE), ("group.version", 9, UPGRADE)],
+                [("transaction.version", 1, SAFE)], [("transaction.version", 0, UPGRADE)],
+                [("transaction.version", 7, UPGRADE)], [("nonsense", 1, UPGRADE)],
+                [("nonsense", 0, SAFE)], [("transaction.version", 1, 9)],
+                [("transaction.version", 2, UPGRADE), ("metadata.version", 99, UPGRADE)],
                 [("transaction.version", 1, UNSAFE)], [("transaction.version", 2, UPGRADE)],
                 [("eligible.leader.replicas.version", 0, SAFE)],
                 [("eligible.leader.replicas.version", 1, UPGRADE)],
