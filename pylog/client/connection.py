@@ -44,6 +44,9 @@ POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
 CERTIFICATE_SECONDS = 5.0
+# A connection that is silent for 10 s is asked every 3 s, three times. Not every system has these.
+KEEPALIVE = tuple((getattr(socket, name), value) for name, value in (
+    ("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)) if hasattr(socket, name))
 LOGIN_KEYS = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
 # Shares of a session after which the client logs in again, as in Java.
 SESSION_SHARES = 0.85, 0.95
@@ -214,7 +217,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        # A machine that lost its power and came back answers the first probe with a reset: nothing
+        # else tells, while all that was sent is acknowledged and only answers are awaited.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
         for name, option in (("send.buffer.bytes", socket.SO_SNDBUF),
                              ("receive.buffer.bytes", socket.SO_RCVBUF)):
             if self.settings[name] > 0:

@@ -1,6 +1,7 @@
 """One connection against a broker that misbehaves."""
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -160,6 +161,17 @@ def test_a_broker_that_does_not_answer_in_time_is_given_up():
         assert not connection.usable
 
     run(answer, work, request_timeout_ms=200)
+
+
+def test_a_machine_that_came_back_without_its_connections_is_noticed_within_seconds():
+    async def work(server, connection):
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return [sock.getsockopt(socket.IPPROTO_TCP, option) for option in (
+            socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+
+    idle_s, interval_s, count = run(good, work)
+    assert idle_s + interval_s * count < 20
 
 
 def test_a_cancelled_request_leaves_the_connection_in_order():
