@@ -174,6 +174,40 @@ def test_a_machine_that_came_back_without_its_connections_is_noticed_within_seco
     assert idle_s + interval_s * count < 20
 
 
+def test_a_broker_that_fell_silent_is_left_once_the_others_count_it_as_gone(monkeypatch):
+    monkeypatch.setattr("pylog.client.connection.SILENCE_S", 0.1)
+    alive = [1, 2]
+
+    def answer_of(node_id):
+        def answer(key, version, number):
+            if key == api.API_VERSIONS:
+                return versions()
+            if node_id not in alive:
+                return None
+            return messages.MetadataResponse(brokers=[
+                messages.MetadataResponse.MetadataResponseBroker(
+                    node_id=id_, host="127.0.0.1", port=servers[id_].port) for id_ in alive])
+        return answer
+
+    servers = {id_: Server(answer_of(id_)) for id_ in alive}
+
+    async def work():
+        async with servers[1], servers[2]:
+            async with Cluster(Settings("consumer", bootstrap_servers=
+                                        f"127.0.0.1:{servers[1].port}")) as cluster:
+                await cluster.refresh()
+                await cluster.connection(1)
+                await cluster.connection(2)
+                alive.remove(1)
+                with pytest.raises(errors.KafkaConnectionError):
+                    await asyncio.wait_for(
+                        cluster.send(1, messages.MetadataRequest(topics=[])), 20)
+                assert cluster.usable(1) is None
+                assert cluster.usable(2) is not None
+
+    asyncio.run(work())
+
+
 def test_a_cancelled_request_leaves_the_connection_in_order():
     async def work(server, connection):
         connection.send(messages.MetadataRequest(topics=[])).cancel()
