@@ -3,9 +3,10 @@
  *
  * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
  * in which they took effect, of the process that makes the file and none of its children; a sync is
- * two events, so that what it covers is known (all that completed before it began). SHIM_FAULTS: a file that may appear at any time with lines
- * "KIND SUBSTRING ERRNO"; calls of that kind (sync, syncfs, write, read, open, name, any) on paths
- * that contain SUBSTRING then fail with ERRNO; syncs do not go on while there is a line of "hold".
+ * two events, so that what it covers is known (all that completed before it began). SHIM_FAULTS: a
+ * file that may appear at any time with lines "KIND SUBSTRING ERRNO"; calls of that kind (sync,
+ * syncfs, write, read, open, name, any) on paths that contain SUBSTRING then fail with ERRNO; syncs
+ * do not go on while there is a line of "hold".
  * An event is a struct event, then its path, then (for writes) the bytes.
  *
  * Not preloaded but loaded by a test, it is a disk for logs of the test's own process: shim_begin
