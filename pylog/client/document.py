@@ -41,6 +41,13 @@ _MEANINGS = {
     "sasl.mechanism": "How the client logs in.",
     "sasl.username": "The user that logs in.",
     "sasl.password": "The user's password; never shown in errors or logs.",
+    "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
+                "(token, its end in seconds since 1970).",
+    "sasl.oauthbearer.token.endpoint.url": "Where tokens are had for the client's credentials.",
+    "sasl.oauthbearer.client.credentials.client.id": "The client's name there.",
+    "sasl.oauthbearer.client.credentials.client.secret":
+        "Its secret there; never shown in errors or logs.",
+    "sasl.oauthbearer.scope": "The scope that tokens are asked for with.",
     "ssl.ca.location": "A PEM file of the authorities that may sign the broker's certificate.",
     "ssl.keystore.type": "What the key store is; PKCS12 is taken for JKS too, as in Java.",
     "ssl.keystore.location": "The client's own certificate with its key, a file.",
