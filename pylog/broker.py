@@ -159,6 +159,7 @@ class Broker:
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
+                self.metadata.departures = self.membership.departures
                 self.publisher.name_nodes = self._name_nodes
                 self._name_nodes(self.image)
             else:

@@ -32,6 +32,8 @@ ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
 class Broker:
     """What a handler sees of the broker."""
 
+    departures = None
+
     def __init__(self, texts=None, logs=None):
         self.settings = Settings(texts or {})
         self.logs = logs or NoLogs()
