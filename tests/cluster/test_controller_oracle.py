@@ -318,8 +318,10 @@ class Walk:
     async def _grow(self) -> None:
         if found := self._partition():
             topic = self._both.image.topics[found[0]]
-            size = len(topic.partitions[0].replicas)
-            if len(topic.partitions) < 5 and size <= 4:
+            sizes = {len(state.replicas) for state in topic.partitions}
+            size = min(sizes)
+            # While some partitions have more replicas for a move, Kafka goes by any.
+            if len(topic.partitions) < 5 and len(sizes) == 1:
                 await self._both.ask(growth(topic.name, len(topic.partitions) + 1,
                                             [self._some(size, size)]), GROW)
 
@@ -362,7 +364,9 @@ class Walk:
                                  ELECT)
 
     async def _move(self) -> None:
-        if found := self._partition():
+        found = self._partition()
+        # A second move amid one: Kafka forgets that what the first one adds is not there yet.
+        if found and not self._both.image.partition(*found).adding_replicas:
             await self._both.ask(reassignment(*found, self._some()), MOVE)
             await self._both.ask(reassignments(), 0)
 
