@@ -231,7 +231,7 @@ class Broker:
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
-        self._publishing.add_done_callback(self._publisher_ended)
+        self._publishing.add_done_callback(self._task_ended)
         assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
         self.markers.start()
@@ -244,7 +244,9 @@ class Broker:
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
         if self.settings.is_member:
-            self.metadata.stand()
+            standing = self.metadata.stand()
+            if standing is not None:
+                standing.add_done_callback(self._task_ended)
         elif self.settings.controller_listeners:
             self.metadata.controller.tend()
         if self.membership is not None:
@@ -327,10 +329,11 @@ class Broker:
             await self.membership.close()
         self.stop()
 
-    def _publisher_ended(self, task: asyncio.Task) -> None:
+    def _task_ended(self, task: asyncio.Task) -> None:
         """Without it nothing that was decided would come into force, and requests would wait."""
         if not task.cancelled():
-            log.critical("brokerd stops: the metadata publisher ended", exc_info=task.exception())
+            log.critical("brokerd stops: the metadata cannot be followed any more",
+                         exc_info=task.exception())
             self.broken.set()
 
     async def _follow_recovery(self) -> None:

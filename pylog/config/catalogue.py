@@ -378,9 +378,9 @@ BROKER = (
      "Directory of the metadata log; unset: the first of log.dirs."),
     ("metadata.log.max.record.bytes.between.snapshots", "long",
      20971520,
-     "1..", "high", "", "inert",
+     "1..", "high", "", "live",
      "Bytes of metadata between snapshots."),
-    ("metadata.log.max.snapshot.interval.ms", "long", 3600000, "0..", "high", "", "inert",
+    ("metadata.log.max.snapshot.interval.ms", "long", 3600000, "0..", "high", "", "live",
      "Time between metadata snapshots."),
     ("metadata.log.segment.bytes", "int", 1073741824, "8388608..", "high", "", "inert",
      "Size at which a segment of the metadata log is closed."),
@@ -801,7 +801,8 @@ BROKER = (
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 # quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
-# differ where machines are shared, endpoints and prefix where etcd is.
+# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for
+# sites with a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -832,6 +833,19 @@ OWN = (
      "Port on each controller's host where its etcd serves the other members."),
     ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
      "What the names of this cluster's keys in etcd begin with."),
+    ("quorum.zookeeper.connect", "list", (), "", "medium", "", "live",
+     "host:port of the servers of a ZooKeeper that keeps the controllers' quorum; empty: an etcd "
+     "does."),
+    ("quorum.zookeeper.digest", "password", None, "", "medium", "", "live",
+     "user:password of ZooKeeper's digest scheme; what is kept there is that user's alone."),
+    ("quorum.zookeeper.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
+     "What the paths of this cluster's nodes in ZooKeeper begin with."),
+    ("quorum.zookeeper.ssl.enable", "boolean", False, "", "medium", "", "live",
+     "ZooKeeper is reached by TLS, and its certificates name its hosts."),
+    ("quorum.zookeeper.ssl.keystore.location", "string", "", "", "medium", "", "live",
+     "PEM file of the certificate and key to show to ZooKeeper; empty: none is shown."),
+    ("quorum.zookeeper.ssl.truststore.location", "string", "", "", "medium", "", "live",
+     "PEM file of those who sign ZooKeeper's certificates; empty: the system's."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
     ("replica.flush.before.fetch.enable", "boolean", False, "", "high", "", "live",

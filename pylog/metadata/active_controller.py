@@ -45,7 +45,6 @@ class ActiveController(Members):
 
         clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
         """
-        self._log.session(self._node_id)
         self._take_office(self._log.elect(self._node_id))
         records = self._first_records()
         if "broker" in self._settings["process.roles"]:

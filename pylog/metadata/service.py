@@ -16,7 +16,7 @@ from pylog.log.partitions import Role
 from pylog.metadata import identity
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
-from pylog.metadata.local import LocalLog
+from pylog.metadata.local import LocalLog, limits_of
 from pylog.metadata.store import Store, StoreError
 from pylog.metadata.tail import Tail
 
@@ -65,7 +65,7 @@ class MetadataService:
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
-                self._now_ms)
+                self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))

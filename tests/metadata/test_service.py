@@ -65,7 +65,7 @@ def test_a_first_start_formats_registers_and_unfences():
         assert controller.image.features == {
             "metadata.version": 30, "transaction.version": 2, "group.version": 1}
         broker = controller.image.brokers[1]
-        assert not broker.fenced and broker.epoch == 2
+        assert not broker.fenced and broker.epoch == 3
     asyncio.run(run())
 
 
