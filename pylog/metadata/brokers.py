@@ -151,7 +151,7 @@ def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
     """Whether a heartbeat changes what the cluster knows of its broker. Raises Refusal."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
-    if request.want_shut_down or _offline(broker, request):
+    if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request):
         return True
     if broker.fenced:
         return not request.want_fence and heartbeats.is_caught_up(
@@ -172,10 +172,10 @@ def beat(rules: Rules, heartbeats: Heartbeats, request):
             records, state = (yield from unfenced(rules, broker_id)), State(False, False, False)
         else:
             state = State(True, False, False)
-    elif request.want_fence or request.want_shut_down:
+    elif request.want_fence or request.want_shut_down or heartbeats.is_stopping(broker_id):
         records, state = yield from _leaving(rules, heartbeats, broker, request)
     else:
-        state = State(False, broker.in_controlled_shutdown, False)
+        state = State(False, False, False)
     offline = _offline(broker, request)
     if offline:
         records = records + (yield from _without_directories(rules, broker, offline))
@@ -184,21 +184,18 @@ def beat(rules: Rules, heartbeats: Heartbeats, request):
 
 def _leaving(rules, heartbeats, broker, request):
     broker_id, image = broker.id, rules.image
-    if not request.want_shut_down:
-        return (yield from fenced(rules, broker_id)), State(True, False, False)
     leads = elections.leads_any(image, broker_id)
-    if broker.in_controlled_shutdown:
-        may_stop = not leads and heartbeats.may_stop(image, broker_id)
-    else:
-        may_stop = request.want_fence or not leads
-    if may_stop:
+    if heartbeats.is_stopping(broker_id):
+        # Whatever it wants now.
+        if leads or not heartbeats.may_stop(image, broker_id):
+            return [], State(False, True, False)
         return (yield from fenced(rules, broker_id)), State(True, False, True)
-    records: list = []
-    if not broker.in_controlled_shutdown:
-        # Keeps (5).
-        records = [_change(broker, in_controlled_shutdown=1)]
-        records += yield from elections.moved(
-            rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
+    if request.want_fence or not leads:
+        return (yield from fenced(rules, broker_id)), State(True, False, request.want_shut_down)
+    # Keeps (5).
+    records = [] if broker.in_controlled_shutdown else [_change(broker, in_controlled_shutdown=1)]
+    records += yield from elections.moved(
+        rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
     return records, State(False, True, False)
 
 

@@ -103,7 +103,8 @@ class Members(Decider):
             before = self._image.offset
             state, offset = await self._decided_in_turn(
                 lambda: brokers.beat(self._rules(), self._known(), request))
-            if state.is_stopping and offset > before:
+            if state.is_stopping and (
+                    offset > before or not self._known().is_stopping(request.broker_id)):
                 self._known().stopping(request.broker_id, offset)
         return state
 

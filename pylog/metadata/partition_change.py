@@ -34,8 +34,10 @@ class Rules:
         self._of_brokers = image.configs.get((RESOURCE_BROKER, ""), {})
 
     def min_in_sync(self, name: str) -> int:
-        """`min.insync.replicas` of a topic."""
-        return int(self._setting(name, "min.insync.replicas"))
+        """How many in sync are enough in a topic: as many as its first partition has, at most."""
+        wanted = int(self._setting(name, "min.insync.replicas"))
+        first = self.image.partition(name, 0)
+        return wanted if first is None else min(wanted, len(first.replicas))
 
     def allows_unclean(self, name: str) -> bool:
         """`unclean.leader.election.enable` of a topic."""
