@@ -227,6 +227,8 @@ def unregistered(rules: Rules, broker_id: int):
                       f"Broker ID {broker_id} is not currently registered")
     records = yield from elections.moved(
         rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)
+    records += yield from elections.moved(
+        rules, elections.eligible_on(rules.image, broker_id), leaving=broker_id)
     records.append(messages.UnregisterBrokerRecord(
         broker_id=broker_id, broker_epoch=broker.epoch))
     return records

@@ -145,12 +145,14 @@ def _check_eligible(image: Image, name: str, resource, incremental: bool) -> Non
     config = named.get(eligible.MIN_IN_SYNC)
     if name and config is not None:
         raise Refusal(ErrorCode.INVALID_CONFIG,
-                      f"Broker-level {eligible.MIN_IN_SYNC} cannot be altered while ELR is enabled.")
+                      f"Broker-level {eligible.MIN_IN_SYNC} cannot be altered while ELR is "
+                      "enabled.")
     goes = config is not None and config.config_operation == DELETE if incremental \
         else config is None
     if not name and goes:
         raise Refusal(ErrorCode.INVALID_CONFIG,
-                      f"Cluster-level {eligible.MIN_IN_SYNC} cannot be removed while ELR is enabled.")
+                      f"Cluster-level {eligible.MIN_IN_SYNC} cannot be removed while ELR is "
+                      "enabled.")
 
 
 def _check_node(image: Image, name: str, node_id: int, settings) -> None:

@@ -10,6 +10,7 @@ Invariants: (1) both controllers are asked the same in the same order, each with
 
 import asyncio
 import contextlib
+import socket
 
 from pylog._native import batch
 from pylog.metadata import snapshots
@@ -36,6 +37,8 @@ FEATURES = {"metadata.version": (7, 30), "group.version": (0, 1), "transaction.v
             "eligible.leader.replicas.version": (0, 1), "share.version": (0, 2),
             "streams.version": (0, 1), "kraft.version": (0, 1)}
 UNKNOWN_LEADER, FENCED_LEADER = 75, 74
+# Of every broker: ours are taken for gone when they have no connection and cannot be dialled.
+LISTENER = socket.create_server(("127.0.0.1", 0))
 FOUND_MAX = 10
 
 
@@ -181,6 +184,7 @@ class Oracle:
         self.steps += 1
         label = (f"step {self.steps} {label or type(request).__name__}: "
                  f"{self.sides[1].shown(request)}")
+        print(label, answers, *records, sep="\n   ")
         self.texts += zip(_texts(answers[0]), _texts(answers[1]))
         found = differences(_without_texts(answers[0]), _without_texts(answers[1]), "answer")
         found += differences(*(sorted(rows, key=repr) for rows in records), "records")
@@ -239,7 +243,7 @@ def registration(broker_id: int, incarnation: int = 1, *, directories: int = 1, 
     return lambda side: new(
         broker_id=broker_id, cluster_id=side.cluster_id,
         incarnation_id=bytes([broker_id, incarnation]) * 8,
-        listeners=[new.Listener(name="PLAINTEXT", host="127.0.0.1", port=20_000 + broker_id,
+        listeners=[new.Listener(name="PLAINTEXT", host="127.0.0.1", port=LISTENER.getsockname()[1],
                                 security_protocol=0)],
         features=[new.Feature(name=name, min_supported_version=low, max_supported_version=high)
                   for name, (low, high) in (features or FEATURES).items()],
