@@ -10,14 +10,15 @@ export CC
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
-TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl
+TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
+	ip=iproute2 nft=nftables
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -92,6 +93,9 @@ bench: build $(VENV)/.tested
 bench-vs: build $(VENV)/.tested
 	$(PY) -m bench.vs $(ARGS)
 
+bench-cluster: build $(VENV)/.tested
+	$(PY) -m bench.cluster $(ARGS)
+
 bench-control: build $(VENV)/.tested
 	$(PY) -m bench.control $(ARGS)
 
@@ -107,9 +111,10 @@ SECONDS ?= 60
 soak: build $(VENV)/.tested
 	$(PY) -m spark.soak --seconds $(SECONDS) $(ARGS)
 
-# Three brokerds that die and hang while they are written to: make soak-cluster SECONDS=1800.
+# Three brokerds in networks of their own among faults of all kinds, under all kinds of clients, and
+# whether what these were told is true: make soak-cluster SECONDS=1800 ARGS="--seed 4711".
 soak-cluster: build $(VENV)/.tested
-	SECONDS=$(SECONDS) $(PY) -m pytest tests/cluster --slow -k for_long $(ARGS)
+	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
 
 # Histories of a log on a simulated disk that fails: make soak-log SECONDS=600.
 soak-log: build $(VENV)/.tested

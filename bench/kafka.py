@@ -109,10 +109,11 @@ def java_command(class_name: str, *args, heap: str = TOOL_HEAP, level: str = "wa
 
 
 def run_tool(class_name: str, *args, input: str | None = None, wait_s: float = 600.0,
-             heap: str = TOOL_HEAP) -> subprocess.CompletedProcess:
+             heap: str = TOOL_HEAP, jvm_options: tuple = ()) -> subprocess.CompletedProcess:
     """Run one of Kafka's tools to its end; output as text, no exception for its exit status."""
     return subprocess.run(
-        java_command(class_name, *args, heap=heap), input=input, text=True,
+        java_command(class_name, *args, heap=heap, jvm_options=jvm_options),
+        input=input, text=True,
         capture_output=True, timeout=wait_s,
     )
 
@@ -122,6 +123,11 @@ def start_tool(class_name: str, *args, heap: str = TOOL_HEAP, **options) -> subp
     return subprocess.Popen(
         java_command(class_name, *args, heap=heap), preexec_fn=die_with_parent, **options,
     )
+
+
+def new_cluster_id() -> str:
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return text.replace("-", "A")  # A leading dash would read as an option.
 
 
 class KafkaBroker(BrokerProcess):
@@ -138,6 +144,7 @@ class KafkaBroker(BrokerProcess):
                  heap: str = BROKER_HEAP):
         super().__init__(data_dir, port, overrides)
         self.heap = heap
+        self.cluster_id = new_cluster_id()
         self.properties = self.data_dir.parent / f"{self.data_dir.name}.kafka.properties"
 
     def _settings(self) -> dict:
@@ -162,6 +169,11 @@ class KafkaBroker(BrokerProcess):
 
     def _start(self) -> None:
         self.port = self.wanted_port or free_port()
+        self.spawn_kafka()
+        self.wait_answer(START_WAIT_S)
+
+    def spawn_kafka(self) -> None:
+        """Formats an empty directory; does not wait until the broker answers."""
         lines = [f"{key}={value}\n" for key, value in self._settings().items()]
         self.properties.write_text("".join(lines))
         if not (self.data_dir / "meta.properties").exists():
@@ -170,12 +182,9 @@ class KafkaBroker(BrokerProcess):
             "kafka.Kafka", self.properties, heap=self.heap, level="info",
             jvm_options=(f"-Xms{self.heap}", *JVM_OPTIONS),
         ))
-        self.wait_answer(START_WAIT_S)
 
     def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        cluster_id = cluster_id.replace("-", "A")  # A leading dash would read as an option.
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id,
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id,
                         "-c", self.properties)
         if done.returncode:
             text = done.stdout + done.stderr

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable as Iterable
 from collections.abc import Mapping as Mapping
+from pylog.client.descriptions import AclBinding as AclBinding
+from pylog.client.descriptions import AclFilter as AclFilter
 from pylog.client.descriptions import AlterConfigOp as AlterConfigOp
 from pylog.client.descriptions import ClusterDescription as ClusterDescription
 from pylog.client.descriptions import ConfigEntry as ConfigEntry
 from pylog.client.descriptions import ConfigResource as ConfigResource
+from pylog.client.descriptions import DelegationToken as DelegationToken
 from pylog.client.descriptions import GroupDescription as GroupDescription
 from pylog.client.descriptions import GroupListing as GroupListing
 from pylog.client.descriptions import LogDirDescription as LogDirDescription
@@ -14,6 +17,9 @@ from pylog.client.descriptions import OpType as OpType
 from pylog.client.descriptions import ProducerDescription as ProducerDescription
 from pylog.client.descriptions import QuotaAlteration as QuotaAlteration
 from pylog.client.descriptions import ResourceType as ResourceType
+from pylog.client.descriptions import ScramCredentialInfo as ScramCredentialInfo
+from pylog.client.descriptions import ScramDeletion as ScramDeletion
+from pylog.client.descriptions import ScramUpsertion as ScramUpsertion
 from pylog.client.descriptions import TransactionDescription as TransactionDescription
 from pylog.client.descriptions import TransactionListing as TransactionListing
 from pylog.client.metadata import TopicInfo as TopicInfo
@@ -55,6 +61,23 @@ class Admin:
         wanted: Mapping[TopicPartition, list[int] | None],
         timeout: float | None = ...,
     ) -> None: ...
+    def alter_user_scram_credentials(
+        self,
+        alterations: Iterable[ScramUpsertion | ScramDeletion],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def create_acls(
+        self,
+        rules: Iterable[AclBinding],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def create_delegation_token(
+        self,
+        renewers: Iterable[str] = ...,
+        owner: str | None = ...,
+        max_lifetime_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> DelegationToken: ...
     def create_partitions(
         self,
         counts: Mapping[str, int],
@@ -67,6 +90,11 @@ class Admin:
         validate_only: bool = ...,
         timeout: float | None = ...,
     ) -> dict[str, bytes]: ...
+    def delete_acls(
+        self,
+        filters: Iterable[AclFilter],
+        timeout: float | None = ...,
+    ) -> dict[AclFilter, list[AclBinding]]: ...
     def delete_group_offsets(
         self,
         group: str,
@@ -88,6 +116,11 @@ class Admin:
         names: Iterable[str],
         timeout: float | None = ...,
     ) -> None: ...
+    def describe_acls(
+        self,
+        wanted: AclFilter | None = ...,
+        timeout: float | None = ...,
+    ) -> list[AclBinding]: ...
     def describe_client_quotas(
         self,
         entity: Mapping[str, str | None] | None = ...,
@@ -103,6 +136,11 @@ class Admin:
         resources: Iterable[ConfigResource],
         timeout: float | None = ...,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]: ...
+    def describe_delegation_token(
+        self,
+        owners: Iterable[str] | None = ...,
+        timeout: float | None = ...,
+    ) -> list[DelegationToken]: ...
     def describe_groups(
         self,
         groups: Iterable[str],
@@ -128,12 +166,23 @@ class Admin:
         ids: Iterable[str],
         timeout: float | None = ...,
     ) -> dict[str, TransactionDescription]: ...
+    def describe_user_scram_credentials(
+        self,
+        users: Iterable[str] = ...,
+        timeout: float | None = ...,
+    ) -> dict[str, list[ScramCredentialInfo]]: ...
     def elect_leaders(
         self,
         partitions: Iterable[TopicPartition] | None = ...,
         unclean: bool = ...,
         timeout: float | None = ...,
     ) -> dict[TopicPartition, Any]: ...
+    def expire_delegation_token(
+        self,
+        hmac: bytes,
+        period_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> int: ...
     def fence_producers(
         self,
         ids: Iterable[str],
@@ -190,3 +239,9 @@ class Admin:
         member_ids: Iterable[str] = ...,
         timeout: float | None = ...,
     ) -> None: ...
+    def renew_delegation_token(
+        self,
+        hmac: bytes,
+        period_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> int: ...

@@ -8,6 +8,7 @@ Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -167,10 +168,81 @@ class ProducerDescription(NamedTuple):
     transaction_start: int
 
 
+class AclBinding(NamedTuple):
+    """One access rule, in Kafka's words: resource_type TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID,
+    DELEGATION_TOKEN or USER; pattern_type LITERAL or PREFIXED; principal `User:name`, `User:*` for
+    everybody; host an address or *; permission ALLOW or DENY."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclFilter(NamedTuple):
+    """Which rules. None and ANY: whatever it is. pattern_type MATCH: all rules that concern a
+    resource of that name."""
+
+    resource_type: str = "ANY"
+    resource_name: str | None = None
+    pattern_type: str = "ANY"
+    principal: str | None = None
+    host: str | None = None
+    operation: str = "ANY"
+    permission: str = "ANY"
+
+
+class ScramCredentialInfo(NamedTuple):
+    mechanism: str
+    iterations: int
+
+
+class ScramUpsertion(NamedTuple):
+    """mechanism: SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    user: str
+    password: str
+    mechanism: str = "SCRAM-SHA-512"
+    iterations: int = 4096
+
+    def __repr__(self) -> str:
+        return f"ScramUpsertion({self.user!r}, ..., {self.mechanism!r}, {self.iterations})"
+
+
+class ScramDeletion(NamedTuple):
+    user: str
+    mechanism: str
+
+
+class DelegationToken(NamedTuple):
+    """owner, renewers: `User:name`. Times in ms since 1970; it counts until expires_ms, and can be
+    renewed until ends_ms."""
+
+    token_id: str
+    hmac: bytes
+    owner: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    ends_ms: int
+
+    @property
+    def password(self) -> str:
+        """What SCRAM takes, with the token's id as the user."""
+        return base64.b64encode(self.hmac).decode()
+
+    def __repr__(self) -> str:
+        return f"DelegationToken({self.token_id!r}, ..., {self.owner!r})"
+
+
 __all__ = [
-    "AlterConfigOp", "ClusterDescription", "ConfigEntry", "ConfigResource", "ConfigSource",
-    "GroupDescription", "GroupListing", "LogDirDescription", "MemberDescription", "NewTopic",
-    "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "ProducerDescription",
-    "QuotaAlteration", "ReplicaInfo", "ResourceType", "TopicInfo", "TopicPartition",
-    "TransactionDescription", "TransactionListing",
+    "AclBinding", "AclFilter", "AlterConfigOp", "ClusterDescription", "ConfigEntry",
+    "ConfigResource", "ConfigSource", "DelegationToken", "GroupDescription", "GroupListing",
+    "LogDirDescription", "MemberDescription", "NewTopic", "Node", "OffsetAndMetadata",
+    "OpType", "PartitionInfo", "ProducerDescription", "QuotaAlteration", "ReplicaInfo",
+    "ResourceType", "ScramCredentialInfo", "ScramDeletion", "ScramUpsertion", "TopicInfo",
+    "TopicPartition", "TransactionDescription", "TransactionListing",
 ]

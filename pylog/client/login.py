@@ -2,8 +2,9 @@
 
 Owns: nothing.
 Called by: client.connection.
-Invariants: (1) a password never appears in a message of an exception.
-Source: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM); Kafka's SaslHandshake and SaslAuthenticate.
+Invariants: (1) a password or token never appears in a message of an exception.
+Source: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's SaslHandshake
+  and SaslAuthenticate.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from pylog.security import outgoing, stores
 
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -71,31 +73,59 @@ async def log_in(connection: Any) -> None:
     settings = connection.settings
     if not settings["security.protocol"].startswith("SASL"):
         return
-    name, password = settings["sasl.username"], settings["sasl.password"]
     mechanism = settings["sasl.mechanism"]
+    token = await _bearer_token(settings) if mechanism == "OAUTHBEARER" else ""
+    connection.hold()
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
                                   version=_HANDSHAKE_VERSION)
+    if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AuthenticationError("the broker does not take a login now")
     if hello.error_code:
         raise AuthenticationError(
             f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-    if mechanism == "PLAIN":
-        await _token(connection, b"\0%s\0%s" % (name.encode(), password.encode()))
-        return
-    await _scram(connection, _HASHES[mechanism], name, password)
+    name, password = settings["sasl.username"], settings["sasl.password"]
+    if token:
+        done = await _bearer(connection, token)
+    elif mechanism == "PLAIN":
+        done = await _token(connection, b"\0%s\0%s" % (name.encode(), password.encode()))
+    else:
+        done = await _scram(connection, _HASHES[mechanism], name, password,
+                            ",tokenauth=true" if settings["pylog.sasl.tokenauth"] else "")
+    connection.logged_in(done.session_lifetime_ms)
 
 
-async def _token(connection: Any, token: bytes) -> bytes:
+async def _token(connection: Any, token: bytes) -> Any:
+    """The answer to one message of a login. Raises AuthenticationError."""
     answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
     if answer.error_code:
         raise AuthenticationError(answer.error_message or "the credentials were not accepted")
-    return answer.auth_bytes
+    return answer
 
 
-async def _scram(connection: Any, hash_name: str, name: str, password: str) -> None:
+async def _bearer_token(settings: Settings) -> str:
+    if settings.tokens is None:
+        from pylog.client.tokens import TokenSource
+
+        settings.tokens = TokenSource(settings)
+    return await settings.tokens.token()
+
+
+async def _bearer(connection: Any, token: str) -> Any:
+    answer = await _token(connection, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+    if answer.auth_bytes:
+        # RFC 7628: the reason comes first, and the failure after the client has seen it.
+        reason = answer.auth_bytes.decode("utf-8", "replace")
+        await _token(connection, b"\x01")
+        raise AuthenticationError(f"the broker does not accept the token: {reason}")
+    return answer
+
+
+async def _scram(connection: Any, hash_name: str, name: str, password: str,
+                 extensions: str) -> Any:
     nonce = secrets.token_urlsafe(24)
     escaped = name.replace("=", "=3D").replace(",", "=2C")
-    first = f"n={escaped},r={nonce}"
-    server_first = (await _token(connection, f"n,,{first}".encode())).decode()
+    first = f"n={escaped},r={nonce}{extensions}"
+    server_first = (await _token(connection, f"n,,{first}".encode())).auth_bytes.decode()
     given = _attributes(server_first)
     if not given.get("r", "").startswith(nonce):
         raise AuthenticationError("the broker's nonce does not continue ours")
@@ -109,11 +139,13 @@ async def _scram(connection: Any, hash_name: str, name: str, password: str) -> N
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
     proof = bytes(a ^ b for a, b in zip(client_key, signature))
-    last = await _token(connection, f"{final},p={base64.b64encode(proof).decode()}".encode())
+    done = await _token(connection, f"{final},p={base64.b64encode(proof).decode()}".encode())
     server_key = hmac.digest(salted, b"Server Key", hash_name)
     expected = hmac.digest(server_key, signed, hash_name)
-    if not hmac.compare_digest(base64.b64decode(_attributes(last.decode()).get("v", "")), expected):
+    proven = base64.b64decode(_attributes(done.auth_bytes.decode()).get("v", ""))
+    if not hmac.compare_digest(proven, expected):
         raise AuthenticationError("the broker does not know the password either")
+    return done
 
 
 def _attributes(text: str) -> dict[str, str]:

@@ -37,6 +37,11 @@ COMMANDS = {
         "txn": ("transactions",
                 "Transactions: what is open, who holds back a partition, ends by force."),
     },
+    "Security": {
+        "acl": ("acls", "Access rules: who may do what, and which rule decides."),
+        "users": ("users", "Users that log in by SCRAM, and their passwords."),
+        "tokens": ("tokens", "Delegation tokens, by which a program logs in for somebody."),
+    },
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),

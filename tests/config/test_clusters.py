@@ -70,3 +70,19 @@ def test_a_node_does_not_start_when_it_could_not_reach_the_others(protocols, wor
 def test_who_dials_nobody_may_have_any_protocol():
     Settings({"listener.security.protocol.map": "IN:SASL_SSL", "listeners": "IN://:0",
               "inter.broker.listener.name": "IN"})
+
+
+def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():
+    several = {"node.id": "1", "process.roles": "broker,controller",
+               "controller.listener.names": "CONTROLLER",
+               "listeners": "PLAINTEXT://:0,CONTROLLER://:0",
+               "controller.quorum.voters": "1@h:9093"}
+    assert not clusters.has_quorum(Settings(several))
+    named = {**several, "quorum.zookeeper.connect": "z1:2181,z2:2181"}
+    assert clusters.has_quorum(Settings(named))
+    for wrong, words in (
+            ({"quorum.etcd.endpoints": "e:2379"}, "a cluster has one quorum"),
+            ({"quorum.zookeeper.connect": "z1:2181/chroot"}, "is not host:port"),
+            ({"quorum.zookeeper.digest": "user"}, "expected user:password")):
+        with pytest.raises(ConfigError, match=words):
+            Settings({**named, **wrong})

@@ -1,31 +1,36 @@
-"""Blocking work beside the event loop."""
+"""Blocking work whose caller is cancelled."""
 
 import asyncio
-import gc
+import threading
 
 import pytest
 
-from pylog.metadata.threads import whole
+from pylog.metadata.threads import in_thread
 
 
-def test_work_that_fails_after_its_caller_was_cancelled_is_no_fault_of_the_loop():
-    faults = []
+def test_work_whose_caller_is_cancelled_ends_first_and_its_failure_bothers_nobody():
+    complaints, ended = [], []
 
-    async def fails(begun):
-        begun.set()
-        await asyncio.sleep(0)
-        raise ValueError("too late")
-
-    async def run():
+    async def scene():
         asyncio.get_running_loop().set_exception_handler(
-            lambda loop, context: faults.append(context))
-        begun = asyncio.Event()
-        task = asyncio.create_task(whole(fails(begun)))
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+            lambda _, context: complaints.append(context["message"]))
+        begun, goes_on = threading.Event(), threading.Event()
 
-    asyncio.run(run())
-    gc.collect()
-    assert not faults
+        def work():
+            begun.set()
+            goes_on.wait()
+            ended.append(True)
+            raise OSError("too late")
+
+        caller = asyncio.create_task(in_thread(work))
+        await asyncio.to_thread(begun.wait)
+        caller.cancel()
+        await asyncio.sleep(0)
+        assert not caller.done()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+
+    asyncio.run(scene())
+    assert ended == [True]
+    assert complaints == []
