@@ -157,6 +157,7 @@ class Broker:
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
+                self.publisher.membership = self.membership
                 self.publisher.name_nodes = self._name_nodes
                 self._name_nodes(self.image)
             else:
