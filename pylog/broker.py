@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import Closed, RequestContext
     from pylog.api.authentication import AuthenticationApi
+    from pylog.api.tokens import Asker
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
     from pylog.replication.membership import Membership
@@ -105,6 +106,7 @@ class Broker:
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
+        self._tokens_due_ms = 0           # When expired ones are looked for.
         self._left: list = []             # partitions of failed disks that still have a leader
         self.monitor: Monitor | None = None
         self.broken = asyncio.Event()     # no disk is left to go on with
@@ -158,6 +160,7 @@ class Broker:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
                 self.publisher.membership = self.membership
+                self.metadata.departures = self.membership.departures
                 self.publisher.name_nodes = self._name_nodes
                 self._name_nodes(self.image)
             else:
@@ -207,6 +210,17 @@ class Broker:
             self._guard = Guard(self.settings, self.metadata, self.grants, self.network,
                                 self._authorizer, self.now_ms)
         return self._guard
+
+    def _asker(self, context: RequestContext) -> Asker:
+        # Imported here: few brokers are asked for tokens.
+        from pylog.api.tokens import Asker
+        from pylog.security import identities
+
+        principal = identities.ANONYMOUS if self._guard is None \
+            else self._guard.identities.principal(context.principal)
+        name = self.network.listener_name(context.listener)
+        return Asker(principal, next(listener.protocol for listener in self.settings.all_listeners
+                                     if listener.name == name))
 
     def _authentication(self, context: RequestContext) -> AuthenticationApi | None:
         name = self.network.listener_name(context.listener)
@@ -269,7 +283,8 @@ class Broker:
             logs=self.logs, coordinator=self.groups, transactions=self.transactions,
             verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms, access=access,
+            node_id=self.node_id, now_ms=self.now_ms, asker=self._asker, access=access,
+            forward=None if self.membership is None else self.membership.forwarding.ask,
             authentication=self._authentication)
         control = None
         if self.settings.controller_listeners:
@@ -293,6 +308,7 @@ class Broker:
             observers=metadata_log.Observers(), client_quotas=self.quotas,
             registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
             watch=self.network.reactors.set_interest, access=access,
+            asker=lambda context: self._asker(context)._replace(protocol=None),
             authentication=self._authentication)
         return ControllerListeners(handlers, self.network.is_controllers, access,
                                    lambda: self.guard().identities,
@@ -364,7 +380,8 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves, self._refresh_certificates):
+                         self._finish_moves, self._refresh_certificates,
+                         self._remove_expired_tokens):
                 try:
                     await step()
                 except Exception:
@@ -378,6 +395,17 @@ class Broker:
     async def _refresh_certificates(self) -> None:
         if self.network.has_tls:
             await in_thread(self.network.refresh_certificates)
+
+    async def _remove_expired_tokens(self) -> None:
+        now_ms, controller = self.now_ms(), self.metadata.controller
+        if self.settings["delegation.token.secret.key"] is not None and controller is not None \
+                and now_ms >= self._tokens_due_ms:
+            # Imported here: few brokers have tokens.
+            from pylog.metadata import tokens
+
+            self._tokens_due_ms = \
+                now_ms + self.settings["delegation.token.expiry.check.interval.ms"]
+            await controller.change_tokens(tokens.expired, now_ms)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())

@@ -89,7 +89,8 @@ async def log_in(connection: Any) -> None:
     elif mechanism == "PLAIN":
         done = await _token(connection, b"\0%s\0%s" % (name.encode(), password.encode()))
     else:
-        done = await _scram(connection, _HASHES[mechanism], name, password)
+        done = await _scram(connection, _HASHES[mechanism], name, password,
+                            ",tokenauth=true" if settings["pylog.sasl.tokenauth"] else "")
     connection.logged_in(done.session_lifetime_ms)
 
 
@@ -119,10 +120,11 @@ async def _bearer(connection: Any, token: str) -> Any:
     return answer
 
 
-async def _scram(connection: Any, hash_name: str, name: str, password: str) -> Any:
+async def _scram(connection: Any, hash_name: str, name: str, password: str,
+                 extensions: str) -> Any:
     nonce = secrets.token_urlsafe(24)
     escaped = name.replace("=", "=3D").replace(",", "=2C")
-    first = f"n={escaped},r={nonce}"
+    first = f"n={escaped},r={nonce}{extensions}"
     server_first = (await _token(connection, f"n,,{first}".encode())).auth_bytes.decode()
     given = _attributes(server_first)
     if not given.get("r", "").startswith(nonce):

@@ -267,6 +267,10 @@ class ActiveController(Members):
 
         return await self._secured(acls.delete, filters)
 
+    async def change_tokens(self, decide, *args) -> list:
+        """A decision of metadata.tokens; its results."""
+        return await self._secured(decide, *args)
+
     async def _secured(self, decide, *args) -> list:
         async with self._deciding:
             records, results = decide(self._image, *args)

@@ -33,6 +33,7 @@ class MetadataService:
 
     controller: ActiveController
     replicates = False           # Whether other brokers can have replicas, and fetch.
+    departures = None            # Of other brokers, where there are some (pylog.replication).
     _log: LocalLog
     _identity: identity.Identity
 

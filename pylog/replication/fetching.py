@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.log import Log
+    from pylog.replication.departures import Departures
 
 VERSION = 17                # Of Fetch.
 LIST_OFFSETS_VERSION = 7
@@ -69,14 +70,16 @@ class Link:
 
 class ReplicaFetchers:
     """dial: (host, port) -> a connected socket, blocking; raises PeerError. cut: Checkpointer.cut.
-    """
+    departures: hears of connections that end and come back."""
 
     def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], socket.socket],
-                 cut: Callable[[bytes, int, Log, truncation.Cut, int], None]):
+                 cut: Callable[[bytes, int, Log, truncation.Cut, int], None],
+                 departures: Departures):
         self._settings = settings
         self._node_id = node_id
         self._dial = dial
         self._cut = cut
+        self._departures = departures
         self._native: fetcher.Fetchers | None = None
         self._broker_epoch = -1
         self._nodes: dict[int, tuple[str, int]] = {}
@@ -227,6 +230,7 @@ class ReplicaFetchers:
         link.serial = self._serial
         link.dialing = None
         self._native.attach(link.thread, link.leader_id, made.detach(), VERSION, self._serial)
+        self._departures.back(link.leader_id)
 
     def _reconnect(self, link: Link) -> None:
         if link.dialing is None:
@@ -243,6 +247,11 @@ class ReplicaFetchers:
             self._native.detach(link.thread, link.leader_id)
 
     # ---- notices --------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Takes what is known by now, without waiting for the loop."""
+        if self._native is not None:
+            self._take_notices()
 
     def _take_notices(self) -> None:
         assert self._native is not None
@@ -267,6 +276,7 @@ class ReplicaFetchers:
             if link.serial == notice.token and link.dialing is None:
                 log.info("the connection to a leader is lost", extra={
                     "leader": link.leader_id, "error": notice.code})
+                self._departures.lost(link.leader_id)
                 if asyncio.get_running_loop().time() - link.since_s > STABLE_S:
                     link.pause_s = RETRY_S
                 link.dialing = self._begin(self._connect(link))

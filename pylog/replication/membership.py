@@ -18,6 +18,7 @@ from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.assignments import Assignments
 from pylog.replication.channel import ControllerChannel
+from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
 from pylog.replication.leadership import Leadership
@@ -61,11 +62,14 @@ class Membership:
         self.controller = RemoteController(
             self.channel, node_id, lambda offline: self.replicas.lose(metadata.image, offline))
         self.forwarding = Forwarding(self.channel, principal_of)
-        self._fetchers = ReplicaFetchers(settings, node_id, dial, logs.checkpointer.cut)
+        self.departures = Departures(lambda: now_ns() / 1e9)
+        self._fetchers = ReplicaFetchers(
+            settings, node_id, dial, logs.checkpointer.cut, self.departures)
+        self.departures.look = self._fetchers.look
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
-                                 settings.between_brokers)
+                                 settings.between_brokers, self.departures)
         self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:
