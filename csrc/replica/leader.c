@@ -176,7 +176,8 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     timers_cancel(&f->timers, &l->timer);
     meter_add(&f->answers, 1);
     end_session_step(l);
-    if (l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
+    /* Not while batches come: those pages would be taken and given back with every answer. */
+    if (!l->useful && l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
         uint8_t *smaller = realloc(l->in, FETCHER_RECEIVE_BYTES);
         if (smaller != NULL) {
             l->in = smaller;
