@@ -3,15 +3,11 @@
 Owns: nothing.
 Called by: client.connection.
 Invariants: (1) a password never appears in a message of an exception.
-Source: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM); Kafka's SaslHandshake and SaslAuthenticate.
+Source: Kafka's SaslHandshake and SaslAuthenticate.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import secrets
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +15,8 @@ from typing import Any
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
-from pylog.security import outgoing, stores
-
-_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_HANDSHAKE_VERSION = 1  # The version from which tokens travel in SaslAuthenticate.
-_ITERATIONS_MAX = 1_000_000  # Above it a broker would only burn the client's time.
+from pylog.security import outgoing, proofs, stores
+from pylog.security.errors import AuthenticationFailed
 
 
 def tls(settings: Settings, host: str) -> tuple[ssl.SSLContext | None, str | None]:
@@ -74,47 +67,23 @@ async def log_in(connection: Any) -> None:
     name, password = settings["sasl.username"], settings["sasl.password"]
     mechanism = settings["sasl.mechanism"]
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
-                                  version=_HANDSHAKE_VERSION)
+                                  version=proofs.HANDSHAKE_VERSION)
     if hello.error_code:
         raise AuthenticationError(
             f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-    if mechanism == "PLAIN":
-        await _token(connection, b"\0%s\0%s" % (name.encode(), password.encode()))
+    steps = proofs.tokens(mechanism, name, password)
+    token = next(steps)
+    try:
+        while True:
+            token = steps.send(await _answered(connection, token))
+    except StopIteration:
         return
-    await _scram(connection, _HASHES[mechanism], name, password)
+    except AuthenticationFailed as failed:
+        raise AuthenticationError(str(failed)) from None
 
 
-async def _token(connection: Any, token: bytes) -> bytes:
+async def _answered(connection: Any, token: bytes) -> bytes:
     answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
     if answer.error_code:
         raise AuthenticationError(answer.error_message or "the credentials were not accepted")
     return answer.auth_bytes
-
-
-async def _scram(connection: Any, hash_name: str, name: str, password: str) -> None:
-    nonce = secrets.token_urlsafe(24)
-    escaped = name.replace("=", "=3D").replace(",", "=2C")
-    first = f"n={escaped},r={nonce}"
-    server_first = (await _token(connection, f"n,,{first}".encode())).decode()
-    given = _attributes(server_first)
-    if not given.get("r", "").startswith(nonce):
-        raise AuthenticationError("the broker's nonce does not continue ours")
-    iterations = int(given["i"])
-    if not 0 < iterations <= _ITERATIONS_MAX:
-        raise AuthenticationError(f"the broker asks for {iterations} iterations")
-    salted = hashlib.pbkdf2_hmac(
-        hash_name, password.encode(), base64.b64decode(given["s"]), iterations)
-    final = f"c=biws,r={given['r']}"
-    signed = f"{first},{server_first},{final}".encode()
-    client_key = hmac.digest(salted, b"Client Key", hash_name)
-    signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
-    proof = bytes(a ^ b for a, b in zip(client_key, signature))
-    last = await _token(connection, f"{final},p={base64.b64encode(proof).decode()}".encode())
-    server_key = hmac.digest(salted, b"Server Key", hash_name)
-    expected = hmac.digest(server_key, signed, hash_name)
-    if not hmac.compare_digest(base64.b64decode(_attributes(last.decode()).get("v", "")), expected):
-        raise AuthenticationError("the broker does not know the password either")
-
-
-def _attributes(text: str) -> dict[str, str]:
-    return dict([part.split("=", 1) for part in text.split(",") if "=" in part])
