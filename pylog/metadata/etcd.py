@@ -4,7 +4,8 @@ Owns: one connection to one member at a time.
 Called by: metadata.quorum, metadata.office (its watch), metadata.controller_member. Calls block.
 Invariants: (1) a call ends within its timeout: a member that does not answer is given up and the
   next one asked; (2) what may have changed something and was not answered raises Unknown, never
-  looks like a refusal; (3) a connection is used by one thread at a time.
+  looks like a refusal; (3) a connection is used by one thread at a time; (4) a login that has ended
+  is renewed once for a call, which was refused and has changed nothing.
 Source: etcd's API v3 (rpc.proto); the stalls of a put sent to a follower of a dead leader.
 """
 
@@ -37,14 +38,17 @@ class Unknown(Exception):
 
 
 class Etcd:
-    """addresses: "host:port" of the members' clients' ports; ssl_context: for https."""
+    """addresses: "host:port" of the members' clients' ports; ssl_context: for https; login: (name,
+    password), or None."""
 
     def __init__(self, addresses, *, timeout_s: float = CALL_S,
-                 ssl_context: ssl.SSLContext | None = None):
+                 ssl_context: ssl.SSLContext | None = None, login: tuple[str, str] | None = None):
         assert addresses, "an etcd without members"
         self.addresses = list(addresses)
         self._timeout_s = timeout_s
         self.ssl_context = ssl_context
+        self.token = ""                      # Of the login, for other connections too.
+        self._login = login
         self._lock = threading.Lock()        # Keeps (3).
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
@@ -117,15 +121,38 @@ class Etcd:
         raise Unreachable(str(reason))
 
     def _call(self, method: str, body: dict) -> dict:
-        """Keeps (1), (2)."""
+        """Keeps (4)."""
+        if self._login is not None and not self.token:
+            self._log_in()
+        status, answer = self._exchange(method, body)
+        if self._login is not None and answer.get("code") == _UNAUTHENTICATED:
+            self._log_in()
+            status, answer = self._exchange(method, body)
+        if status != http.client.OK:
+            raise EtcdError(_text(answer))
+        return answer
+
+    def _log_in(self) -> None:
+        assert self._login is not None
+        name, password = self._login
+        self.token = ""
+        status, answer = self._exchange("auth/authenticate", {"name": name, "password": password})
+        if status != http.client.OK or not answer.get("token"):
+            raise EtcdError(f"the login of {name}: {_text(answer)}")
+        self.token = answer["token"]
+
+    def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
+        """(status, answer). Keeps (1), (2)."""
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = self.token
         data = json.dumps(body, separators=(",", ":"))
         with self._lock:
             sent = False
             try:
                 connection = self._connected()
                 sent = True
-                connection.request("POST", f"/v3/{method}", data,
-                                   {"Content-Type": "application/json"})
+                connection.request("POST", f"/v3/{method}", data, headers)
                 response = connection.getresponse()
                 answer = json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -140,9 +167,9 @@ class Etcd:
                 self._hang_up()
                 self._at = (self._at + 1) % len(self.addresses)
                 raise Unknown(_text(answer))
-        if status != http.client.OK:
+        if not isinstance(answer, dict):
             raise EtcdError(_text(answer))
-        return answer
+        return status, answer
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -229,8 +256,9 @@ def _text(answer) -> str:
         if isinstance(answer, dict) else str(answer)
 
 
-# gRPC's codes: deadline exceeded, unavailable.
+# gRPC's codes: deadline exceeded, unavailable; unauthenticated.
 _OF_THE_MEMBER = (4, 14)
+_UNAUTHENTICATED = 16
 
 
 def _is_of_the_member(answer) -> bool:

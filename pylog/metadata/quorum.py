@@ -90,6 +90,11 @@ class Quorum:
         return self._client.ssl_context
 
     @property
+    def token(self) -> str:
+        """Of this node's login, "" without one."""
+        return self._client.token
+
+    @property
     def watched(self) -> tuple[str, str]:
         """The keys [first, end) whose changes concern a controller that stands by."""
         return self._key("at/"), self._key("at0")

@@ -36,7 +36,8 @@ class Following:
             for model in controllers})
         self.observer = Observer(
             self.log, self.tail, self.controllers, node_id=9, cluster_id="c",
-            directory_id=bytes(16), settings=Settings({"controller.quorum.fetch.timeout.ms": 2000}))
+            directory_id=bytes(16), settings=Settings({"controller.quorum.fetch.timeout.ms": 2000}),
+            credentials=None)
 
     async def __aenter__(self):
         self.task = asyncio.create_task(self.observer.run())
