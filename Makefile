@@ -10,7 +10,8 @@ export CC
 BUILD_NEEDS := gcc=gcc stdlib.h=libc6-dev isa-l.h=libisal-dev lz4frame.h=liblz4-dev \
 	zstd.h=libzstd-dev snappy-c.h=libsnappy-dev zlib.h=zlib1g-dev openssl/ssl.h=libssl-dev
 PYTHON_NEEDS := python3=python3 python3-venv=python3-venv python3-config=python3-dev
-TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl
+TEST_NEEDS := kcat=kcat javac=default-jdk-headless mvn=maven etcd=etcd-server openssl=openssl \
+	ip=iproute2 nft=nftables
 COMPAT_NEEDS := go=golang node=nodejs npm=npm
 FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 # The thread-safety analysis of C needs Clang 22: see tests/locks.py.
@@ -107,9 +108,10 @@ SECONDS ?= 60
 soak: build $(VENV)/.tested
 	$(PY) -m spark.soak --seconds $(SECONDS) $(ARGS)
 
-# Three brokerds that die and hang while they are written to: make soak-cluster SECONDS=1800.
+# Three brokerds in networks of their own among faults of all kinds, under all kinds of clients, and
+# whether what these were told is true: make soak-cluster SECONDS=1800 ARGS="--seed 4711".
 soak-cluster: build $(VENV)/.tested
-	SECONDS=$(SECONDS) $(PY) -m pytest tests/cluster --slow -k for_long $(ARGS)
+	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
 
 # Histories of a log on a simulated disk that fails: make soak-log SECONDS=600.
 soak-log: build $(VENV)/.tested

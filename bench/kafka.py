@@ -109,10 +109,11 @@ def java_command(class_name: str, *args, heap: str = TOOL_HEAP, level: str = "wa
 
 
 def run_tool(class_name: str, *args, input: str | None = None, wait_s: float = 600.0,
-             heap: str = TOOL_HEAP) -> subprocess.CompletedProcess:
+             heap: str = TOOL_HEAP, jvm_options: tuple = ()) -> subprocess.CompletedProcess:
     """Run one of Kafka's tools to its end; output as text, no exception for its exit status."""
     return subprocess.run(
-        java_command(class_name, *args, heap=heap), input=input, text=True,
+        java_command(class_name, *args, heap=heap, jvm_options=jvm_options),
+        input=input, text=True,
         capture_output=True, timeout=wait_s,
     )
 

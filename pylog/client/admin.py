@@ -15,7 +15,8 @@ from typing import Any
 
 from pylog.client import administration
 from pylog.client.descriptions import (
-    AlterConfigOp, ConfigResource, NewTopic, OpType, QuotaAlteration, ResourceType,
+    AclBinding, AclFilter, AlterConfigOp, ConfigResource, NewTopic, OpType, QuotaAlteration,
+    ResourceType, ScramDeletion, ScramUpsertion,
 )
 from pylog.client.driver import Driver
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from pylog.client.options import AdminOptions
 
-__all__ = ["Admin", "AlterConfigOp", "ConfigResource", "NewTopic", "OpType", "QuotaAlteration",
-           "ResourceType"]
+__all__ = ["AclBinding", "AclFilter", "Admin", "AlterConfigOp", "ConfigResource", "NewTopic",
+           "OpType", "QuotaAlteration", "ResourceType", "ScramDeletion", "ScramUpsertion"]
 _OWN = {"start", "close"}
 
 

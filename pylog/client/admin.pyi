@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable as Iterable
 from collections.abc import Mapping as Mapping
+from pylog.client.descriptions import AclBinding as AclBinding
+from pylog.client.descriptions import AclFilter as AclFilter
 from pylog.client.descriptions import AlterConfigOp as AlterConfigOp
 from pylog.client.descriptions import ClusterDescription as ClusterDescription
 from pylog.client.descriptions import ConfigEntry as ConfigEntry
@@ -14,6 +16,9 @@ from pylog.client.descriptions import OpType as OpType
 from pylog.client.descriptions import ProducerDescription as ProducerDescription
 from pylog.client.descriptions import QuotaAlteration as QuotaAlteration
 from pylog.client.descriptions import ResourceType as ResourceType
+from pylog.client.descriptions import ScramCredentialInfo as ScramCredentialInfo
+from pylog.client.descriptions import ScramDeletion as ScramDeletion
+from pylog.client.descriptions import ScramUpsertion as ScramUpsertion
 from pylog.client.descriptions import TransactionDescription as TransactionDescription
 from pylog.client.descriptions import TransactionListing as TransactionListing
 from pylog.client.metadata import TopicInfo as TopicInfo
@@ -55,6 +60,16 @@ class Admin:
         wanted: Mapping[TopicPartition, list[int] | None],
         timeout: float | None = ...,
     ) -> None: ...
+    def alter_user_scram_credentials(
+        self,
+        alterations: Iterable[ScramUpsertion | ScramDeletion],
+        timeout: float | None = ...,
+    ) -> None: ...
+    def create_acls(
+        self,
+        rules: Iterable[AclBinding],
+        timeout: float | None = ...,
+    ) -> None: ...
     def create_partitions(
         self,
         counts: Mapping[str, int],
@@ -67,6 +82,11 @@ class Admin:
         validate_only: bool = ...,
         timeout: float | None = ...,
     ) -> dict[str, bytes]: ...
+    def delete_acls(
+        self,
+        filters: Iterable[AclFilter],
+        timeout: float | None = ...,
+    ) -> dict[AclFilter, list[AclBinding]]: ...
     def delete_group_offsets(
         self,
         group: str,
@@ -88,6 +108,11 @@ class Admin:
         names: Iterable[str],
         timeout: float | None = ...,
     ) -> None: ...
+    def describe_acls(
+        self,
+        wanted: AclFilter | None = ...,
+        timeout: float | None = ...,
+    ) -> list[AclBinding]: ...
     def describe_client_quotas(
         self,
         entity: Mapping[str, str | None] | None = ...,
@@ -128,6 +153,11 @@ class Admin:
         ids: Iterable[str],
         timeout: float | None = ...,
     ) -> dict[str, TransactionDescription]: ...
+    def describe_user_scram_credentials(
+        self,
+        users: Iterable[str] = ...,
+        timeout: float | None = ...,
+    ) -> dict[str, list[ScramCredentialInfo]]: ...
     def elect_leaders(
         self,
         partitions: Iterable[TopicPartition] | None = ...,

@@ -24,6 +24,7 @@ from pylog.client.group_administration import Groups
 from pylog.client.metadata import Node, TopicInfo
 from pylog.client.offsets import TopicPartition
 from pylog.client.positions import TIMES
+from pylog.client.security_administration import SecurityAdministration
 from pylog.client.settings import ADMIN, Settings
 from pylog.client.transaction_administration import TransactionAdministration
 from pylog.protocol import messages
@@ -39,7 +40,7 @@ _MATCH_EXACT, _MATCH_DEFAULT, _MATCH_ANY = 0, 1, 2
 _BROKER_TYPES = {ResourceType.BROKER, ResourceType.BROKER_LOGGER}
 
 
-class Admin(Groups, TransactionAdministration):
+class Admin(Groups, SecurityAdministration, TransactionAdministration):
     """`async with Admin(bootstrap_servers="…") as admin: …`"""
 
     def __init__(self, config: Mapping[str, Any] | None = None,

@@ -6,14 +6,16 @@ Invariants: (1) a broker answers in the order of the requests, so the oldest one
   next frame, and its correlation id is checked; (2) a frame longer than STAGING_BYTES is received
   straight into a buffer of its own and not moved again; (3) a connection that failed fails every
   request under way, exactly once, and takes no more; (4) a version is in the range that both sides
-  know.
-Source: Kafka's protocol guide; KIP-511 (ApiVersions names the client), KIP-35.
+  know; (5) while it logs in again, nothing else is sent.
+Source: Kafka's protocol guide; KIP-511 (ApiVersions names the client), KIP-35, KIP-368 (logging in
+  again).
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import random
 import socket
 import ssl
 import time
@@ -42,6 +44,9 @@ POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
 CERTIFICATE_SECONDS = 5.0
+LOGIN_KEYS = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
+# Shares of a session after which the client logs in again, as in Java.
+SESSION_SHARES = 0.85, 0.95
 
 _ranges: dict[type, tuple[int, int, int]] = {}
 
@@ -142,6 +147,9 @@ class Connection(asyncio.BufferedProtocol):
         self.failure: KafkaError | None = None
         self.used_s = time.monotonic()
         self._under_way: collections.deque[_Request] = collections.deque()
+        # What waits for a login (5): requests, None without an answer, and their bytes.
+        self._held: collections.deque[tuple[_Request | None, list]] | None = None
+        self._login: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._next_id = 0
         self._staging = bytearray(STAGING_BYTES)
         self._staging_view = memoryview(self._staging)
@@ -262,6 +270,9 @@ class Connection(asyncio.BufferedProtocol):
         request = _Request(key, version, correlation_id, raw, self.loop.create_future())
         wait_s = self.timeout_s if timeout_s is None else timeout_s
         request.timer = self.loop.call_later(wait_s, self._too_late, request, wait_s)
+        if self._held is not None and key not in LOGIN_KEYS:
+            self._held.append((request, pieces))
+            return request.future
         self._under_way.append(request)
         self._write(pieces)
         return request.future
@@ -274,7 +285,11 @@ class Connection(asyncio.BufferedProtocol):
             version = self.version(type(message))
         key = api_of(type(message))[0]
         self._next_id = correlation_id = (self._next_id + 1) & 0x7FFFFFFF
-        self._write(codec.request_pieces(key, version, correlation_id, self.client_id, message))
+        pieces = codec.request_pieces(key, version, correlation_id, self.client_id, message)
+        if self._held is not None:
+            self._held.append((None, pieces))
+        else:
+            self._write(pieces)
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         self.used_s = time.monotonic()
@@ -297,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def request_count(self) -> int:
         """Requests under way."""
-        return len(self._under_way)
+        return len(self._under_way) + len(self._held or ())
 
     def close(self) -> None:
         self.fail(KafkaConnectionError(f"{self.host}:{self.port}: the connection was closed"))
@@ -313,13 +328,48 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
         if self._writable is not None:
             self._writable.set()
-        while self._under_way:
-            request = self._under_way.popleft()
+        if self._login is not None:
+            self._login.cancel()
+        left = [*self._under_way, *(request for request, _ in self._held or () if request)]
+        self._under_way.clear()
+        self._held = None
+        for request in left:
             if request.timer is not None:
                 request.timer.cancel()
             if not request.future.done():
                 request.future.set_exception(failure)
                 request.future.exception()  # Nobody may wait for it any more: no complaint then.
+
+    # ---- logging in again -----------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """A login begins. Keeps (5)."""
+        self._held = collections.deque()
+
+    def logged_in(self, lifetime_ms: int) -> None:
+        """The login is over. The broker ends the session after so long, 0 is never: there is
+        another login before."""
+        self._login = None
+        held, self._held = self._held, None
+        for request, pieces in held or ():
+            if request is not None:
+                self._under_way.append(request)
+            self._write(pieces)
+        if lifetime_ms > 0 and self.failure is None:
+            wait_s = lifetime_ms / 1000 * random.uniform(*SESSION_SHARES)
+            self._login = self.loop.call_later(wait_s, self._begin_login)
+
+    def _begin_login(self) -> None:
+        self._login = self.loop.create_task(self._log_in_again())
+
+    async def _log_in_again(self) -> None:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                await login.log_in(self)
+        except (KafkaError, TimeoutError) as failure:
+            self._login = None
+            self.fail(failure if isinstance(failure, KafkaError) else KafkaConnectionError(
+                f"{self.host}:{self.port}: the broker answers no login"))
 
     def _too_late(self, request: _Request, wait_s: float) -> None:
         if request.future.done() and not request.future.cancelled():

@@ -167,10 +167,60 @@ class ProducerDescription(NamedTuple):
     transaction_start: int
 
 
+class AclBinding(NamedTuple):
+    """One access rule, in Kafka's words: resource_type TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID,
+    DELEGATION_TOKEN or USER; pattern_type LITERAL or PREFIXED; principal `User:name`, `User:*` for
+    everybody; host an address or *; permission ALLOW or DENY."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclFilter(NamedTuple):
+    """Which rules. None and ANY: whatever it is. pattern_type MATCH: all rules that concern a
+    resource of that name."""
+
+    resource_type: str = "ANY"
+    resource_name: str | None = None
+    pattern_type: str = "ANY"
+    principal: str | None = None
+    host: str | None = None
+    operation: str = "ANY"
+    permission: str = "ANY"
+
+
+class ScramCredentialInfo(NamedTuple):
+    mechanism: str
+    iterations: int
+
+
+class ScramUpsertion(NamedTuple):
+    """mechanism: SCRAM-SHA-256 or SCRAM-SHA-512."""
+
+    user: str
+    password: str
+    mechanism: str = "SCRAM-SHA-512"
+    iterations: int = 4096
+
+    def __repr__(self) -> str:
+        return f"ScramUpsertion({self.user!r}, ..., {self.mechanism!r}, {self.iterations})"
+
+
+class ScramDeletion(NamedTuple):
+    user: str
+    mechanism: str
+
+
 __all__ = [
-    "AlterConfigOp", "ClusterDescription", "ConfigEntry", "ConfigResource", "ConfigSource",
+    "AclBinding", "AclFilter", "AlterConfigOp", "ClusterDescription", "ConfigEntry",
+    "ConfigResource", "ConfigSource",
     "GroupDescription", "GroupListing", "LogDirDescription", "MemberDescription", "NewTopic",
     "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "ProducerDescription",
-    "QuotaAlteration", "ReplicaInfo", "ResourceType", "TopicInfo", "TopicPartition",
-    "TransactionDescription", "TransactionListing",
+    "QuotaAlteration", "ReplicaInfo", "ResourceType", "ScramCredentialInfo", "ScramDeletion",
+    "ScramUpsertion", "TopicInfo", "TopicPartition", "TransactionDescription", "TransactionListing",
 ]

@@ -2,19 +2,20 @@
 
 Owns: nothing.
 Called by: client.connection.
-Invariants: (1) a password never appears in a message of an exception.
+Invariants: (1) a password or token never appears in a message of an exception.
 Source: Kafka's SaslHandshake and SaslAuthenticate.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
+from pylog.protocol.errors import ErrorCode
 from pylog.security import outgoing, proofs, stores
 from pylog.security.errors import AuthenticationFailed
 
@@ -64,26 +65,39 @@ async def log_in(connection: Any) -> None:
     settings = connection.settings
     if not settings["security.protocol"].startswith("SASL"):
         return
-    name, password = settings["sasl.username"], settings["sasl.password"]
     mechanism = settings["sasl.mechanism"]
+    token = await _bearer_token(settings) if mechanism == "OAUTHBEARER" else ""
+    connection.hold()
     hello = await connection.send(messages.SaslHandshakeRequest(mechanism=mechanism),
                                   version=proofs.HANDSHAKE_VERSION)
+    if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AuthenticationError("the broker does not take a login now")
     if hello.error_code:
         raise AuthenticationError(
             f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-    steps = proofs.tokens(mechanism, name, password)
+    steps = proofs.bearer(token) if token else proofs.tokens(
+        mechanism, settings["sasl.username"], settings["sasl.password"])
+    connection.logged_in(await _proven(connection, steps))
+
+
+async def _proven(connection: Any, steps: Generator[bytes, bytes, None]) -> int:
+    """For how many ms the login is good. Raises AuthenticationError."""
     token = next(steps)
-    try:
-        while True:
-            token = steps.send(await _answered(connection, token))
-    except StopIteration:
-        return
-    except AuthenticationFailed as failed:
-        raise AuthenticationError(str(failed)) from None
+    while True:
+        answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
+        if answer.error_code:
+            raise AuthenticationError(answer.error_message or "the credentials were not accepted")
+        try:
+            token = steps.send(answer.auth_bytes)
+        except StopIteration:
+            return int(answer.session_lifetime_ms)
+        except AuthenticationFailed as failed:
+            raise AuthenticationError(str(failed)) from None
 
 
-async def _answered(connection: Any, token: bytes) -> bytes:
-    answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
-    if answer.error_code:
-        raise AuthenticationError(answer.error_message or "the credentials were not accepted")
-    return answer.auth_bytes
+async def _bearer_token(settings: Settings) -> str:
+    if settings.tokens is None:
+        from pylog.client.tokens import TokenSource
+
+        settings.tokens = TokenSource(settings)
+    return await settings.tokens.token()

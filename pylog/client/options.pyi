@@ -18,9 +18,14 @@ class ProducerOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    oauth_cb: Any
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -75,9 +80,14 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "oauth_cb": Any,
+    "sasl.oauthbearer.token.endpoint.url": str | None,
+    "sasl.oauthbearer.client.credentials.client.id": str | None,
+    "sasl.oauthbearer.client.credentials.client.secret": str | None,
+    "sasl.oauthbearer.scope": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,
@@ -134,9 +144,14 @@ class ConsumerOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    oauth_cb: Any
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -193,9 +208,14 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "oauth_cb": Any,
+    "sasl.oauthbearer.token.endpoint.url": str | None,
+    "sasl.oauthbearer.client.credentials.client.id": str | None,
+    "sasl.oauthbearer.client.credentials.client.secret": str | None,
+    "sasl.oauthbearer.scope": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,
@@ -252,9 +272,14 @@ class AdminOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    oauth_cb: Any
+    sasl_oauthbearer_token_endpoint_url: str | None
+    sasl_oauthbearer_client_credentials_client_id: str | None
+    sasl_oauthbearer_client_credentials_client_secret: str | None
+    sasl_oauthbearer_scope: str | None
     ssl_ca_location: str | None
     ssl_keystore_type: Literal["JKS", "PKCS12", "PEM"]
     ssl_keystore_location: str | None
@@ -287,9 +312,14 @@ AdminConfig = TypedDict("AdminConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "oauth_cb": Any,
+    "sasl.oauthbearer.token.endpoint.url": str | None,
+    "sasl.oauthbearer.client.credentials.client.id": str | None,
+    "sasl.oauthbearer.client.credentials.client.secret": str | None,
+    "sasl.oauthbearer.scope": str | None,
     "ssl.ca.location": str | None,
     "ssl.keystore.type": Literal["JKS", "PKCS12", "PEM"],
     "ssl.keystore.location": str | None,

@@ -54,9 +54,15 @@ TABLE = (
     _row("receive.buffer.bytes", ALL, int, -1, -1, INT32_MAX),
     _row("security.protocol", ALL, str, "PLAINTEXT",
          "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    _row("sasl.mechanism", ALL, str, "PLAIN", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    _row("sasl.mechanism", ALL, str, "PLAIN", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512",
+         "OAUTHBEARER"),
     _row("sasl.username", ALL, str, None),
     _row("sasl.password", ALL, str, None),
+    _row("oauth_cb", ALL, object, None),
+    _row("sasl.oauthbearer.token.endpoint.url", ALL, str, None),
+    _row("sasl.oauthbearer.client.credentials.client.id", ALL, str, None),
+    _row("sasl.oauthbearer.client.credentials.client.secret", ALL, str, None),
+    _row("sasl.oauthbearer.scope", ALL, str, None),
     _row("ssl.ca.location", ALL, str, None),
     _row("ssl.keystore.type", ALL, str, "JKS", "JKS", "PKCS12", "PEM"),
     _row("ssl.keystore.location", ALL, str, None),
@@ -126,7 +132,12 @@ TABLE = (
 ROWS = {row.name: row for row in TABLE}
 assert len(ROWS) == len(TABLE), "a name stands twice"
 # What users of other clients write.
-ALIASES = {"compression.codec": "compression.type", "request.required.acks": "acks"}
+ALIASES = {
+    "compression.codec": "compression.type", "request.required.acks": "acks",
+    "oauth.cb": "oauth_cb",
+    "sasl.oauthbearer.client.id": "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.secret": "sasl.oauthbearer.client.credentials.client.secret",
+}
 
 
 class Settings:
@@ -139,6 +150,7 @@ class Settings:
                        if role in row.roles or ALL in row.roles}
         self.given: set[str] = set()
         self.tls: tuple[Any, Any] | None = None   # Of client.login: files as they were, context.
+        self.tokens: Any = None                   # Of client.login: a TokenSource.
         both = [*(given or {}).items(), *[(_dotted(name), value) for name, value in more.items()]]
         for name, value in both:
             row = self._row(ALIASES.get(name, name))
@@ -149,9 +161,21 @@ class Settings:
         if not self.values["bootstrap.servers"]:
             raise ConfigError("bootstrap.servers is missing")
         servers(self.values["bootstrap.servers"])
-        if self["security.protocol"].startswith("SASL") and (
-                self["sasl.username"] is None or self["sasl.password"] is None):
-            raise ConfigError("SASL needs sasl.username and sasl.password")
+        if self["security.protocol"].startswith("SASL"):
+            self._check_login()
+
+    def _check_login(self) -> None:
+        if self["sasl.mechanism"] != "OAUTHBEARER":
+            if self["sasl.username"] is None or self["sasl.password"] is None:
+                raise ConfigError("SASL needs sasl.username and sasl.password")
+            return
+        endpoint = [f"sasl.oauthbearer.{name}" for name in (
+            "token.endpoint.url", "client.credentials.client.id",
+            "client.credentials.client.secret")]
+        missing = [name for name in endpoint if self[name] is None]
+        if self["oauth_cb"] is None and missing:
+            raise ConfigError(f"OAUTHBEARER needs oauth_cb, or {', '.join(endpoint)}: missing "
+                              f"{'is' if len(missing) == 1 else 'are'} {', '.join(missing)}")
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]

@@ -63,7 +63,7 @@ class Observer:
 
     def __init__(self, log_copy: ObservedLog, tail: Tail, controllers: Controllers, *,
                  node_id: int, cluster_id: str, directory_id: bytes, settings: Any,
-                 credentials: Credentials | None):
+                 credentials: Credentials | None = None):
         self._credentials = credentials
         self._log = log_copy
         self._tail = tail

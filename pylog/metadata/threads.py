@@ -22,4 +22,7 @@ async def whole(awaitable):
         return await asyncio.shield(going)
     except asyncio.CancelledError:
         await asyncio.wait([going])
+        if not going.cancelled():
+            # Nobody is left whom a failure could be told: asyncio is not to complain of that.
+            going.exception()
         raise

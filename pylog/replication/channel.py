@@ -6,7 +6,7 @@ Called by: replication.membership, replication.forwarding, replication.remote_co
 Invariants: (1) heartbeats wait for no other request: they have a connection of their own; (2) a
   controller that is not the active one is left for another, and what it refused is asked again; (3)
   a request whose outcome is unknown is asked again by its caller alone; (4) between two tries there
-  is a pause.
+  is a pause; (5) no answer is awaited from a controller once another is known to be active.
 Source: KIP-631, KIP-500; Kafka's NodeToControllerChannelManager and BrokerLifecycleManager.
 """
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
 STOPPING_BEAT_S = 0.1
+LOOK_S = 0.1               # Between looks at who is active, while an answer is awaited.
 REGISTER_S = 0.25          # Until the session of the last run has ended, it is refused.
 
 log = logging.getLogger("pylog.channel")
@@ -48,7 +49,7 @@ class Line:
     """One connection to whichever controller is to be asked; made when it is first needed."""
 
     def __init__(self, controllers: Controllers, client_id: str, timeout_s: float,
-                 credentials: Credentials | None):
+                 credentials: Credentials | None = None):
         self._controllers = controllers
         self._client_id = client_id
         self._timeout_s = timeout_s
@@ -62,16 +63,26 @@ class Line:
         peer = await self._connected()
         asked_id = self._asked_id
         version = tables.message(type(message).__qualname__).versions[1]
+        answering = asyncio.ensure_future(self._answer(peer, message, version))
         try:
-            version = await peer.newest(key_of(message), version)
-            answer = await peer.call(message, version, self._timeout_s)
+            while not (await asyncio.wait([answering], timeout=LOOK_S))[0]:
+                if self._controllers.next().id != asked_id:
+                    # Keeps (5).
+                    raise PeerError(f"{asked_id} is no longer the active controller")
+            answer = answering.result()
         except PeerError:
             self._controllers.failed(asked_id)
             raise
+        finally:
+            answering.cancel()
         if _is_standby(answer):
             # Keeps (2).
             self._controllers.failed(asked_id)
         return answer
+
+    async def _answer(self, peer: Peer, message: Any, version: int) -> Any:
+        newest = await peer.newest(key_of(message), version)
+        return await peer.call(message, newest, self._timeout_s)
 
     async def _connected(self) -> Peer:
         async with self._connecting:
@@ -102,7 +113,7 @@ class ControllerChannel:
     broker epoch."""
 
     def __init__(self, controllers: Controllers, lifecycle: Lifecycle, tail: Tail, *,
-                 node_id: int, settings: Any, credentials: Credentials | None,
+                 node_id: int, settings: Any, credentials: Credentials | None = None,
                  registration: Callable[[Register], Any],
                  heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool],
                  registered: Callable[[int], object]):

@@ -35,9 +35,9 @@ Log.__doc__ = "The leader's own; epoch_start: the end offset at its election."
 Proposal = namedtuple("Proposal", ("leader_epoch", "partition_epoch", "isr"))
 Proposal.__doc__ = "isr: ((broker id, broker epoch), ...)."
 
-# Nothing was changed, and nothing is to be waited for.
-REVERTED = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED,
-                      ErrorCode.STALE_BROKER_EPOCH, ErrorCode.UNSUPPORTED_VERSION))
+# Of one partition, after the checks that an earlier try which was carried out would fail: nothing
+# was changed, and nothing is to be waited for.
+REVERTED = frozenset((ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED))
 AGAIN = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.UNKNOWN_SERVER_ERROR,
                    ErrorCode.REQUEST_TIMED_OUT))
 

@@ -4,7 +4,8 @@ Owns: an Isr for each partition that is led, the AlterPartition request under wa
 Called by: replication.replicas.
 Invariants: (1) proposals of one turn of the loop go in one request, and one request is under way at
   a time; (2) the log waits for the maximal ISR before its high watermark moves past it: it knows of
-  a proposal before the controller does; (3) after an answer that decides nothing there is a pause;
+  a proposal before the controller does; (3) after an answer that decides nothing there is a pause,
+  and the same is asked again: an earlier try may have been carried out without an answer;
   (4) a partition that is led no more is asked for no more, and its answers mean nothing.
 Source: KIP-497, KIP-903; Kafka's AlterPartitionManager and ReplicaManager.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pylog.metadata.image import Image
     from pylog.replication.channel import ControllerChannel
 
-AGAIN_S = 0.1
+AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
 PARTITIONS_MAX = 1000        # Of one request.
 
 log = logging.getLogger("pylog.replication")
@@ -145,14 +146,18 @@ class Leadership:
     async def _ask(self) -> None:
         """Asks until nothing waits. Keeps (1)."""
         try:
+            pause_s = AGAIN_S
             while self._waiting:
                 # What else this turn of the loop brings goes along.
                 await asyncio.sleep(0)
                 keys = list(self._waiting)[:PARTITIONS_MAX]
                 asked = {key: self._waiting.pop(key) for key in keys}
-                if not await self._asked(asked):
+                if await self._asked(asked):
+                    pause_s = AGAIN_S
+                else:
                     # Keeps (3).
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, AGAIN_MAX_S)
         finally:
             self._asking = None
 
@@ -166,10 +171,12 @@ class Leadership:
             return False
         if answer.error_code:
             self.failures += 1
+            log.warning("in-sync replicas are refused", extra={
+                "reason": ErrorCode.of(answer.error_code).name})
             if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._channel.beat()
-            return not any([self._answered(key, proposal, answer.error_code, None)
-                            for key, proposal in asked.items()])
+            self._again(asked)
+            return False
         rows = {(bytes(topic.topic_id), row.partition_index): row
                 for topic in answer.topics for row in topic.partitions}
         repeated = False

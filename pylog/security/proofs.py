@@ -4,7 +4,7 @@ Owns: nothing.
 Called by: client.login, peer.credentials.
 Invariants: (1) a password appears in no exception; (2) with SCRAM, the other side has to prove that
   it knows the password, too.
-Source: RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM), KIP-84.
+Source: RFC 4616 (PLAIN), RFC 5802, RFC 7677 (SCRAM), RFC 7628 (OAUTHBEARER), KIP-84, KIP-255.
 """
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ def tokens(mechanism: str, name: str, password: str) -> Generator[bytes, bytes, 
     if mechanism == PLAIN:
         return _plain(name, password)
     return _scram(scram.HASHES[scram.MECHANISMS[mechanism]], name, password)
+
+
+def bearer(token: str) -> Generator[bytes, bytes, None]:
+    """The same for OAUTHBEARER, by a token. Raises AuthenticationFailed."""
+    answer = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+    if answer:
+        # RFC 7628: the reason comes first, and the failure after this side has seen it.
+        yield b"\x01"
+        raise AuthenticationFailed(
+            f"the broker does not accept the token: {answer.decode('utf-8', 'replace')}")
 
 
 def _plain(name: str, password: str) -> Generator[bytes, bytes, None]:

@@ -1,10 +1,11 @@
 """SASL of the listeners: which mechanisms they offer, and one login after the other.
 
-Owns: the secret by which unknown users get their salts, for as long as this process lives.
+Owns: the secret by which unknown users get their salts, for as long as this process lives; what is
+  known of each listener's tokens.
 Called by: server.guard (Mechanisms), api.authentication.
 Invariants: (1) a login is complete once, and says then who it was; (2) credentials are looked up
   when a login begins, as they are in force.
-Source: KIP-43, KIP-84, KIP-86, KIP-152; the settings by Kafka's names.
+Source: KIP-43, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import secrets
 
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import SASL_PROTOCOLS
-from pylog.security import identities, jaas, plain, scram
+from pylog.security import bearer, identities, jaas, plain, scram
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
     from typing import Any
 
     from pylog.config import Settings
     from pylog.security.identities import Principal
+    from pylog.security.jwks import Keys
+    from pylog.security.tokens import Tokens
 
-PLAIN = "PLAIN"
-SERVED = (PLAIN, *scram.MECHANISMS)
+PLAIN, BEARER = "PLAIN", "OAUTHBEARER"
+SERVED = (PLAIN, *scram.MECHANISMS, BEARER)
+KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
+UNSECURED = "sasl.oauthbearer.unsecured.enable"
 SECRET_BYTES = 32
+STORES = {"ssl.truststore.type": "JKS", "ssl.keystore.type": "JKS"}
 
 
 class Login:
@@ -61,18 +68,22 @@ class Login:
 
     def left_ms(self, now_ms: int) -> int:
         """How long the credentials are good for, at least 1; 0: for ever."""
-        return 0
+        expires_ms = getattr(self._exchange, "expires_ms", 0)
+        return max(1, expires_ms - now_ms) if expires_ms else 0
 
 
 class Mechanisms:
     """The mechanisms of the listeners. scram_records: the credentials in force, by the keys of
-    metadata.image's `security`."""
+    metadata.image's `security`. now_ms: the wall clock; now_ns: one that only rises."""
 
-    def __init__(self, settings: Settings, scram_records: Callable[[], dict]):
+    def __init__(self, settings: Settings, scram_records: Callable[[], dict],
+                 now_ms: Callable[[], int], now_ns: Callable[[], int]):
         self._settings = settings
         self._scram_records = scram_records
+        self._now_ms, self._now_ns = now_ms, now_ns
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._passwords: dict[str, dict[str, str]] = {}
+        self._tokens: dict[str, Tokens] = {}     # By listener.
 
     def check(self) -> None:
         """Raises ConfigError for a listener that nobody could log in to."""
@@ -100,6 +111,8 @@ class Mechanisms:
         """A new login by a mechanism that the listener offers. Raises ConfigError."""
         if mechanism == PLAIN:
             return Login(mechanism, plain.Exchange(self._known_passwords(listener)))
+        if mechanism == BEARER:
+            return Login(mechanism, bearer.Exchange(self._tokens_of(listener).check))
         number = scram.MECHANISMS[mechanism]
         return Login(mechanism, scram.Exchange(
             number, lambda name, extensions: self._kept(name, number), secrets.token_bytes,
@@ -121,3 +134,54 @@ class Mechanisms:
             return None
         return scram.Credential(bytes(record.salt), bytes(record.stored_key),
                                 bytes(record.server_key), record.iterations)
+
+    # ---- tokens ---------------------------------------------------------------------------------
+
+    def _tokens_of(self, listener: str) -> Tokens:
+        """What the listener takes as a token. Blocks at first. Raises ConfigError."""
+        found = self._tokens.get(listener)
+        if found is None:
+            from pylog.security.tokens import Rules, Tokens
+
+            def value(name: str) -> Any:
+                return self._settings.of_listener(listener, name, BEARER)
+
+            found = self._tokens[listener] = Tokens(Rules(
+                issuer=value("sasl.oauthbearer.expected.issuer"),
+                audience=value("sasl.oauthbearer.expected.audience"),
+                scope=value("sasl.oauthbearer.expected.scope"),
+                scope_claim=value("sasl.oauthbearer.scope.claim.name"),
+                name_claim=value("sasl.oauthbearer.sub.claim.name"),
+                skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
+            ), self._keys_of(listener, value), self._now_ms)
+        return found
+
+    def _keys_of(self, listener: str, value: Callable[[str], Any]) -> Keys | None:
+        from pylog.security.jwks import Keys
+
+        url, is_open = value(KEYS_URL), value(UNSECURED)
+        if url is None and is_open:
+            return None
+        if url is None:
+            raise ConfigError(
+                f"listener {listener} offers OAUTHBEARER: {KEYS_URL} is not set, where the keys "
+                f"are that sign tokens; {UNSECURED}=true takes tokens of anybody, for tests")
+        if is_open:
+            raise ConfigError(f"listener {listener}: {UNSECURED}=true and {KEYS_URL} exclude each "
+                              "other")
+        keys = Keys(url, value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+                    value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+                    self._tls_of(listener), lambda: self._now_ns() / 1e9)
+        keys.load()
+        return keys
+
+    def _tls_of(self, listener: str) -> ssl.SSLContext | None:
+        """Towards the issuer: Kafka has the stores in the login module's options."""
+        text = self._settings.of_listener(listener, "sasl.jaas.config", BEARER)
+        given = {} if text is None else {
+            name: option for name, option in jaas.options(text).items() if name.startswith("ssl.")}
+        if not given:
+            return None
+        from pylog.security import outgoing
+
+        return outgoing.context(lambda name: given.get(name, STORES.get(name)))

@@ -47,7 +47,8 @@ class Guard:
         self.audit = audit.of(settings, now_ms)
         self.access = None if enforcer is None else Access(
             enforcer, self.identities, None if self.audit is None else self.audit.decided)
-        mechanisms = Mechanisms(settings, lambda: metadata.image.security)
+        mechanisms = Mechanisms(settings, lambda: metadata.image.security, now_ms,
+                                network.reactors.now_ns)
         mechanisms.check()
         self.authentication = AuthenticationApi(
             mechanisms, self.identities, network.reactors, settings, network.listener_name, now_ms)

@@ -37,6 +37,10 @@ COMMANDS = {
         "txn": ("transactions",
                 "Transactions: what is open, who holds back a partition, ends by force."),
     },
+    "Security": {
+        "acl": ("acls", "Access rules: who may do what, and which rule decides."),
+        "users": ("users", "Users that log in by SCRAM, and their passwords."),
+    },
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),

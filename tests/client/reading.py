@@ -1,9 +1,10 @@
 """What lies in a topic, read by a client that is not ours."""
 
+import time
 import uuid
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 
 def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
@@ -14,6 +15,26 @@ def new_topic(bootstrap: str, partitions: int = 1, **config) -> str:
     made = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
     made[name].result(30)
     return name
+
+
+def await_markers(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """Returns when no transaction is open in a topic, which is what ended ones have to wait for.
+
+    EndTxn is answered when the coordinator has decided, and the markers are written after that.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    asked = {TopicPartition(topic, partition): OffsetSpec.latest()
+             for partition in range(partitions)}
+
+    def ends(isolation):
+        found = admin.list_offsets(asked, isolation_level=isolation)
+        return [found[part].result(30).offset for part in asked]
+
+    end_s = time.monotonic() + 60
+    while (stable := ends(IsolationLevel.READ_COMMITTED)) != (
+            last := ends(IsolationLevel.READ_UNCOMMITTED)):
+        assert time.monotonic() < end_s, f"{topic} is stable to {stable} of {last}"
+        time.sleep(0.02)
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int, isolation="read_committed") -> dict:

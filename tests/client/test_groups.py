@@ -149,7 +149,8 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_later_one(broker, monkeypa
         consumer.commit_async({part: offset}, lambda given, failure: done.append(
             (given[part].offset, failure)))
     consumer.close()
-    assert sorted(done) == [(1, None), (2, None)] and len(tried) == 3
+    assert sorted(done) == [(1, None), (2, None)]
+    assert len(tried) >= 3  # More, where the group's coordinator is still loading.
     with Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group}) as after:
         assert after.committed([part])[part].offset == 2
 

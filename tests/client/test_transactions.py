@@ -11,7 +11,7 @@ from pylog.client import errors, offsets
 from pylog.client.aio_producer import Producer as AioProducer
 from pylog.client.producer import Producer
 from pylog.client.transactions import Transactions
-from tests.client.reading import new_topic, read_topic
+from tests.client.reading import await_markers, new_topic, read_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -36,6 +36,7 @@ def producer_of(bootstrap, **more):
 
 
 def values_of(bootstrap, topic, isolation="read_committed"):
+    await_markers(bootstrap, topic)
     return [row[2] for row in read_topic(bootstrap, topic, 1, isolation)[0]]
 
 
@@ -69,6 +70,7 @@ def test_a_transaction_spans_topics_partitions_and_tables(bootstrap, protocol):
             producer.send(topic, b"last", partition=0)
         producer.commit_transaction()
     for topic in topics:
+        await_markers(bootstrap, topic, 3)
         found = read_topic(bootstrap, topic, 3)
         assert [len(rows) for rows in found.values()] == [101, 100, 100]
 

@@ -1,8 +1,6 @@
 """Three brokerds with their etcds, killed and stopped while they are written to."""
 
 import itertools
-import os
-import signal
 import threading
 import time
 
@@ -218,25 +216,3 @@ def _read(consumer, count, cluster) -> list:
     found = []
     until(lambda: found.extend(consumer.poll(0.5)) or len(found) >= count, 30, cluster.tails())
     return [int(record.value) for record in found]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(0)
-def test_a_cluster_goes_on_for_long_while_its_machines_die_and_hang(cluster, random_source):
-    topic = created(cluster, "of-long", partitions=6)
-    end = time.monotonic() + float(os.environ.get("SECONDS", "60"))
-    writer = Writer(cluster.bootstrap, topic)
-    while time.monotonic() < end:
-        number = random_source.choice(list(cluster.brokers))
-        broker = cluster.brokers[number]
-        if random_source.random() < 0.5:
-            broker.kill()
-            time.sleep(random_source.uniform(0, 4))
-            cluster.start_broker(number)
-        else:
-            broker.process.send_signal(signal.SIGSTOP)
-            time.sleep(random_source.uniform(1, 8))
-            broker.process.send_signal(signal.SIGCONT)
-        writer.goes_on(cluster)
-        in_sync_again(cluster, topic)
-    check(cluster, topic, writer.end())

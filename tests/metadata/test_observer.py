@@ -36,8 +36,7 @@ class Following:
             for model in controllers})
         self.observer = Observer(
             self.log, self.tail, self.controllers, node_id=9, cluster_id="c",
-            directory_id=bytes(16), settings=Settings({"controller.quorum.fetch.timeout.ms": 2000}),
-            credentials=None)
+            directory_id=bytes(16), settings=Settings({"controller.quorum.fetch.timeout.ms": 2000}))
 
     async def __aenter__(self):
         self.task = asyncio.create_task(self.observer.run())

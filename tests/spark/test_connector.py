@@ -1,21 +1,17 @@
 """Both formats, Spark's own connector unmodified and ours, through the same questions."""
 
 import json
-import struct
-from contextlib import ExitStack
 
 import pytest
 
 from pylog.client import Admin, Producer, TopicPartition
 from spark import cluster
 from spark.records import Content
-from tests.brokers import Brokerd
+from tests.client.reading import await_markers
 from tests.spark.topics import filled, sent, values
-from tests.wire.raw import CONTROL, TRANSACTIONAL, batch, record
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 FORMATS = ["kafka", "pylog"]
-ABORT, COMMIT = 0, 1
 
 
 @pytest.fixture(scope="module")
@@ -74,67 +70,6 @@ def test_times_bound_a_read_per_partition_too(spark, target, kind):
     assert count(startingOffsetsByTimestampStrategy="latest", **late) == 7
     with pytest.raises(Exception, match="timestamp|time"):
         count(**late)
-
-
-def _transactions(kafka, topic):
-    """One record committed and one aborted, by a producer of Kafka."""
-    with Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic}) as one:
-        one.init_transactions()
-        for commit in (False, True):
-            one.begin_transaction()
-            one.send(topic, b"v", partition=0)
-            one.flush()
-            (one.commit_transaction if commit else one.abort_transaction)()
-
-
-def _stored_transactions(brokerd, topic):
-    """The same in a stopped broker's files: pylog serves no transactions yet, but reads them."""
-    # Which partition the producer chose is its own affair.
-    segment = next(brokerd.data_dir.glob(f"{topic}-*/*.log"))
-    folder = segment.parent
-    brokerd.kill()
-    data, end = _whole(segment.read_bytes())
-    for marker in (ABORT, COMMIT):
-        data += batch(base_offset=end, attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0,
-                      base_sequence=marker, leader_epoch=0)
-        data += batch([record(key=struct.pack(">hh", 0, marker), value=bytes(6))],
-                      base_offset=end + 1, attributes=TRANSACTIONAL | CONTROL, producer_id=9,
-                      producer_epoch=0, leader_epoch=0)
-        end += 2
-    for path in folder.iterdir():
-        if path.suffix in (".index", ".timeindex", ".snapshot", ".txnindex"):
-            path.unlink()
-    segment.write_bytes(data)
-    brokerd.start()
-
-
-def _whole(data: bytes) -> tuple[bytes, int]:
-    """(the batches of a segment, without what is preallocated behind them; the offset after)."""
-    at = end = 0
-    while at + 61 <= len(data) and data[at + 8:at + 12] != bytes(4):
-        base, size = struct.unpack_from(">qi", data, at)
-        end = base + struct.unpack_from(">i", data, at + 23)[0] + 1
-        at += 12 + size
-    return data[:at], end
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_read_committed_hides_what_was_aborted(spark, request, kind, against, tmp_path):
-    topic = f"committed-{kind}"
-    with ExitStack() as stack:
-        if against == "kafka":
-            broker = request.getfixturevalue("kafka")
-        else:
-            broker = stack.enter_context(Brokerd(tmp_path))
-        filled(broker.bootstrap, topic, Content(1), 100)
-        (_transactions if against == "kafka" else _stored_transactions)(broker, topic)
-
-        def count(level):
-            return reader(spark, broker, kind, subscribe=topic, kafka_isolation_level=level
-                          ).load().count()
-
-        assert count("read_committed") == 101
-        assert count("read_uncommitted") == 102
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -222,8 +157,6 @@ def test_rows_name_their_own_topics(spark, target):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_read_committed_leaves_out_what_was_aborted(spark, target, kind):
-    from pylog.client import Producer
-
     topic = f"aborted-{kind}"
     cluster.create_topic({"bootstrap.servers": target.bootstrap}, topic, 1)
     with Producer(bootstrap_servers=target.bootstrap, transactional_id=topic) as producer:
@@ -234,6 +167,7 @@ def test_read_committed_leaves_out_what_was_aborted(spark, target, kind):
                 producer.send(topic, b"yes" if keep else b"no")
             producer.flush()  # Else an abort drops them unsent.
             producer.commit_transaction() if keep else producer.abort_transaction()
+    await_markers(target.bootstrap, topic)
     for level, count in (("read_committed", 20), ("read_uncommitted", 30)):
         frame = reader(spark, target, kind, subscribe=topic, kafka_isolation_level=level).load()
         assert frame.count() == count

@@ -8,6 +8,7 @@ from pylog.client import Producer
 from spark import cluster, load, validate
 from spark.plan import Plan
 from spark.records import Content
+from tests.client.reading import await_markers
 from tests.spark.test_batches import read, source
 from tests.spark.topics import sent, values
 
@@ -37,6 +38,7 @@ def in_transaction(broker, topic, rows, commit):
             producer.send(topic, value, key, partition=0)
         producer.flush()
         (producer.commit_transaction if commit else producer.abort_transaction)()
+    await_markers(broker.bootstrap, topic)
 
 
 def test_compaction_explains_what_it_removed_and_nothing_else(spark, target, tmp_path):

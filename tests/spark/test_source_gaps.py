@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer as OtherProducer
 
 from pylog.client.spark.source import COLUMNS, PylogSource
-from tests.client.reading import new_topic, read_topic
+from tests.client.reading import await_markers, new_topic, read_topic
 
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.threads": "1"}
 RECORDS, KEYS = 6000, 150
@@ -118,6 +118,7 @@ def aborted(kafka):
         plain.produce(topic, b"plain")
         plain.flush()
         writer.commit_transaction() if number % 3 == 0 else writer.abort_transaction()
+    await_markers(kafka.bootstrap, topic)
     return kafka, topic
 
 
@@ -150,4 +151,5 @@ def test_what_is_still_open_is_not_read_as_committed(kafka):
     assert read(source(kafka, topic, kafka_isolation_level="read_committed"))[0] == [0]
     assert read(source(kafka, topic))[0] == [0, 1, 2]
     writer.abort_transaction()
+    await_markers(kafka.bootstrap, topic)
     assert read(source(kafka, topic, kafka_isolation_level="read_committed"))[0] == [0, 2]

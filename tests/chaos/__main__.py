@@ -1,0 +1,85 @@
+"""`python -m tests.chaos --seconds 1800`: a cluster of three among faults, and what became of it.
+
+Owns: the namespaces of the process and the folder of the run.
+Called by: make soak-cluster, tests.chaos.test_soak (as a program).
+Invariants: (1) the seed is printed, and taken back by --seed; (2) a run that found something leaves
+  its folder, the others nothing.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from tests.chaos import mixed
+from tests.chaos.faults import FAULTS
+from tests.chaos.machines import of_pylog
+from tests.chaos.network import Network, enter
+from tests.chaos.soak import Soak
+
+MACHINES, CONTROLLER = (1, 2, 3), 9
+# What only brokers survive that have on disk what they acknowledge.
+DURABLE = {"all_powerless"}
+# What can be done to a broker of Kafka's here.
+WITH_KAFKA = {"killed", "killed_and_back", "hung", "isolated", "deaf", "mute", "one_way", "apart",
+              "no_clients", "restarted"}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--faults", default="", help="names between commas; by default all: "
+                        + ", ".join(FAULTS))
+    parser.add_argument("--durable", action="store_true", help="replicas are flushed before they "
+                        "count: the power may go everywhere")
+    parser.add_argument("--kafka", action="store_true", help="two brokers of Apache Kafka's and "
+                        "one brokerd, under a controller of Kafka's")
+    options = parser.parse_args(argv)
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    faults = [name for name in options.faults.split(",") if name] or [
+        name for name in (sorted(WITH_KAFKA) if options.kafka else FAULTS)
+        if options.durable or name not in DURABLE]
+    print(f"--seed {seed}" + " --durable" * options.durable
+          + " --kafka" * options.kafka, flush=True)
+    enter()
+    root = Path(tempfile.mkdtemp(prefix="pylog-chaos-"))
+    found = run(root, seed, options, faults)
+    for problem in found:
+        print(f"PROBLEM {problem}", flush=True)
+    if found:
+        print(f"{len(found)} problems; the machines' logs are in {root}")
+        return 1
+    shutil.rmtree(root, ignore_errors=True)
+    print("all is well")
+    return 0
+
+
+def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
+    network = Network((*MACHINES, CONTROLLER))
+    settings = {"replica.flush.before.fetch.enable": str(options.durable).lower()}
+    machines = mixed.of_both(root, network) if options.kafka else \
+        of_pylog(root, network, MACHINES, settings)
+    found = []
+    try:
+        with machines:
+            soak = Soak(machines, seed, say=lambda line: print(line, flush=True))
+            found += soak.run(options.seconds, faults)
+            print(soak.told(), flush=True)
+    except Exception as failure:
+        traceback.print_exc()
+        found.append(f"{type(failure).__name__}: {failure}")
+    found += [f"{machine.number}: {line}" for machine in machines.of.values()
+              for line in machine.alarms()]
+    if found:
+        for machine in machines.of.values():
+            machine.keep()
+    network.close()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

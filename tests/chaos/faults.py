@@ -1,0 +1,178 @@
+"""What happens to machines: each fault is in force from its `yield` on, and then taken back.
+
+Owns: nothing.
+Called by: tests.chaos.soak.
+Invariants: (1) a fault leaves a majority of the machines as they are, unless its name says `all`;
+  (2) after it, every machine runs and reaches every other.
+"""
+
+from contextlib import contextmanager
+
+from tests.chaos.network import CLIENTS
+
+FAULTS = {}
+CLOCK_S = 50 * 60      # Less than the hour by which records may be ahead of a broker.
+
+
+def fault(function):
+    """Takes machines and a source of chance; yields a sentence."""
+    made = contextmanager(function)
+    FAULTS[function.__name__] = made
+    return made
+
+
+def _victim(machines, chance):
+    return machines.of[chance.choice(sorted(machines.of))]
+
+
+def _started(machine) -> None:
+    machine.spawn()
+    machine.await_ready()
+
+
+@fault
+def killed(machines, chance):
+    machine = _victim(machines, chance)
+    machine.kill()
+    yield f"kill -9 of {machine.number}"
+    _started(machine)
+
+
+@fault
+def killed_and_back(machines, chance):
+    machine = _victim(machines, chance)
+    machine.kill()
+    _started(machine)
+    yield f"kill -9 of {machine.number}, started at once"
+
+
+@fault
+def powerless(machines, chance):
+    machine = _victim(machines, chance)
+    # Nothing tells the others: no connection of its is closed.
+    machines.network.isolate(machine.number)
+    machine.kill()
+    machines.network.reboot(machine.number)
+    machine.disk.cut(chance if chance.random() < 0.5 else None)
+    yield f"power cut at {machine.number}"
+    machines.network.heal()
+    _started(machine)
+
+
+@fault
+def all_powerless(machines, chance):
+    for machine in machines.of.values():
+        machine.kill()
+    for machine in machines.of.values():
+        machine.disk.cut(chance if chance.random() < 0.5 else None)
+    yield "power cut everywhere"
+    for machine in machines.of.values():
+        machine.spawn()
+    for machine in machines.of.values():
+        machine.await_ready()
+
+
+@fault
+def all_killed(machines, chance):
+    for machine in machines.of.values():
+        machine.kill()
+    yield "kill -9 of all"
+    for machine in machines.of.values():
+        machine.spawn()
+    for machine in machines.of.values():
+        machine.await_ready()
+
+
+@fault
+def hung(machines, chance):
+    machine = _victim(machines, chance)
+    machine.pause()
+    yield f"{machine.number} hangs"
+    machine.go_on()
+
+
+@fault
+def isolated(machines, chance):
+    machine = _victim(machines, chance)
+    machines.network.isolate(machine.number)
+    yield f"{machine.number} is cut off"
+    machines.network.heal()
+
+
+@fault
+def deaf(machines, chance):
+    machine = _victim(machines, chance)
+    for other in machines.of:
+        if other != machine.number:
+            machines.network.cut(other, machine.number)
+    yield f"{machine.number} hears no machine"
+    machines.network.heal()
+
+
+@fault
+def mute(machines, chance):
+    machine = _victim(machines, chance)
+    for other in machines.of:
+        if other != machine.number:
+            machines.network.cut(machine.number, other)
+    yield f"no machine hears {machine.number}"
+    machines.network.heal()
+
+
+@fault
+def one_way(machines, chance):
+    source, goal = chance.sample(sorted(machines.of), 2)
+    machines.network.cut(source, goal)
+    yield f"{goal} does not hear {source}"
+    machines.network.heal()
+
+
+@fault
+def apart(machines, chance):
+    one, other = chance.sample(sorted(machines.of), 2)
+    machines.network.cut(one, other)
+    machines.network.cut(other, one)
+    yield f"{one} and {other} do not hear each other"
+    machines.network.heal()
+
+
+@fault
+def no_clients(machines, chance):
+    machine = _victim(machines, chance)
+    machines.network.cut(CLIENTS, machine.number)
+    yield f"{machine.number} hears no client"
+    machines.network.heal()
+
+
+@fault
+def full(machines, chance):
+    machine = _victim(machines, chance)
+    machine.fill()
+    yield f"the disk of {machine.number} is full"
+    machine.free()
+
+
+@fault
+def clock(machines, chance):
+    machine = _victim(machines, chance)
+    ahead_s = chance.uniform(-CLOCK_S, CLOCK_S)
+    machine.set_clock(ahead_s)
+    yield f"the clock of {machine.number} jumps by {ahead_s:.0f} s"
+    machine.set_clock(0)
+
+
+@fault
+def restarted(machines, chance):
+    machine = _victim(machines, chance)
+    assert machine.stop() == 0, machine.tail()
+    yield f"{machine.number} is stopped"
+    _started(machine)
+
+
+@fault
+def replaced(machines, chance):
+    machine = _victim(machines, chance)
+    machine.kill()
+    machine.wipe()
+    yield f"{machine.number} is replaced by an empty machine"
+    _started(machine)

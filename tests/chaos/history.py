@@ -1,0 +1,312 @@
+"""What clients were told, what the cluster holds at the end, and whether the two fit.
+
+Owns: the events, in the order in which clients learned of them.
+Called by: tests.chaos.writers, tests.chaos.readers, tests.chaos.admins, tests.chaos.soak.
+Invariants: (1) nothing here knows how a cluster works: only what it promises; (2) what nobody was
+  told counts neither way: it may be there or not; (3) instants come from one clock.
+"""
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SHOWN_MAX = 5
+
+
+class Value(NamedTuple):
+    """What a record says: which record of which writer it is."""
+
+    writer: str
+    number: int
+
+
+class Place(NamedTuple):
+    """A partition."""
+
+    topic: str
+    partition: int
+
+
+class Writer(NamedTuple):
+    """What a writer was promised. once: no record of it is there twice. ordered: in each partition
+    its numbers rise."""
+
+    once: bool = True
+    ordered: bool = True
+
+
+class Sent(NamedTuple):
+    """transaction: its name, or None."""
+
+    value: Value
+    place: Place
+    transaction: str | None = None
+
+
+class Acknowledged(NamedTuple):
+    """offset -1: it was not told."""
+
+    value: Value
+    offset: int
+
+
+class Ended(NamedTuple):
+    """A transaction whose end was acknowledged."""
+
+    transaction: str
+    is_committed: bool
+
+
+class Read(NamedTuple):
+    """session: in one, a reader goes on from where it is."""
+
+    reader: str
+    session: int
+    place: Place
+    offset: int
+    value: Value
+    committed_only: bool = False
+
+
+class Committed(NamedTuple):
+    """A group's position, acknowledged at `answered`."""
+
+    group: str
+    place: Place
+    offset: int
+    answered: float
+
+
+class Told(NamedTuple):
+    """A group's position, asked for at `asked`."""
+
+    group: str
+    place: Place
+    offset: int
+    asked: float
+
+
+class Copied(NamedTuple):
+    """All of a partition up to a position was copied to another, once, in transactions."""
+
+    source: Place
+    goal: Place
+    offset: int
+
+
+class Topic(NamedTuple):
+    """A topic's end: whether its creation and its deletion were asked for and acknowledged."""
+
+    name: str
+    created: bool
+    deletion_asked: bool
+    deleted: bool
+
+
+@dataclass
+class Final:
+    """A partition at rest. records: offset -> value. visible: the offsets that committed readers
+    see. digests: node -> digest of its replica."""
+
+    records: dict[int, Value]
+    visible: set[int]
+    digests: dict[int, str] = field(default_factory=dict)
+
+
+class History:
+    """Any thread may add."""
+
+    def __init__(self):
+        self.writers: dict[str, Writer] = {}
+        self.events: list = []
+        self._lock = threading.Lock()
+
+    def add(self, event) -> None:
+        with self._lock:
+            self.events.append(event)
+
+    def of(self, kind) -> list:
+        with self._lock:
+            return [event for event in self.events if isinstance(event, kind)]
+
+
+def problems(history: History, finals: dict[Place, Final], topics=frozenset()) -> list[str]:
+    """What does not fit, in sentences. topics: the names of those that exist at the end."""
+    # What was sent again in another transaction counts as that one's.
+    sent = {event.value: event for event in history.of(Sent)}
+    return [*_lost(history, finals, sent), *_unexpected(history, finals, sent),
+            *_broken_transactions(history, finals, sent), *_misread(history, finals),
+            *_stale(history), *_undelivered(history, finals), *_not_copied(history, finals),
+            *_divergent(finals), *_topics(history, topics)]
+
+
+def _some(what: str, found: list):
+    """One sentence for all of a kind."""
+    if found:
+        shown = ", ".join(str(entry) for entry in found[:SHOWN_MAX])
+        yield f"{what}: {len(found)}: {shown}"
+
+
+def _shown(value: Value, place: Place, offset) -> str:
+    return f"{value.writer}/{value.number} in {place.topic}-{place.partition} at {offset}"
+
+
+def _lost(history, finals, sent):
+    places = defaultdict(set)
+    for final in finals.values():
+        for value in final.records.values():
+            places[value.writer].add(value.number)
+    lost, elsewhere = [], []
+    for value, offset in history.of(Acknowledged):
+        place = sent[value].place
+        if value.number not in places[value.writer]:
+            lost.append(_shown(value, place, offset))
+        elif offset >= 0 and finals[place].records.get(offset) != value:
+            elsewhere.append(_shown(value, place, offset))
+    yield from _some("acknowledged and lost", lost)
+    yield from _some("acknowledged at another offset", elsewhere)
+
+
+def _unexpected(history, finals, sent):
+    """What is there and should not be, or not there."""
+    foreign, doubled, disordered = [], [], []
+    for place, final in finals.items():
+        seen, last = set(), {}
+        for offset in sorted(final.records):
+            value = final.records[offset]
+            if value not in sent or sent[value].place != place:
+                foreign.append(_shown(value, place, offset))
+                continue
+            if sent[value].transaction is not None and offset not in final.visible:
+                continue
+            promise = history.writers[value.writer]
+            if value in seen:
+                if promise.once:
+                    doubled.append(_shown(value, place, offset))
+                continue
+            seen.add(value)
+            if promise.ordered and value.number < last.get(value.writer, -1):
+                disordered.append(_shown(value, place, offset))
+            last[value.writer] = value.number
+    yield from _some("nobody wrote", foreign)
+    yield from _some("doubled", doubled)
+    yield from _some("out of order", disordered)
+
+
+def _broken_transactions(history, finals, sent):
+    values = defaultdict(set)
+    for event in sent.values():
+        if event.transaction is not None:
+            values[event.transaction].add(event.value)
+    visible = {final.records[offset] for final in finals.values() for offset in final.visible}
+    ends = {event.transaction: event.is_committed for event in history.of(Ended)}
+    torn, shown, missing = [], [], []
+    for name, written in values.items():
+        there = written & visible
+        if name not in ends:
+            if there and there != written:
+                torn.append(name)
+        elif ends[name] and there != written:
+            missing.append(name)
+        elif not ends[name] and there:
+            shown.append(name)
+    yield from _some("transactions of unknown end that are there in part", torn)
+    yield from _some("committed transactions that are not there as a whole", missing)
+    yield from _some("aborted transactions that are visible", shown)
+
+
+def _misread(history, finals):
+    """Readers saw what is there, all of it, and nothing else."""
+    vanished, dirty, back, skipped = [], [], [], []
+    whole = {place: sorted(final.records) for place, final in finals.items()}
+    clean = {place: sorted(final.visible) for place, final in finals.items()}
+    last: dict[tuple, int] = {}
+    for read in history.of(Read):
+        if read.place not in finals:
+            continue
+        final = finals[read.place]
+        shown = f"{read.reader}: {_shown(read.value, read.place, read.offset)}"
+        if final.records.get(read.offset) != read.value:
+            vanished.append(shown)
+        if read.committed_only and read.offset not in final.visible:
+            dirty.append(shown)
+        key = (read.reader, read.session, read.place)
+        before = last.get(key)
+        last[key] = read.offset
+        if before is None:
+            continue
+        if read.offset <= before:
+            back.append(f"{shown} after {before}")
+            continue
+        offsets = (clean if read.committed_only else whole)[read.place]
+        if bisect_right(offsets, before) != bisect_left(offsets, read.offset):
+            skipped.append(f"{shown} after {before}")
+    yield from _some("read and no longer there", vanished)
+    yield from _some("read though it was not committed", dirty)
+    yield from _some("read again or backwards", back)
+    yield from _some("read past others", skipped)
+
+
+def _stale(history):
+    """Positions of groups do not go back."""
+    commits = defaultdict(list)
+    for commit in history.of(Committed):
+        commits[commit.group, commit.place].append(commit)
+    found = []
+    for told in history.of(Told):
+        floor = max((commit.offset for commit in commits[told.group, told.place]
+                     if commit.answered < told.asked), default=-1)
+        if told.offset < floor:
+            found.append(f"{told.group} {told.place.topic}-{told.place.partition}: "
+                         f"{told.offset} after {floor}")
+    yield from _some("positions of groups that went back", found)
+
+
+def _undelivered(history, finals):
+    """What a group committed, its members had read."""
+    read = defaultdict(set)
+    for event in history.of(Read):
+        read[event.reader.partition("/")[0], event.place].add(event.offset)
+    ends: dict[tuple, int] = {}
+    for commit in history.of(Committed):
+        key = (commit.group, commit.place)
+        ends[key] = max(ends.get(key, 0), commit.offset)
+    found = []
+    for (group, place), end in ends.items():
+        for offset in sorted(finals[place].visible if place in finals else ()):
+            if offset < end and offset not in read[group, place]:
+                found.append(f"{group} {place.topic}-{place.partition} at {offset}")
+    yield from _some("committed by a group that never read it", found)
+
+
+def copy_of(writer: str) -> str:
+    """The writer of the copies of a writer's records."""
+    return f"copy-of-{writer}"
+
+
+def _not_copied(history, finals):
+    found = []
+    for source, goal, end in history.of(Copied):
+        copies = {finals[goal].records[offset] for offset in finals[goal].visible}
+        for offset in sorted(finals[source].visible):
+            value = finals[source].records[offset]
+            if offset < end and Value(copy_of(value.writer), value.number) not in copies:
+                found.append(_shown(value, source, offset))
+    yield from _some("not copied", found)
+
+
+def _divergent(finals):
+    found = [f"{place.topic}-{place.partition} {final.digests}"
+             for place, final in finals.items() if len(set(final.digests.values())) > 1]
+    yield from _some("replicas differ", found)
+
+
+def _topics(history, existing):
+    ends = {topic.name: topic for topic in history.of(Topic)}
+    yield from _some("topics that were made and are gone", [
+        name for name, topic in ends.items()
+        if topic.created and not topic.deletion_asked and name not in existing])
+    yield from _some("topics that were deleted and are there", [
+        name for name, topic in ends.items() if topic.deleted and name in existing])

@@ -1,0 +1,134 @@
+"""Two brokers of Apache Kafka's and a brokerd, under a controller of Kafka's.
+
+Owns: the controller.
+Called by: tests.chaos.__main__.
+Invariants: (1) the controller is left alone: what fails are brokers.
+"""
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from bench.kafka import KafkaBroker
+from bench.process import die_with_parent
+from tests.brokers import Brokerd
+from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
+from tests.chaos.network import Network, address
+
+CONTROLLER, THEIRS, OURS = 9, (1, 2), 3
+HEAP = "400m"
+START_S = 180.0
+SETTINGS = {
+    "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 300,
+    "default.replication.factor": 3, "min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 3, "offsets.topic.replication.factor": 3,
+    "transaction.state.log.num.partitions": 3, "transaction.state.log.replication.factor": 3,
+    "transaction.state.log.min.isr": 2, "group.initial.rebalance.delay.ms": 0,
+    "log.segment.bytes": 1 << 20, "replica.lag.time.max.ms": 3000,
+    "controller.quorum.voters": f"{CONTROLLER}@{address(CONTROLLER)}:{CONTROLLER_PORT}",
+    "controller.listener.names": "CONTROLLER", "auto.create.topics.enable": "false"}
+
+
+class KafkaMachine(KafkaBroker):
+    """With the face of a Machine. is_controller: it is that, and no broker."""
+
+    def __init__(self, number: int, root: Path, network: Network, is_controller: bool = False):
+        port = CONTROLLER_PORT if is_controller else CLIENT_PORT
+        listener = ("CONTROLLER" if is_controller else "PLAINTEXT") + \
+            f"://{address(number)}:{port}"
+        root.mkdir()
+        super().__init__(root / "data", port, {
+            **SETTINGS, "node.id": number, "listeners": listener, "advertised.listeners": listener,
+            "process.roles": "controller" if is_controller else "broker"}, HEAP)
+        self.number, self.root = number, root
+        self._enter = network.enter(number)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{address(self.number)}:{self.port}"
+
+    def joins(self, cluster: str) -> None:
+        """cluster: the line of a meta.properties that names it."""
+        self.data_dir.mkdir()
+        (self.data_dir / "meta.properties").write_text(
+            f"version=1\nnode.id={self.number}\n{cluster}\n")
+
+    def spawn(self, command: list[str] | None = None, **options) -> None:
+        """Kafka's own start calls it with the command line; without one it begins there."""
+        if command is None:
+            self.start()
+            return
+
+        def prepare() -> None:
+            die_with_parent()
+            self._enter()
+
+        with open(self.output, "ab") as sink:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink,
+                                            stderr=subprocess.STDOUT, preexec_fn=prepare)
+
+    def wait_answer(self, wait_s: float, pause_s: float = 0.05) -> None:
+        """Left to await_ready: all start at the same time."""
+
+    def await_ready(self) -> None:
+        end_s = time.monotonic() + START_S
+        while True:
+            assert self.alive() and time.monotonic() < end_s, self.tail()
+            try:
+                socket.create_connection((address(self.number), self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self, wait_s: float = 60.0) -> int:
+        """SIGTERM ends a JVM with 143."""
+        return super().stop(wait_s) - 143
+
+    def alarms(self) -> list[str]:
+        return []
+
+    def keep(self) -> None:
+        """Its data is on a disk."""
+
+
+class _Mixed(Machines):
+    """controller: started first, ended last."""
+
+    def __init__(self, network: Network, of: dict, controller: KafkaMachine):
+        super().__init__(network, of)
+        self._controller = controller
+
+    def __enter__(self) -> "_Mixed":
+        self._controller.spawn()
+        self._controller.await_ready()
+        lines = (self._controller.data_dir / "meta.properties").read_text().splitlines()
+        cluster = next(line for line in lines if line.startswith("cluster.id="))
+        for number in THEIRS:
+            self.of[number].joins(cluster)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        super().__exit__(*exception)
+        self._controller.kill()
+
+
+def of_both(root: Path, network: Network) -> Machines:
+    listener = f"PLAINTEXT://{address(OURS)}:{CLIENT_PORT}"
+    ours: dict[int, Machine | Brokerd | KafkaMachine] = dict(of_pylog(root, network, [OURS], {
+        **SETTINGS, "process.roles": "broker", "listeners": listener}).of)
+    theirs = {number: KafkaMachine(number, root / f"machine-{number}", network)
+              for number in THEIRS}
+    controller = KafkaMachine(CONTROLLER, root / "controller", network, is_controller=True)
+    return _Mixed(network, {**theirs, **ours}, controller)

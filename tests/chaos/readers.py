@@ -1,0 +1,137 @@
+"""Consumers that remember what they saw, alone and in groups.
+
+Owns: a thread for each reader, with its client.
+Called by: tests.chaos.soak.
+Invariants: (1) what is committed was in the history before; (2) a session ends where positions are
+  asked for anew.
+"""
+
+import time
+
+import confluent_kafka
+
+from pylog.client import Consumer, KafkaError, TopicPartition
+from tests.chaos.history import Committed, History, Place, Read, Told
+from tests.chaos.writers import Client, value_of
+
+POLL_S = 0.3
+COMMIT_S = 30.0
+
+
+class Reader(Client):
+    """Reads whole topics from their beginnings, by pylog's client. topics: name -> partitions."""
+
+    def __init__(self, name, history: History, bootstrap, topics: dict[str, int],
+                 committed_only: bool):
+        super().__init__(name, history, bootstrap)
+        self._topics = topics
+        self._committed_only = committed_only
+
+    def work(self) -> None:
+        isolation = "read_committed" if self._committed_only else "read_uncommitted"
+        with Consumer({"bootstrap.servers": self.bootstrap, "auto.offset.reset": "none",
+                       "isolation.level": isolation}) as consumer:
+            parts = [TopicPartition(topic, number) for topic, count in self._topics.items()
+                     for number in range(count)]
+            consumer.assign(parts)
+            for part in parts:
+                consumer.seek(part, 0)
+            while not self.stopping.is_set():
+                for record in consumer.poll(POLL_S):
+                    self.history.add(Read(
+                        self.name, 0, Place(record.topic, record.partition), record.offset,
+                        value_of(record.value), self._committed_only))
+                    self.went_on()
+
+
+class Member(Client):
+    """A member of a group, that commits whatever it has read. Reads what is committed."""
+
+    def __init__(self, group: str, number: int, history: History, bootstrap, topics: list):
+        super().__init__(f"{group}/{number}", history, bootstrap)
+        self.group = group
+        self._topics = topics
+        self._session = 0
+        self.settings = {
+            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+            "enable.auto.commit": False, "isolation.level": "read_committed",
+            "session.timeout.ms": 10_000}
+
+    def saw(self, topic: str, partition: int, offset: int, value: bytes) -> None:
+        self.history.add(Read(self.name, self._session, Place(topic, partition), offset,
+                              value_of(value), True))
+
+    def moved(self) -> None:
+        """What it is assigned has changed: it goes on from what is committed. Keeps (2)."""
+        self._session += 1
+
+    def committed(self, offsets: dict) -> None:
+        """offsets: (topic, partition) -> offset, acknowledged."""
+        now_s = time.monotonic()
+        for (topic, partition), offset in offsets.items():
+            self.history.add(Committed(self.group, Place(topic, partition), offset, now_s))
+        self.went_on()
+
+    def told(self, offsets: dict, asked_s: float) -> None:
+        for (topic, partition), offset in offsets.items():
+            self.history.add(Told(self.group, Place(topic, partition), offset, asked_s))
+
+
+class OwnMember(Member):
+    """With pylog's client."""
+
+    def work(self) -> None:
+        with Consumer(self.settings) as consumer:
+            consumer.subscribe(self._topics, on_assign=lambda parts: self.moved())
+            while not self.stopping.is_set():
+                records = consumer.poll(POLL_S)
+                for record in records:
+                    self.saw(record.topic, record.partition, record.offset, record.value)
+                if not records:
+                    continue
+                ends = {(record.topic, record.partition): record.offset + 1 for record in records}
+                try:
+                    consumer.commit({TopicPartition(*part): end for part, end in ends.items()},
+                                    COMMIT_S)
+                except KafkaError:
+                    continue
+                self.committed(ends)
+                self._ask(consumer)
+
+    def _ask(self, consumer) -> None:
+        if self.chance.random() > 0.05:
+            return
+        asked_s = time.monotonic()
+        try:
+            found = consumer.committed(consumer.assignment(), COMMIT_S)
+        except KafkaError:
+            return
+        self.told({tuple(part): entry.offset for part, entry in found.items()
+                   if entry is not None}, asked_s)
+
+
+class LibrdkafkaMember(Member):
+    """With librdkafka."""
+
+    def work(self) -> None:
+        consumer = confluent_kafka.Consumer({**self.settings, "log_level": 0})
+        consumer.subscribe(self._topics, on_assign=lambda *_: self.moved())
+        while not self.stopping.is_set():
+            found = [message for message in consumer.consume(100, POLL_S) if not message.error()]
+            for message in found:
+                self.saw(message.topic(), message.partition(), message.offset(), message.value())
+            if found:
+                self._commit(consumer, found)
+        consumer.close()
+
+    def _commit(self, consumer, messages) -> None:
+        ends = {(message.topic(), message.partition()): message.offset() + 1
+                for message in messages}
+        try:
+            answers = consumer.commit(offsets=[
+                confluent_kafka.TopicPartition(*part, end) for part, end in ends.items()],
+                asynchronous=False)
+        except confluent_kafka.KafkaException:
+            return
+        self.committed({(row.topic, row.partition): ends[row.topic, row.partition]
+                        for row in answers if row.error is None})

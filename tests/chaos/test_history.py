@@ -1,0 +1,215 @@
+"""The checker finds what is wrong with a history, and nothing in one that is right."""
+
+import pytest
+
+from tests.chaos.history import (
+    Acknowledged,
+    Committed,
+    Copied,
+    Ended,
+    Final,
+    History,
+    Place,
+    Read,
+    Sent,
+    Told,
+    Topic,
+    Value,
+    Writer,
+    problems,
+)
+
+A, B = Place("orders", 0), Place("orders", 1)
+ONE, TWO = "one", "two"
+
+
+def of(writer, *numbers):
+    return [Value(writer, number) for number in numbers]
+
+
+class World:
+    """A history in which all is well: two writers, two transactions, a reader, a group."""
+
+    def __init__(self):
+        self.history = History()
+        self.history.writers = {ONE: Writer(), TWO: Writer()}
+        self.finals = {A: Final({}, set(), {1: "x", 2: "x"}), B: Final({}, set(), {1: "y"})}
+        self.topics = {"orders", "made"}
+        add = self.history.add
+        for offset, value in enumerate(of(ONE, 0, 1, 2, 3)):
+            self.write(value, A, offset)
+        for transaction, numbers in (("good", (0, 1)), ("bad", (2, 3))):
+            for number in numbers:
+                place = (A, B)[number % 2]
+                self.write(Value(TWO, number), place, len(self.finals[place].records) + 1,
+                           transaction)
+            add(Ended(transaction, transaction == "good"))
+        add(Sent(Value(ONE, 4), A))              # Nobody was told what became of it.
+        for offset in (0, 1, 2, 3):
+            add(Read("group/1", 0, A, offset, Value(ONE, offset), True))
+        for offset, value in self.finals[A].records.items():
+            add(Read("all", 0, A, offset, value))
+        add(Committed("group", A, 4, 10.0))
+        add(Told("group", A, 4, 11.0))
+        add(Topic("made", True, False, False))
+        add(Topic("gone", True, True, True))
+
+    def write(self, value, place, offset, transaction=None):
+        self.history.add(Sent(value, place, transaction))
+        self.history.add(Acknowledged(value, offset))
+        self.finals[place].records[offset] = value
+        if transaction != "bad":
+            self.finals[place].visible.add(offset)
+
+    def found(self):
+        return problems(self.history, self.finals, self.topics)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def found(world) -> str:
+    """The one sentence that it gets."""
+    told = world.found()
+    assert len(told) == 1, told
+    return told[0]
+
+
+def test_a_history_in_which_all_is_well_has_no_problems(world):
+    assert world.found() == []
+
+
+def test_a_record_that_was_acknowledged_and_is_not_there_is_found(world):
+    world.history.add(Sent(Value(ONE, 5), A))
+    world.history.add(Acknowledged(Value(ONE, 5), 9))
+    assert "acknowledged and lost: 1: one/5" in found(world)
+
+
+def test_a_record_whose_offset_was_not_told_is_lost_only_where_it_is_nowhere(world):
+    world.history.add(Sent(Value(ONE, 5), A))
+    world.history.add(Acknowledged(Value(ONE, 5), -1))
+    assert "lost" in found(world)
+    world.finals[A].records[20] = Value(ONE, 5)
+    assert world.found() == []
+
+
+def test_a_record_at_another_offset_than_was_acknowledged_is_found(world):
+    world.history.add(Sent(Value(ONE, 5), A))
+    world.history.add(Acknowledged(Value(ONE, 5), 19))
+    world.finals[A].records[20] = Value(ONE, 5)
+    assert "acknowledged at another offset" in found(world)
+
+
+def test_a_record_that_is_there_twice_is_found_where_that_was_promised(world):
+    world.finals[A].records[20] = Value(ONE, 3)
+    assert "doubled: 1: one/3" in found(world)
+    world.history.writers[ONE] = Writer(once=False)
+    assert world.found() == []
+
+
+def test_records_in_another_order_are_found(world):
+    world.history.add(Sent(Value(ONE, 5), A))
+    world.finals[A].records |= {20: Value(ONE, 5), 21: Value(ONE, 4)}
+    assert "out of order: 1: one/4" in found(world)
+    world.history.writers[ONE] = Writer(ordered=False)
+    assert world.found() == []
+
+
+def test_a_record_that_nobody_wrote_there_is_found(world):
+    world.finals[A].records[20] = Value(ONE, 99)
+    assert "nobody wrote: 1: one/99" in found(world)
+    world.finals[A].records[20] = Value(TWO, 1)
+    assert "nobody wrote: 1: two/1" in found(world)
+
+
+def test_what_was_read_and_vanished_is_found(world):
+    world.history.add(Read("other", 0, A, 30, Value(ONE, 4)))
+    assert "read and no longer there: 1: other: one/4" in found(world)
+
+
+def test_what_was_read_and_replaced_by_another_record_is_found(world):
+    world.history.add(Read("other", 0, A, 2, Value(ONE, 4)))
+    assert "read and no longer there" in found(world)
+
+
+def test_an_aborted_record_that_a_committed_reader_saw_is_found(world):
+    offset = next(at for at, value in world.finals[A].records.items() if value == Value(TWO, 2))
+    world.history.add(Read("other", 0, A, offset, Value(TWO, 2), True))
+    assert "read though it was not committed" in found(world)
+
+
+def test_a_reader_that_passes_over_records_is_found(world):
+    world.history.add(Read("other", 0, A, 0, Value(ONE, 0)))
+    world.history.add(Read("other", 0, A, 2, Value(ONE, 2)))
+    assert "read past others: 1: other: one/2 in orders-0 at 2 after 0" in found(world)
+
+
+def test_a_reader_that_goes_back_is_found_unless_it_began_anew(world):
+    world.history.add(Read("other", 0, A, 1, Value(ONE, 1)))
+    world.history.add(Read("other", 1, A, 0, Value(ONE, 0)))
+    assert world.found() == []
+    world.history.add(Read("other", 1, A, 0, Value(ONE, 0)))
+    assert "read again or backwards" in found(world)
+
+
+def test_half_of_a_transaction_is_found_whatever_its_end(world):
+    offset = next(at for at, value in world.finals[A].records.items() if value == Value(TWO, 0))
+    world.finals[A].visible.discard(offset)
+    assert "committed transactions that are not there as a whole: 1: good" in found(world)
+    world.history.events.remove(Ended("good", True))
+    assert "unknown end that are there in part: 1: good" in found(world)
+
+
+def test_an_aborted_transaction_that_is_visible_is_found(world):
+    offset = next(at for at, value in world.finals[B].records.items() if value == Value(TWO, 3))
+    world.finals[B].visible.add(offset)
+    assert "aborted transactions that are visible: 1: bad" in found(world)
+
+
+def test_a_position_of_a_group_that_goes_back_is_found(world):
+    world.history.add(Told("group", A, 3, 9.0))    # Asked before the commit was answered.
+    assert world.found() == []
+    world.history.add(Told("group", A, 3, 12.0))
+    assert "positions of groups that went back: 1: group orders-0: 3 after 4" in found(world)
+
+
+def test_a_record_that_a_group_committed_and_never_read_is_found(world):
+    world.history.events.remove(Read("group/1", 0, A, 3, Value(ONE, 3), True))
+    assert "committed by a group that never read it: 1: group orders-0 at 3" in found(world)
+
+
+def test_a_record_that_was_not_copied_is_found(world):
+    copies = Place("copies", 0)
+    world.history.writers["copy-of-one"] = Writer()
+    world.finals[copies] = Final({}, set())
+    for offset in range(4):
+        world.write(Value("copy-of-one", offset), copies, offset, "copying")
+    world.history.add(Copied(A, copies, 4))
+    assert world.found() == []
+    world.history.add(Copied(A, copies, 6))      # Another writer's record, of which is no copy.
+    assert "not copied: 1: two/0 in orders-0" in found(world)
+
+
+def test_what_was_aborted_and_sent_again_is_there_once(world):
+    world.history.add(Sent(Value(TWO, 2), A, "again"))
+    world.history.add(Ended("again", True))
+    world.finals[A].records[30] = Value(TWO, 2)
+    world.finals[A].visible.add(30)
+    assert "doubled" not in str(world.found())
+    world.finals[A].records[31] = Value(TWO, 2)
+    world.finals[A].visible.add(31)
+    assert "doubled: 1: two/2" in str(world.found())
+
+
+def test_replicas_that_differ_are_found(world):
+    world.finals[A].digests[3] = "z"
+    assert "replicas differ: 1: orders-0" in found(world)
+
+
+def test_topics_that_are_gone_or_came_back_are_found(world):
+    world.topics.discard("made")
+    assert "topics that were made and are gone: 1: made" in found(world)
+    world.topics |= {"made", "gone"}
+    assert "topics that were deleted and are there: 1: gone" in found(world)

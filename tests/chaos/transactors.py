@@ -1,0 +1,211 @@
+"""Transactional producers, and what each of their transactions came to.
+
+Owns: a thread for each, with its client.
+Called by: tests.chaos.soak.
+Invariants: (1) an end that was not told is not in the history; (2) whatever a producer left open is
+  aborted when its client ends.
+"""
+
+import time
+
+import confluent_kafka
+
+from pylog.client import Consumer, KafkaError, Producer, TopicPartition
+from tests.chaos.history import Copied, Ended, Place, Sent, Value, Writer, copy_of
+from tests.chaos.writers import Client, told, value_of
+
+TRANSACTION_MS = 60_000
+POLL_S = 0.3
+ERRORS = (KafkaError, confluent_kafka.KafkaException)
+
+
+class Transactor(Client):
+    """Transactions over all partitions of a topic, one in five of them aborted."""
+
+    records_max = 8
+
+    def __init__(self, name, history, bootstrap, topic: str, partitions: int, rate: float):
+        super().__init__(name, history, bootstrap)
+        history.writers[name] = Writer()
+        self._topic, self._partitions = topic, partitions
+        self._rate = rate
+        self._number = self._count = 0
+        self.settings = {
+            "bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 2,
+            "transaction.timeout.ms": TRANSACTION_MS}
+
+    def work(self) -> None:
+        producer = None
+        while not self.stopping.is_set():
+            try:
+                if producer is None:
+                    producer = self.begun()
+                self._transaction(producer)
+            except ERRORS as error:
+                producer = self._given_up(producer, error)
+            self.stopping.wait(self.chance.expovariate(self._rate))
+        if producer is not None:
+            self.closed(producer)
+        # Whatever the last one left open is aborted.
+        self.closed(self.begun())
+
+    def begun(self):
+        """A producer whose transactional id is its own."""
+        raise AssertionError("each client has its own")
+
+    def sent(self, producer, value: Value, place: Place) -> None:
+        raise AssertionError("each client has its own")
+
+    def closed(self, producer) -> None:
+        raise AssertionError("each client has its own")
+
+    def _transaction(self, producer) -> None:
+        name = f"{self.name}-{self._count}"
+        self._count += 1
+        producer.begin_transaction()
+        for _ in range(self.chance.randint(1, self.records_max)):
+            place = Place(self._topic, self._number % self._partitions)
+            value = Value(self.name, self._number)
+            self._number += 1
+            self.history.add(Sent(value, place, name))
+            self.sent(producer, value, place)
+        is_committed = self.chance.random() < 0.8
+        if is_committed:
+            producer.commit_transaction(TRANSACTION_MS / 1000)
+        else:
+            producer.flush(TRANSACTION_MS / 1000)
+            producer.abort_transaction(TRANSACTION_MS / 1000)
+        self.history.add(Ended(name, is_committed))
+        self.went_on()
+
+    def _given_up(self, producer, error):
+        """A transaction failed, its end is unknown; the producer to go on with, or None."""
+        if producer is None:
+            return None
+        try:
+            producer.abort_transaction(TRANSACTION_MS / 1000)
+            return producer
+        except ERRORS:
+            self.closed(producer)
+            return None
+
+
+class OwnTransactor(Transactor):
+    """With pylog's client."""
+
+    def begun(self):
+        return own_transactional(self.settings)
+
+    def sent(self, producer, value, place) -> None:
+        producer.send(place.topic, told(value), partition=place.partition)
+
+    def closed(self, producer) -> None:
+        producer.close(0)
+
+
+class LibrdkafkaTransactor(Transactor):
+    """With librdkafka."""
+
+    def begun(self):
+        producer = confluent_kafka.Producer({**self.settings, "log_level": 0})
+        producer.init_transactions(TRANSACTION_MS / 1000)
+        return producer
+
+    def sent(self, producer, value, place) -> None:
+        producer.produce(place.topic, told(value), partition=place.partition)
+
+    def closed(self, producer) -> None:
+        producer.purge()
+        producer.poll(0)
+
+
+class Copier(Client):
+    """Copies a topic to another, partition by partition: records and positions in one
+    transaction."""
+
+    def __init__(self, name, history, bootstrap, source: str, goal: str, writers: list[str]):
+        super().__init__(name, history, bootstrap)
+        for writer in writers:
+            history.writers[copy_of(writer)] = Writer()
+        self._source, self._goal = source, goal
+        self._count = 0
+
+    def work(self) -> None:
+        with Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.name,
+                       "auto.offset.reset": "earliest", "enable.auto.commit": False,
+                       "isolation.level": "read_committed"}) as consumer:
+            consumer.subscribe([self._source])
+            producer = None
+            while not self.stopping.is_set():
+                try:
+                    producer = producer or self._begun()
+                    self._copy(consumer, producer)
+                except KafkaError:
+                    producer = self._given_up(producer)
+                    self._go_back(consumer)
+            if producer is not None:
+                producer.close(0)
+            self._begun().close(0)
+            self._tell(consumer)
+
+    def _begun(self) -> Producer:
+        return own_transactional({"bootstrap.servers": self.bootstrap, "linger.ms": 2,
+                                  "transactional.id": self.name,
+                                  "transaction.timeout.ms": TRANSACTION_MS})
+
+    def _copy(self, consumer, producer) -> None:
+        records = consumer.poll(POLL_S, 200)
+        if not records:
+            return
+        name = f"{self.name}-{self._count}"
+        self._count += 1
+        producer.begin_transaction()
+        for record in records:
+            writer, number = value_of(record.value)
+            value = Value(copy_of(writer), number)
+            # What was copied in vain is copied again, in another transaction.
+            self.history.add(Sent(value, Place(self._goal, record.partition), name))
+            producer.send(self._goal, told(value), partition=record.partition)
+        ends = {TopicPartition(record.topic, record.partition): record.offset + 1
+                for record in records}
+        producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+        producer.commit_transaction(TRANSACTION_MS / 1000)
+        self.history.add(Ended(name, True))
+        self.went_on()
+
+    def _given_up(self, producer):
+        if producer is None:
+            return None
+        try:
+            producer.abort_transaction(TRANSACTION_MS / 1000)
+            return producer
+        except KafkaError:
+            producer.close(0)
+            return None
+
+    def _go_back(self, consumer) -> None:
+        """To what is committed, once that is told."""
+        while not self.stopping.is_set():
+            try:
+                parts = consumer.assignment()
+                for part, entry in consumer.committed(parts, TRANSACTION_MS / 1000).items():
+                    consumer.seek(part, entry.offset if entry and entry.offset >= 0 else 0)
+                return
+            except KafkaError:
+                time.sleep(POLL_S)
+
+    def _tell(self, consumer) -> None:
+        for part, entry in consumer.committed(consumer.assignment(), TRANSACTION_MS / 1000).items():
+            if entry is not None and entry.offset >= 0:
+                self.history.add(Copied(Place(*part), Place(self._goal, part[1]), entry.offset))
+
+
+def own_transactional(settings: dict) -> Producer:
+    """A producer of pylog's whose transactional id is its own. Raises KafkaError."""
+    producer = Producer(settings)
+    try:
+        producer.init_transactions(TRANSACTION_MS / 1000)
+    except KafkaError:
+        producer.close(0)
+        raise
+    return producer

@@ -1,0 +1,142 @@
+"""Producers that write numbered records and remember what they were told.
+
+Owns: a thread for each writer, with its client.
+Called by: tests.chaos.soak.
+Invariants: (1) an outcome that was not told is not in the history; (2) a number is used once.
+"""
+
+import random
+import threading
+import time
+
+import confluent_kafka
+
+from pylog.client import Producer
+from tests.chaos.history import Acknowledged, History, Place, Sent, Value, Writer
+
+DELIVERY_MS = 300_000
+IN_FLIGHT_MAX = 100
+PAYLOAD = "." * 60
+
+
+def told(value: Value) -> bytes:
+    return f"{value.writer} {value.number} {PAYLOAD}".encode()
+
+
+def value_of(data: bytes) -> Value:
+    writer, number, _ = data.decode().split(" ", 2)
+    return Value(writer, int(number))
+
+
+class Client(threading.Thread):
+    """Something that works until it is told to stop. `progress` counts what was acknowledged, and
+    `pause_s` is the longest time without since it was last reset."""
+
+    def __init__(self, name: str, history: History, bootstrap: str):
+        super().__init__(name=name, daemon=True)
+        self.history = history
+        self.bootstrap = bootstrap
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+        self.progress = 0
+        self.pause_s = 0.0
+        self.chance = random.Random(name)
+        self._last_s = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as failure:
+            self.failure = failure
+
+    def work(self) -> None:
+        """Until `stopping` is set."""
+        raise AssertionError("each client has its own")
+
+    def went_on(self) -> None:
+        now_s = time.monotonic()
+        self.pause_s = max(self.pause_s, now_s - self._last_s)
+        self._last_s = now_s
+        self.progress += 1
+
+    def reset(self) -> float:
+        """The longest pause until now, the one under way included; the next begins here."""
+        now_s = time.monotonic()
+        longest = max(self.pause_s, now_s - self._last_s)
+        self.pause_s, self._last_s = 0.0, now_s
+        return longest
+
+    def end(self, wait_s: float) -> None:
+        self.stopping.set()
+        self.join(wait_s)
+        if self.failure is not None:
+            raise self.failure
+        assert not self.is_alive(), f"{self.name} hangs"
+
+
+class Sender(Client):
+    """Writes to the partitions of a topic in turn, `rate` records a second."""
+
+    def __init__(self, name, history, bootstrap, topic: str, partitions: int, rate: float,
+                 settings: dict | None = None, promise: Writer | None = None):
+        super().__init__(name, history, bootstrap)
+        history.writers[name] = promise or Writer()
+        self.settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2,
+                         **(settings or {})}
+        self._topic, self._partitions = topic, partitions
+        self._rate = rate
+        self._in_flight = threading.Semaphore(IN_FLIGHT_MAX)
+
+    def values(self):
+        """The next (value, place), each when it is due."""
+        number = 0
+        while not self.stopping.is_set():
+            if self._in_flight.acquire(timeout=0.1):
+                place = Place(self._topic, number % self._partitions)
+                value = Value(self.name, number)
+                self.history.add(Sent(value, place))
+                yield value, place
+                number += 1
+                self.stopping.wait(self.chance.expovariate(self._rate))
+
+    def outcome(self, value: Value, offset: int | None) -> None:
+        """offset None: it failed, and may be there or not. Keeps (1)."""
+        self._in_flight.release()
+        if offset is not None:
+            self.history.add(Acknowledged(value, offset))
+            self.went_on()
+
+
+class OwnSender(Sender):
+    """With pylog's client."""
+
+    def work(self) -> None:
+        with Producer({**self.settings, "delivery.timeout.ms": DELIVERY_MS}) as producer:
+            for value, place in self.values():
+                producer.send(place.topic, told(value), partition=place.partition) \
+                    .add_done_callback(lambda done, value=value: self._done(value, done))
+
+    def _done(self, value, delivery) -> None:
+        failed = delivery.exception() is not None
+        self.outcome(value, None if failed else delivery.result().offset)
+
+
+class LibrdkafkaSender(Sender):
+    """With librdkafka."""
+
+    def work(self) -> None:
+        producer = confluent_kafka.Producer({
+            "message.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
+            "topic.metadata.refresh.interval.ms": 5000, **self.settings})
+        polling = threading.Thread(target=self._poll, args=(producer,), daemon=True)
+        polling.start()
+        for value, place in self.values():
+            producer.produce(place.topic, told(value), partition=place.partition,
+                             on_delivery=lambda error, sent, value=value: self.outcome(
+                                 value, None if error else sent.offset()))
+        producer.flush(DELIVERY_MS / 1000)
+        polling.join()
+
+    def _poll(self, producer) -> None:
+        while not self.stopping.is_set():
+            producer.poll(0.1)

@@ -1,0 +1,52 @@
+"""The way to the active controller, while that one changes."""
+
+import asyncio
+
+import pytest
+
+from pylog.peer.controllers import Controller, Controllers
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from pylog.replication.channel import Line
+
+WAIT_S = 20
+
+
+class Silent:
+    """A controller that takes requests and answers none, as one that hangs or is cut off."""
+
+    def __init__(self):
+        self.asked = asyncio.Event()
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        return self._server.sockets[0].getsockname()[1]
+
+    async def _take(self, reader, writer):
+        await reader.read(1)
+        self.asked.set()
+        await reader.read()
+        writer.close()
+
+    def close(self):
+        self._server.close()
+
+
+def test_a_request_is_given_up_once_another_controller_is_active():
+    async def scene():
+        silent = Silent()
+        port = await silent.start()
+        controllers = Controllers({1: Controller(1, "127.0.0.1", port),
+                                   2: Controller(2, "127.0.0.1", 1)})
+        controllers.learned(1, 5)
+        line = Line(controllers, "test", timeout_s=3600)
+        asking = asyncio.create_task(line.ask(messages.DescribeClusterRequest()))
+        await asyncio.wait_for(silent.asked.wait(), WAIT_S)
+        controllers.learned(2, 6)
+        with pytest.raises(PeerError, match="no longer the active controller"):
+            await asyncio.wait_for(asking, WAIT_S)
+        assert controllers.next().id == 2
+        line.close()
+        silent.close()
+
+    asyncio.run(scene())

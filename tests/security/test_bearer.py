@@ -1,0 +1,51 @@
+"""OAUTHBEARER's server side: what a client says, and what it is answered."""
+
+import pytest
+
+from pylog.security import bearer
+from pylog.security.errors import AuthenticationFailed
+from pylog.security.tokens import Token
+
+
+def check(text):
+    return Token("alice", 5000) if text == "good" else None
+
+
+def exchange():
+    return bearer.Exchange(check)
+
+
+@pytest.mark.parametrize("message", [
+    b"n,,\x01auth=Bearer good\x01\x01", b"n,a=alice,\x01auth=bearer  good\x01\x01",
+    b"n,,\x01auth=Bearer good\x01traceId=9f, and so on\x01\x01"])
+def test_a_good_token_lets_in_under_its_own_name(message):
+    login = exchange()
+    assert login.step(message) == b""
+    assert (login.is_complete, login.name, login.expires_ms) == (True, "alice", 5000)
+
+
+def test_a_token_that_does_not_count_is_told_so_and_the_login_ends_with_the_next_message():
+    login = exchange()
+    assert login.step(b"n,,\x01auth=Bearer other\x01\x01") == b'{"status":"invalid_token"}'
+    assert not login.is_complete
+    for message in (b"n,,\x01auth=Bearer good\x01\x01", b"\x01"):
+        with pytest.raises(AuthenticationFailed, match="invalid_token"):
+            login.step(message)
+    assert not login.is_complete
+
+
+def test_nobody_acts_for_another():
+    with pytest.raises(AuthenticationFailed, match="different from the token's principal"):
+        exchange().step(b"n,a=bob,\x01auth=Bearer good\x01\x01")
+
+
+@pytest.mark.parametrize("message", [
+    b"", b"\x01", b"n,,\x01\x01", b"n,,\x01auth=Basic good\x01\x01", b"n,,\x01auth=Bearer\x01\x01",
+    b"n,,\x01auth=Bearer good\x01", b"y,,\x01auth=Bearer good\x01\x01", b"n,,auth=Bearer good",
+    b"n,,\x01auth=Bearer go\xffod\x01\x01", b"n,a=,\x01auth=Bearer good\x01\x01",
+    b"n,,\x01other=good\x01\x01", b"n,,\x01auth=Bearer good\x01\x01more",
+    b"n,,\x01auth=Bearer " + b"g" * bearer.TOKEN_BYTES_MAX + b"\x01\x01"], ids=repr)
+def test_what_is_no_token_is_refused_without_a_reason(message):
+    with pytest.raises(AuthenticationFailed) as failed:
+        exchange().step(message)
+    assert failed.value.text is None

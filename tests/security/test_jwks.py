@@ -1,0 +1,110 @@
+"""The keys that an issuer publishes."""
+
+import json
+import time
+
+import pytest
+
+from pylog.config import ConfigError
+from pylog.security import jwks
+from tests.security.issuer import Issuer, served
+
+
+class Clock:
+    s = 1000.0
+
+    def __call__(self):
+        return self.s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def loaded(url, clock, refresh_ms=3_600_000, retry_ms=1000):
+    keys = jwks.Keys(url, refresh_ms, retry_ms, None, clock)
+    keys.load()
+    return keys
+
+
+def soon(condition):
+    end_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_a_new_key_is_known_soon_after_a_token_names_it(clock):
+    issuer = Issuer()
+    with served(issuer) as server:
+        keys = loaded(f"{server.url}/keys", clock)
+        assert keys.find("first") is not None and keys.find(None) is not None
+        issuer.new_key("second")
+        clock.s += 2
+        assert keys.find("second") is None
+        soon(lambda: keys.find("second") is not None)
+        # A token that says no key could be meant for either.
+        assert keys.find(None) is None
+        assert keys.find(["first"]) is None
+
+
+def test_the_issuer_is_not_asked_for_every_key_that_nobody_has(clock, monkeypatch):
+    with served(Issuer()) as server:
+        keys = loaded(f"{server.url}/keys", clock)
+        begun = []
+        monkeypatch.setattr(keys, "_load_again", lambda: begun.append(clock.s))
+        for _ in range(100):
+            keys.find("unknown")
+        assert not begun
+        clock.s += 1
+        keys.find("unknown")
+        assert len(begun) == 1
+
+
+def test_keys_are_loaded_again_in_turn_and_kept_while_the_issuer_is_away(clock, caplog):
+    issuer = Issuer()
+    with served(issuer) as server:
+        keys = loaded(f"{server.url}/keys", clock, refresh_ms=60_000)
+        del issuer.keys["first"]
+        issuer.new_key("second")
+        clock.s += 61
+        assert keys.find("first") is not None
+        soon(lambda: keys.find("first") is None)
+    clock.s += 61
+    assert keys.find("second") is not None
+    soon(lambda: "not loaded again" in caplog.text)
+    assert keys.find("second") is not None
+
+
+def test_a_file_that_changes_is_read_again(tmp_path, clock):
+    issuer, path = Issuer(), tmp_path / "keys.json"
+    path.write_text(issuer.published)
+    keys = loaded(f"file://{path}", clock)
+    issuer.new_key("second")
+    path.write_text(issuer.published)
+    clock.s += 2
+    keys.find("first")
+    soon(lambda: keys.find("second") is not None)
+
+
+@pytest.mark.parametrize("content", [
+    "", "no json", "[]", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}',
+    '{"keys": [5]}', '{"keys": [{"kty": "RSA"}]}', "[" * 100_000,
+    json.dumps({"keys": [], "more": "x" * jwks.BYTES_MAX})], ids=lambda text: text[:30])
+def test_what_is_no_key_set_stops_the_start_with_a_line(tmp_path, clock, content):
+    path = tmp_path / "keys.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="no keys from file://"):
+        loaded(f"file://{path}", clock)
+
+
+@pytest.mark.parametrize("url", ["/keys.json", "ftp://x/keys", "", "data:,x"])
+def test_an_address_of_another_kind_is_refused(url, clock):
+    with pytest.raises(ConfigError, match="expected file:///path"):
+        loaded(url, clock)
+
+
+def test_an_issuer_that_is_not_there_is_named(clock):
+    with pytest.raises(ConfigError, match=r"no keys from http://127\.0\.0\.1:9/"):
+        loaded("http://127.0.0.1:9/keys", clock)

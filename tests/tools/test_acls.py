@@ -1,0 +1,121 @@
+"""`pylog acl`: rules are added, listed, explained, kept in a file and removed."""
+
+import json
+
+import pytest
+
+from pylog.client import Admin, errors
+from pylog.client.descriptions import AclBinding, AclFilter
+from tests.tools.support import run
+from tests.wire.talk import unique
+
+
+@pytest.fixture(scope="module")
+def broker():
+    from pylog.testing import Broker
+
+    with Broker(settings={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:root"}) as running:
+        yield running
+
+
+def rules(broker, *words) -> list:
+    return run("acl", "list", *words, "--json", broker=broker).json
+
+
+def explained(broker, who, operation, *on):
+    return run("acl", "explain", "--principal", who, "--operation", operation, *on, "--json",
+               broker=broker).json
+
+
+def test_what_a_producer_and_a_consumer_need_is_one_command_each(broker):
+    topic, group = unique("acl"), unique("g")
+    run("acl", "add", "--allow", "User:p", "--producer", "--topic", topic, broker=broker)
+    run("acl", "add", "--allow", "User:c", "--consumer", "--topic", topic, "--group", group,
+        broker=broker)
+    assert {(row["principal"], row["operation"]) for row in rules(broker, "--topic", topic)} == {
+        ("User:p", "WRITE"), ("User:p", "DESCRIBE"), ("User:p", "CREATE"), ("User:c", "READ"),
+        ("User:c", "DESCRIBE")}
+    assert [row["operation"] for row in rules(broker, "--group", group)] == ["READ"]
+    again = run("acl", "add", "--allow", "User:p", "--producer", "--topic", topic, broker=broker)
+    assert "no rule added" in again.out + again.err
+
+
+def test_the_rule_that_decides_is_named(broker):
+    prefix = unique("ex")
+    run("acl", "add", "--allow", "User:a", "--operation", "read", "--topic", prefix, "--prefixed",
+        broker=broker)
+    run("acl", "add", "--deny", "User:a", "--topic", f"{prefix}-secret", broker=broker)
+    allowed = explained(broker, "User:a", "describe", "--topic", f"{prefix}-open")
+    assert allowed["allowed"] and allowed["rule"]["pattern_type"] == "PREFIXED"
+    denied = explained(broker, "User:a", "read", "--topic", f"{prefix}-secret")
+    assert not denied["allowed"] and denied["rule"]["permission"] == "DENY"
+    assert explained(broker, "User:b", "read", "--topic", prefix) == {
+        "allowed": False, "rule": None}
+    said = run("acl", "explain", "--principal", "User:root", "--operation", "alter", "--cluster",
+               broker=broker).out
+    assert said.startswith("denied: no rule allows it, so only super.users may")
+
+
+def test_rules_go_into_a_file_and_come_back(broker, tmp_path):
+    topic, file = unique("file"), tmp_path / "rules.json"
+    run("acl", "add", "--allow", "User:f", "--operation", "WRITE", "--topic", topic,
+        "--host", "10.0.0.1", broker=broker)
+    run("acl", "export", file, broker=broker)
+    kept = json.loads(file.read_text())
+    run("acl", "remove", "--principal", "User:f", "--yes", broker=broker)
+    assert rules(broker, "--principal", "User:f") == []
+    dry = run("acl", "import", file, "--dry-run", "--json", broker=broker).json
+    assert [row["principal"] for row in dry] == ["User:f"]
+    assert rules(broker, "--principal", "User:f") == []
+    run("acl", "import", file, broker=broker)
+    run("acl", "add", "--allow", "User:other", "--topic", topic, broker=broker)
+    run("acl", "import", file, "--only", "--yes", broker=broker)
+    run("acl", "export", tmp_path / "again.json", broker=broker)
+    assert json.loads((tmp_path / "again.json").read_text()) == kept
+
+
+def test_removing_asks_names_what_went_and_leaves_the_rest(broker):
+    topic = unique("gone")
+    run("acl", "add", "--allow", "User:a", "--allow", "User:b", "--topic", topic, broker=broker)
+    run("acl", "remove", "--topic", topic, "--principal", "User:a", broker=broker, fails=True)
+    dry = run("acl", "remove", "--topic", topic, "--dry-run", "--json", broker=broker).json
+    assert [row["principal"] for row in dry] == ["User:a", "User:b"]
+    run("acl", "remove", "--topic", topic, "--principal", "User:a", "--yes", broker=broker)
+    assert [row["principal"] for row in rules(broker, "--topic", topic)] == ["User:b"]
+
+
+@pytest.mark.parametrize("words", [
+    ("add", "--topic", "t"), ("add", "--allow", "User:a"), ("remove", "--yes"),
+    ("add", "--allow", "User:a", "--topic", "t", "--operation", "fly"),
+    ("add", "--allow", "nobody", "--topic", "t"),
+    ("add", "--allow", "User:a", "--topic", "t", "--producer", "--operation", "READ"),
+    ("explain", "--principal", "nobody", "--operation", "READ", "--topic", "t"),
+    ("explain", "--principal", "User:a", "--operation", "READ"), ("import", "/nowhere")])
+def test_what_makes_no_sense_is_refused_in_a_line(broker, words):
+    run("acl", *words, broker=broker, fails=True)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"topic": "t"}]', "[[]]"])
+def test_a_file_that_has_no_rules_is_named(broker, tmp_path, content):
+    (tmp_path / "rules.json").write_text(content)
+    ended = run("acl", "import", tmp_path / "rules.json", broker=broker, fails=content != "{}")
+    assert content == "{}" or "expected a list of rules" in ended.err
+
+
+def test_without_an_authorizer_it_is_said(brokerd):
+    assert "No Authorizer" in run("acl", "list", broker=brokerd, fails=True).err
+
+
+def test_the_admin_client_has_kafkas_calls(broker):
+    rule = AclBinding("TOPIC", unique("api"), "LITERAL", "User:x", "*", "READ", "ALLOW")
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_acls([rule])
+        wanted = AclFilter("TOPIC", rule.resource_name, "LITERAL")
+        assert admin.describe_acls(wanted) == [rule]
+        with pytest.raises(errors.KafkaError) as failed:
+            admin.create_acls([rule._replace(principal="x"), rule])
+        assert failed.value.results[rule] is None
+        assert admin.delete_acls([wanted]) == {wanted: [rule]}
+        assert admin.describe_acls(wanted) == []
