@@ -18,7 +18,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -92,6 +92,9 @@ bench: build $(VENV)/.tested
 
 bench-vs: build $(VENV)/.tested
 	$(PY) -m bench.vs $(ARGS)
+
+bench-cluster: build $(VENV)/.tested
+	$(PY) -m bench.cluster $(ARGS)
 
 bench-control: build $(VENV)/.tested
 	$(PY) -m bench.control $(ARGS)

@@ -25,6 +25,11 @@ class PylogBroker(BrokerProcess):
 
     def _start(self) -> None:
         self.port = self.wanted_port or free_port()
+        self.spawn_brokerd()
+        self.wait_answer(START_WAIT_S, pause_s=0.001)
+
+    def spawn_brokerd(self) -> None:
+        """Without waiting until it answers."""
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": self.data_dir,
@@ -35,7 +40,6 @@ class PylogBroker(BrokerProcess):
             command += ["--override", f"{key}={value}"]
         path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
         self.spawn(command, env={**os.environ, "PYTHONPATH": path})
-        self.wait_answer(START_WAIT_S, pause_s=0.001)
 
     @property
     def ready_ms(self) -> int | None:

@@ -125,6 +125,11 @@ def start_tool(class_name: str, *args, heap: str = TOOL_HEAP, **options) -> subp
     )
 
 
+def new_cluster_id() -> str:
+    text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return text.replace("-", "A")  # A leading dash would read as an option.
+
+
 class KafkaBroker(BrokerProcess):
     """A single Apache Kafka node (broker and controller in one) on loopback.
 
@@ -139,6 +144,7 @@ class KafkaBroker(BrokerProcess):
                  heap: str = BROKER_HEAP):
         super().__init__(data_dir, port, overrides)
         self.heap = heap
+        self.cluster_id = new_cluster_id()
         self.properties = self.data_dir.parent / f"{self.data_dir.name}.kafka.properties"
 
     def _settings(self) -> dict:
@@ -163,6 +169,11 @@ class KafkaBroker(BrokerProcess):
 
     def _start(self) -> None:
         self.port = self.wanted_port or free_port()
+        self.spawn_kafka()
+        self.wait_answer(START_WAIT_S)
+
+    def spawn_kafka(self) -> None:
+        """Formats an empty directory; does not wait until the broker answers."""
         lines = [f"{key}={value}\n" for key, value in self._settings().items()]
         self.properties.write_text("".join(lines))
         if not (self.data_dir / "meta.properties").exists():
@@ -171,12 +182,9 @@ class KafkaBroker(BrokerProcess):
             "kafka.Kafka", self.properties, heap=self.heap, level="info",
             jvm_options=(f"-Xms{self.heap}", *JVM_OPTIONS),
         ))
-        self.wait_answer(START_WAIT_S)
 
     def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        cluster_id = cluster_id.replace("-", "A")  # A leading dash would read as an option.
-        done = run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id,
+        done = run_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id,
                         "-c", self.properties)
         if done.returncode:
             text = done.stdout + done.stderr

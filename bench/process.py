@@ -153,6 +153,9 @@ class BrokerProcess:
         data = self.output.read_bytes() if self.output.exists() else b""
         return data[-bytes_max:].decode(errors="replace")
 
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def cpu_seconds(self) -> float:
         return cpu_seconds(self.pid)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pylog._native.reactor import Closed, RequestContext
     from pylog.api.authentication import AuthenticationApi
+    from pylog.api.tokens import Asker
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
     from pylog.peer.credentials import Credentials
@@ -110,6 +111,7 @@ class Broker:
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
+        self._tokens_due_ms = 0           # When expired ones are looked for.
         self._left: list = []             # partitions of failed disks that still have a leader
         self.monitor: Monitor | None = None
         self.broken = asyncio.Event()     # no disk is left to go on with
@@ -164,6 +166,7 @@ class Broker:
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
+                self.metadata.departures = self.membership.departures
                 self.publisher.name_nodes = self._name_nodes
                 self._name_nodes(self.image)
             else:
@@ -223,6 +226,17 @@ class Broker:
                                 self._authorizer, self.now_ms)
         return self._guard
 
+    def _asker(self, context: RequestContext) -> Asker:
+        # Imported here: few brokers are asked for tokens.
+        from pylog.api.tokens import Asker
+        from pylog.security import identities
+
+        principal = identities.ANONYMOUS if self._guard is None \
+            else self._guard.identities.principal(context.principal)
+        name = self.network.listener_name(context.listener)
+        return Asker(principal, next(listener.protocol for listener in self.settings.all_listeners
+                                     if listener.name == name))
+
     def _authentication(self, context: RequestContext) -> AuthenticationApi | None:
         name = self.network.listener_name(context.listener)
         if any(listener.name == name and listener.protocol in SASL_PROTOCOLS
@@ -251,7 +265,7 @@ class Broker:
         reactors = self.network.reactors
         loop.add_reader(reactors.fileno(), self._dispatcher().drain)
         self._publishing = loop.create_task(self.publisher.run())
-        self._publishing.add_done_callback(self._publisher_ended)
+        self._publishing.add_done_callback(self._task_ended)
         assert self.metadata.store is not None   # start() opened it.
         self.groups.start(self.metadata.store)
         self.markers.start()
@@ -264,7 +278,9 @@ class Broker:
         if self.logs.recovering:
             self._recovery = loop.create_task(self._follow_recovery())
         if self.settings.is_member:
-            self.metadata.stand()
+            standing = self.metadata.stand()
+            if standing is not None:
+                standing.add_done_callback(self._task_ended)
         elif self.settings.controller_listeners:
             self.metadata.controller.tend()
         if self.membership is not None:
@@ -282,7 +298,8 @@ class Broker:
             logs=self.logs, coordinator=self.groups, transactions=self.transactions,
             verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms, access=access,
+            node_id=self.node_id, now_ms=self.now_ms, asker=self._asker, access=access,
+            forward=None if self.membership is None else self.membership.forwarding.ask,
             authentication=self._authentication)
         control = None
         if self.settings.controller_listeners:
@@ -306,6 +323,7 @@ class Broker:
             observers=metadata_log.Observers(), client_quotas=self.quotas,
             registered=self.publisher.registered, node_id=self.node_id, now_ms=self.now_ms,
             watch=self.network.reactors.set_interest, access=access,
+            asker=lambda context: self._asker(context)._replace(protocol=None),
             authentication=self._authentication)
         return ControllerListeners(handlers, self.network.is_controllers, access,
                                    lambda: self.guard().identities,
@@ -347,10 +365,11 @@ class Broker:
             await self.membership.close()
         self.stop()
 
-    def _publisher_ended(self, task: asyncio.Task) -> None:
+    def _task_ended(self, task: asyncio.Task) -> None:
         """Without it nothing that was decided would come into force, and requests would wait."""
         if not task.cancelled():
-            log.critical("brokerd stops: the metadata publisher ended", exc_info=task.exception())
+            log.critical("brokerd stops: the metadata cannot be followed any more",
+                         exc_info=task.exception())
             self.broken.set()
 
     async def _follow_recovery(self) -> None:
@@ -376,7 +395,8 @@ class Broker:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             for step in (self._tend_logs, self._leave_failed_disks, self._report_shortages,
-                         self._finish_moves, self._refresh_certificates):
+                         self._finish_moves, self._refresh_certificates,
+                         self._remove_expired_tokens):
                 try:
                     await step()
                 except Exception:
@@ -390,6 +410,17 @@ class Broker:
     async def _refresh_certificates(self) -> None:
         if self.network.has_tls:
             await in_thread(self.network.refresh_certificates)
+
+    async def _remove_expired_tokens(self) -> None:
+        now_ms, controller = self.now_ms(), self.metadata.controller
+        if self.settings["delegation.token.secret.key"] is not None and controller is not None \
+                and now_ms >= self._tokens_due_ms:
+            # Imported here: few brokers have tokens.
+            from pylog.metadata import tokens
+
+            self._tokens_due_ms = \
+                now_ms + self.settings["delegation.token.expiry.check.interval.ms"]
+            await controller.change_tokens(tokens.expired, now_ms)
 
     async def _report_shortages(self) -> None:
         self.network.report_shortages(self.now_ms())

@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.request
 
+from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_member import Host, arguments
 from tests.brokers import _die_with_parent, free_port
 
@@ -30,6 +31,15 @@ class Etcds:
     @property
     def addresses(self) -> list:
         return [f"{host.host}:{host.client_port}" for host in self.hosts]
+
+    def keys(self, ttl_s: float) -> Etcd:
+        """A client of its own."""
+        return Etcd(self.addresses)
+
+    @staticmethod
+    def end_lease(keys: Etcd, lease: int) -> None:
+        """As if nobody had renewed it for its time."""
+        keys.change("lease/revoke", {"ID": lease})
 
     def start(self) -> "Etcds":
         for host in self.hosts:

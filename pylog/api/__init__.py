@@ -22,6 +22,7 @@ from pylog.api import (
     quotas,
     records,
     security,
+    tokens,
     topics,
     versions,
 )
@@ -65,14 +66,16 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
              transactions: TransactionCoordinator, verification: Verification, markers: Markers,
              client_quotas: ClientQuotas, listener_name: Callable[[int], str],
              registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int], access: Access | None = None,
+             now_ms: Callable[[], int], asker: Callable[[RequestContext], tokens.Asker],
+             forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None,
+             access: Access | None = None,
              authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
              ) -> dict[int, Handler]:
     """The handlers of all families, each family with what it needs. Keeps (3).
 
     metadata_service: has the image in force. listener_name, registered: see api.cluster and
-    api.configs. now_ms: the wall clock. access: None, everything is allowed. authentication: see
-    api.security.
+    api.configs. now_ms: the wall clock. asker, forward: see api.tokens. access: None, everything is
+    allowed. authentication: see api.security.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
     in_transactions = transactions_family.TransactionsApi(
@@ -99,7 +102,9 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
             quorum.QuorumApi(controller, metadata_service, settings, node_id, now_ms).handlers(),
             quotas.QuotasApi(controller, metadata_service).handlers(),
             security.SecurityApi(controller, metadata_service, access is not None,
-                                 authentication).handlers()):
+                                 authentication).handlers(),
+            tokens.DelegationTokensApi(controller, metadata_service, settings, asker, access,
+                                       now_ms, forward).handlers()):
         assert not found.keys() & family.keys(), sorted(found.keys() & family.keys())
         found.update(family)
     if access is None:

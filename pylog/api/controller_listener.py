@@ -11,8 +11,8 @@ Source: KIP-919 (what tools may ask a controller); Kafka 4.3's controller listen
 from __future__ import annotations
 
 from pylog.api import (
-    cluster, configs, controller, metadata_log, partitions, quorum, quotas, security, topics,
-    versions,
+    cluster, configs, controller, metadata_log, partitions, quorum, quotas, security, tokens,
+    topics, versions,
 )
 from pylog.peer.controllers import voters_of
 from pylog.protocol import api, messages
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def handlers(*, settings: Settings, metadata_service: MetadataService, observers: Any,
              client_quotas: ClientQuotas, registered: Callable[[], Awaitable[None]], node_id: int,
              now_ms: Callable[[], int], watch: Callable[[int], None],
-             access: Access | None,
+             asker: Callable[[RequestContext], tokens.Asker], access: Access | None,
              authentication: Callable[[RequestContext], AuthenticationApi | None]
              ) -> dict[int, Handler]:
     """Api key -> handler. observers: metadata_log.Observers. watch: has the end of a connection
@@ -53,6 +53,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
             quotas.QuotasApi(decider, metadata_service).handlers(),
             security.SecurityApi(decider, metadata_service, access is not None,
                                  authentication).handlers(),
+            tokens.DelegationTokensApi(decider, metadata_service, settings, asker, access,
+                                       now_ms).handlers(),
             controller.ControllerApi(decider, watch).handlers(),
             metadata_log.MetadataLogApi(metadata_service, observers, node_id, now_ms).handlers(),
             ControllersApi(metadata_service, settings, node_id).handlers()):

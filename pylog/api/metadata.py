@@ -10,6 +10,8 @@ Source: KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations), KIP-1102 (t
 
 from __future__ import annotations
 
+import types
+
 from pylog.api import cluster
 from pylog.metadata.controller import COORDINATOR_TOPICS, topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
@@ -69,6 +71,23 @@ class MetadataApi:
             return messages.MetadataResponse(topics=[
                 _fault(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id)
                 for topic in request.topics])
+        departures = self._metadata.departures
+        if departures is not None and departures.unsure:
+            return self._once_settled(departures, context, request)
+        return self._looked_up(context, request)
+
+    async def _once_settled(self, departures, context, request):
+        """A leader may just have died: who follows it is known in a moment."""
+        await departures.settled()
+        parts = self._looked_up(context, request)
+        if type(parts) is types.AsyncGeneratorType:
+            async for part in parts:
+                yield part
+        else:
+            for part in parts:
+                yield part
+
+    def _looked_up(self, context, request):
         image = self._metadata.image
         if _wants_all(context, request):
             context.cacheable = True
@@ -176,9 +195,11 @@ class MetadataApi:
         return entry
 
     def _brokers(self, context) -> list:
+        departures = self._metadata.departures
         new = messages.MetadataResponse.MetadataResponseBroker
         return [new(node_id=id_, host=host, port=port, rack=rack)
-                for id_, host, port, rack, fenced in self._addresses.of(context) if not fenced]
+                for id_, host, port, rack, fenced in self._addresses.of(context)
+                if not fenced or departures is not None and departures.is_listed(id_)]
 
     def _may_create(self, context, request) -> bool:
         # Before version 4 a request could not say no.

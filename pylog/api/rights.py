@@ -95,8 +95,10 @@ RULES: dict[int, Whole | Each] = {
     api.DESCRIBE_PRODUCERS: Each(READ, TOPIC, "topics", "name", "topics", _ROWS.producers),
     api.LIST_CONFIG_RESOURCES: Whole(DESCRIBE_CONFIGS),
 }
-# Everybody may.
-FREE = frozenset((api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE))
+# Everybody may, or what may be depends on who owns a token: api.tokens decides.
+FREE = frozenset((
+    api.API_VERSIONS, api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE, api.CREATE_DELEGATION_TOKEN,
+    api.RENEW_DELEGATION_TOKEN, api.EXPIRE_DELEGATION_TOKEN, api.DESCRIBE_DELEGATION_TOKEN))
 
 
 class Rights:

@@ -8,6 +8,7 @@ from pylog.client.descriptions import AlterConfigOp as AlterConfigOp
 from pylog.client.descriptions import ClusterDescription as ClusterDescription
 from pylog.client.descriptions import ConfigEntry as ConfigEntry
 from pylog.client.descriptions import ConfigResource as ConfigResource
+from pylog.client.descriptions import DelegationToken as DelegationToken
 from pylog.client.descriptions import GroupDescription as GroupDescription
 from pylog.client.descriptions import GroupListing as GroupListing
 from pylog.client.descriptions import LogDirDescription as LogDirDescription
@@ -70,6 +71,13 @@ class Admin:
         rules: Iterable[AclBinding],
         timeout: float | None = ...,
     ) -> None: ...
+    def create_delegation_token(
+        self,
+        renewers: Iterable[str] = ...,
+        owner: str | None = ...,
+        max_lifetime_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> DelegationToken: ...
     def create_partitions(
         self,
         counts: Mapping[str, int],
@@ -128,6 +136,11 @@ class Admin:
         resources: Iterable[ConfigResource],
         timeout: float | None = ...,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]: ...
+    def describe_delegation_token(
+        self,
+        owners: Iterable[str] | None = ...,
+        timeout: float | None = ...,
+    ) -> list[DelegationToken]: ...
     def describe_groups(
         self,
         groups: Iterable[str],
@@ -164,6 +177,12 @@ class Admin:
         unclean: bool = ...,
         timeout: float | None = ...,
     ) -> dict[TopicPartition, Any]: ...
+    def expire_delegation_token(
+        self,
+        hmac: bytes,
+        period_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> int: ...
     def fence_producers(
         self,
         ids: Iterable[str],
@@ -220,3 +239,9 @@ class Admin:
         member_ids: Iterable[str] = ...,
         timeout: float | None = ...,
     ) -> None: ...
+    def renew_delegation_token(
+        self,
+        hmac: bytes,
+        period_ms: int = ...,
+        timeout: float | None = ...,
+    ) -> int: ...

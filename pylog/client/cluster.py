@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from pylog.client.connection import BufferPool, Connection
+from pylog.client.connection import SILENCE_S, BufferPool, Connection
 from pylog.client.errors import (
     ClosedError, KafkaConnectionError, KafkaError, KafkaTimeoutError,
     NoBrokersError, error, raise_for,
@@ -142,7 +142,21 @@ class Cluster:
         self._take_in(answer, asked_all)
 
     async def _ask_metadata(self, names: list[str] | None) -> Any:
-        connection = await self.any_connection()
+        """One that falls silent is left for another, while there is another."""
+        connection, asked = None, asyncio.get_running_loop().create_future()
+        try:
+            while not asked.done() and connection is not (found := await self.any_connection()):
+                asked.cancel()
+                connection, asked = found, self._metadata_of(found, names)
+                await asyncio.wait([asked], timeout=SILENCE_S)
+            answer = await asked
+        finally:
+            asked.cancel()
+        raise_for(answer.error_code)
+        return answer
+
+    def _metadata_of(self, connection: Connection, names: list[str] | None
+                     ) -> asyncio.Future[Any]:
         request = messages.MetadataRequest(
             topics=None if names is None else [
                 messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
@@ -150,9 +164,7 @@ class Cluster:
         version = connection.version(messages.MetadataRequest)
         if version < ALL_TOPICS_VERSION:
             request.allow_auto_topic_creation = True
-        answer = await connection.send(request, version=version)
-        raise_for(answer.error_code)
-        return answer
+        return connection.send(request, version=version)
 
     def _take_in(self, answer: Any, asked_all: bool) -> None:
         self._show(taken_in(self.metadata, answer, asked_all))
@@ -162,6 +174,8 @@ class Cluster:
             if node_id >= 0 and node and (node.host, node.port) != (
                     connection.host, connection.port):
                 connection.close()  # The broker has moved.
+            elif node_id >= 0 and node is None and connection.is_silent:
+                connection.close()  # The others count it as gone: no answer will come.
 
     def _show(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -284,6 +298,7 @@ class Cluster:
             if failure.stale_metadata and self.metadata.version:
                 self.request_refresh()
             raise
+        made.on_silence = self.request_refresh
         road.backoff.reset()
         return made
 
@@ -291,16 +306,20 @@ class Cluster:
         """A connection to whichever broker can be reached first. Raises NoBrokersError."""
         open_now = [found for (node_id, channel), found in self._connections.items()
                     if found.usable and channel == MAIN]
-        if open_now:
-            return min(open_now, key=lambda found: found.request_count)
+        if any(not found.is_silent for found in open_now):
+            return min(open_now, key=lambda found: (found.is_silent, found.request_count))
         last: KafkaError | None = None
         for node_id in random.sample(sorted(self.metadata.nodes), len(self.metadata.nodes)):
+            if self.usable(node_id) is not None:
+                continue
             try:
                 return await self.connection(node_id)
             except KafkaError as failure:
                 if not failure.retriable:
                     raise
                 last = failure
+        if open_now:
+            return min(open_now, key=lambda found: found.request_count)
         for number in random.sample(range(len(self._servers)), len(self._servers)):
             try:
                 host, port = self._servers[number]

@@ -19,6 +19,7 @@ import random
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pylog
@@ -44,6 +45,12 @@ POOLED_SIZE_MIN = 262_144
 API_VERSIONS_FIRST = 4
 TLS_ALERT = 0x1503    # The first bytes of what a TLS server says to plain text.
 CERTIFICATE_SECONDS = 5.0
+# Few requests take longer, but for those that wait for the other members of a group.
+SILENCE_S = 2.0
+PATIENT_KEYS = (api.JOIN_GROUP, api.SYNC_GROUP)
+# A connection that is silent for 10 s is asked every 3 s, three times. Not every system has these.
+KEEPALIVE = tuple((getattr(socket, name), value) for name, value in (
+    ("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)) if hasattr(socket, name))
 LOGIN_KEYS = (api.SASL_HANDSHAKE, api.SASL_AUTHENTICATE)
 # Shares of a session after which the client logs in again, as in Java.
 SESSION_SHARES = 0.85, 0.95
@@ -116,7 +123,7 @@ class Frame:
 class _Request:
     """A request under way."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "raw", "sent_s", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "future", "raw", "timer", "version")
 
     def __init__(self, api_key: int, version: int, correlation_id: int, raw: bool, future: Any):
         self.api_key = api_key
@@ -125,7 +132,6 @@ class _Request:
         self.raw = raw
         self.future = future
         self.timer: asyncio.TimerHandle | None = None
-        self.sent_s = 0.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -144,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         self.secure = settings["security.protocol"].endswith("SSL")
         self.connected = False       # The socket is, whatever comes of TLS.
         self.answered = False
+        self.is_silent = False       # For longer than SILENCE_S nothing came that is waited for.
+        self.on_silence: Callable[[], object] = lambda: None
         self.failure: KafkaError | None = None
         self.used_s = time.monotonic()
         self._under_way: collections.deque[_Request] = collections.deque()
@@ -214,7 +222,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        # A machine that lost its power and came back answers the first probe with a reset: nothing
+        # else tells, while all that was sent is acknowledged and only answers are awaited.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
         for name, option in (("send.buffer.bytes", socket.SO_SNDBUF),
                              ("receive.buffer.bytes", socket.SO_RCVBUF)):
             if self.settings[name] > 0:
@@ -269,7 +281,8 @@ class Connection(asyncio.BufferedProtocol):
         pieces = codec.request_pieces(key, version, correlation_id, self.client_id, message)
         request = _Request(key, version, correlation_id, raw, self.loop.create_future())
         wait_s = self.timeout_s if timeout_s is None else timeout_s
-        request.timer = self.loop.call_later(wait_s, self._too_late, request, wait_s)
+        request.timer = self.loop.call_later(
+            min(wait_s, SILENCE_S), self._silent, request, wait_s, wait_s)
         if self._held is not None and key not in LOGIN_KEYS:
             self._held.append((request, pieces))
             return request.future
@@ -370,6 +383,18 @@ class Connection(asyncio.BufferedProtocol):
             self._login = None
             self.fail(failure if isinstance(failure, KafkaError) else KafkaConnectionError(
                 f"{self.host}:{self.port}: the broker answers no login"))
+
+    def _silent(self, request: _Request, left_s: float, wait_s: float) -> None:
+        """Nothing came since a request was sent, for as long as few take."""
+        left_s -= SILENCE_S
+        if left_s <= 0:
+            self._too_late(request, wait_s)
+            return
+        request.timer = self.loop.call_later(
+            min(left_s, SILENCE_S), self._silent, request, left_s, wait_s)
+        if request.api_key not in PATIENT_KEYS:
+            self.is_silent = True
+            self.on_silence()
 
     def _too_late(self, request: _Request, wait_s: float) -> None:
         if request.future.done() and not request.future.cancelled():
@@ -480,6 +505,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(KafkaConnectionError(f"{self.host}:{self.port}: an answer to nothing"))
             return
         self.answered = True
+        self.is_silent = False
         request = self._under_way.popleft()
         if request.timer is not None:
             request.timer.cancel()

@@ -8,6 +8,7 @@ Source: Kafka 4.3's org.apache.kafka.clients.admin, for names and meanings.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -216,11 +217,32 @@ class ScramDeletion(NamedTuple):
     mechanism: str
 
 
+class DelegationToken(NamedTuple):
+    """owner, renewers: `User:name`. Times in ms since 1970; it counts until expires_ms, and can be
+    renewed until ends_ms."""
+
+    token_id: str
+    hmac: bytes
+    owner: str
+    renewers: tuple[str, ...]
+    issued_ms: int
+    expires_ms: int
+    ends_ms: int
+
+    @property
+    def password(self) -> str:
+        """What SCRAM takes, with the token's id as the user."""
+        return base64.b64encode(self.hmac).decode()
+
+    def __repr__(self) -> str:
+        return f"DelegationToken({self.token_id!r}, ..., {self.owner!r})"
+
+
 __all__ = [
     "AclBinding", "AclFilter", "AlterConfigOp", "ClusterDescription", "ConfigEntry",
-    "ConfigResource", "ConfigSource",
-    "GroupDescription", "GroupListing", "LogDirDescription", "MemberDescription", "NewTopic",
-    "Node", "OffsetAndMetadata", "OpType", "PartitionInfo", "ProducerDescription",
-    "QuotaAlteration", "ReplicaInfo", "ResourceType", "ScramCredentialInfo", "ScramDeletion",
-    "ScramUpsertion", "TopicInfo", "TopicPartition", "TransactionDescription", "TransactionListing",
+    "ConfigResource", "ConfigSource", "DelegationToken", "GroupDescription", "GroupListing",
+    "LogDirDescription", "MemberDescription", "NewTopic", "Node", "OffsetAndMetadata",
+    "OpType", "PartitionInfo", "ProducerDescription", "QuotaAlteration", "ReplicaInfo",
+    "ResourceType", "ScramCredentialInfo", "ScramDeletion", "ScramUpsertion", "TopicInfo",
+    "TopicPartition", "TransactionDescription", "TransactionListing",
 ]

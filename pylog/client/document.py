@@ -42,6 +42,8 @@ _MEANINGS = {
     "sasl.mechanism": "How the client logs in.",
     "sasl.username": "The user that logs in.",
     "sasl.password": "The user's password; never shown in errors or logs.",
+    "pylog.sasl.tokenauth":
+        "The user is a delegation token's id, and the password what proves it (SCRAM).",
     "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
                 "(token, its end in seconds since 1970).",
     "sasl.oauthbearer.token.endpoint.url": "Where tokens are had for the client's credentials.",

@@ -76,7 +76,8 @@ async def log_in(connection: Any) -> None:
         raise AuthenticationError(
             f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
     steps = proofs.bearer(token) if token else proofs.tokens(
-        mechanism, settings["sasl.username"], settings["sasl.password"])
+        mechanism, settings["sasl.username"], settings["sasl.password"],
+        by_token=settings["pylog.sasl.tokenauth"])
     connection.logged_in(await _proven(connection, steps))
 
 

@@ -21,6 +21,7 @@ class ProducerOptions(TypedDict, total=False):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    pylog_sasl_tokenauth: bool
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -83,6 +84,7 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "pylog.sasl.tokenauth": bool,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,
@@ -147,6 +149,7 @@ class ConsumerOptions(TypedDict, total=False):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    pylog_sasl_tokenauth: bool
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -211,6 +214,7 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "pylog.sasl.tokenauth": bool,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,
@@ -275,6 +279,7 @@ class AdminOptions(TypedDict, total=False):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     sasl_username: str | None
     sasl_password: str | None
+    pylog_sasl_tokenauth: bool
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -315,6 +320,7 @@ AdminConfig = TypedDict("AdminConfig", {
     "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
     "sasl.username": str | None,
     "sasl.password": str | None,
+    "pylog.sasl.tokenauth": bool,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,

@@ -1,9 +1,9 @@
-"""The admin client's part about access rules and users.
+"""The admin client's part about access rules, users and delegation tokens.
 
 Owns: the words for Kafka's numbers.
 Called by: client.administration, which it is a part of; tools.acls.
 Invariants: (1) a password never leaves this process: only what follows from it is sent.
-Source: Kafka's Admin client (KIP-140, KIP-290, KIP-554).
+Source: Kafka's Admin client (KIP-48, KIP-140, KIP-290, KIP-554).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pylog.client.descriptions import (
-    AclBinding, AclFilter, ScramCredentialInfo, ScramDeletion, ScramUpsertion,
+    AclBinding, AclFilter, DelegationToken, ScramCredentialInfo, ScramDeletion, ScramUpsertion,
 )
 from pylog.client.errors import ConfigError, error, raise_for
 from pylog.protocol import messages
@@ -155,6 +155,83 @@ class SecurityAdministration:
                     else None for row in answer.results}
 
         await self._each(rows, timeout, ask)
+
+
+    # ---- delegation tokens ----------------------------------------------------------------------
+
+    async def create_delegation_token(
+            self, renewers: Iterable[str] = (), owner: str | None = None,
+            max_lifetime_ms: int = -1, timeout: float | None = None) -> DelegationToken:
+        """A token of this client's user, or of an owner that it may make tokens for. renewers,
+        owner: `User:name`. Log in by it with SCRAM: token_id and password, pylog.sasl.tokenauth."""
+        new = messages.CreateDelegationTokenRequest
+        request = new(max_lifetime_ms=max_lifetime_ms, renewers=[
+            new.CreatableRenewers(principal_type=kind, principal_name=name)
+            for kind, name in map(_principal, renewers)])
+        if owner is not None:
+            request.owner_principal_type, request.owner_principal_name = _principal(owner)
+
+        async def attempt() -> DelegationToken:
+            answer = await self._controlled(request)
+            raise_for(answer.error_code)
+            return DelegationToken(
+                answer.token_id, answer.hmac,
+                f"{answer.principal_type}:{answer.principal_name}", tuple(renewers),
+                answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms)
+
+        renewers = list(renewers)
+        made: DelegationToken = await self.cluster.retry(attempt, timeout)
+        return made
+
+    async def renew_delegation_token(self, hmac: bytes, period_ms: int = -1,
+                                     timeout: float | None = None) -> int:
+        """Until when the token counts then, in ms since 1970."""
+        return await self._until(messages.RenewDelegationTokenRequest(
+            hmac=hmac, renew_period_ms=period_ms), timeout)
+
+    async def expire_delegation_token(self, hmac: bytes, period_ms: int = -1,
+                                      timeout: float | None = None) -> int:
+        """Ends a token, at once by default. Until when it counts then, in ms since 1970."""
+        return await self._until(messages.ExpireDelegationTokenRequest(
+            hmac=hmac, expiry_time_period_ms=period_ms), timeout)
+
+    async def _until(self, request: Any, timeout: float | None) -> int:
+        async def attempt() -> int:
+            answer = await self._controlled(request)
+            raise_for(answer.error_code)
+            end_ms: int = answer.expiry_timestamp_ms
+            return end_ms
+
+        found: int = await self.cluster.retry(attempt, timeout)
+        return found
+
+    async def describe_delegation_token(
+            self, owners: Iterable[str] | None = None, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """The tokens that this client may see: of some owners or renewers, of all by default."""
+        new = messages.DescribeDelegationTokenRequest
+        request = new(owners=None if owners is None else [
+            new.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+            for kind, name in map(_principal, owners)])
+
+        async def attempt() -> list[DelegationToken]:
+            answer = await self._controlled(request)
+            raise_for(answer.error_code)
+            return [DelegationToken(
+                row.token_id, row.hmac, f"{row.principal_type}:{row.principal_name}", tuple(
+                    f"{one.principal_type}:{one.principal_name}" for one in row.renewers),
+                row.issue_timestamp, row.expiry_timestamp, row.max_timestamp)
+                for row in answer.tokens]
+
+        found: list[DelegationToken] = await self.cluster.retry(attempt, timeout)
+        return found
+
+
+def _principal(text: str) -> tuple[str, str]:
+    kind, colon, name = text.partition(":")
+    if not colon or not name:
+        raise ConfigError(f"{text!r}: expected User:name")
+    return kind, name
 
 
 def _binding(resource: Any, rule: Any) -> AclBinding:

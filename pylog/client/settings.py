@@ -58,6 +58,7 @@ TABLE = (
          "OAUTHBEARER"),
     _row("sasl.username", ALL, str, None),
     _row("sasl.password", ALL, str, None),
+    _row("pylog.sasl.tokenauth", ALL, bool, False),
     _row("oauth_cb", ALL, object, None),
     _row("sasl.oauthbearer.token.endpoint.url", ALL, str, None),
     _row("sasl.oauthbearer.client.credentials.client.id", ALL, str, None),

@@ -111,13 +111,13 @@ BROKER = (
      "Java class that judges new topics."),
     ("default.replication.factor", "int", 1, "", "medium", "", "live",
      "Replicas of a topic created without a number."),
-    ("delegation.token.expiry.check.interval.ms", "long", 3600000, "1..", "low", "", "inert",
+    ("delegation.token.expiry.check.interval.ms", "long", 3600000, "1..", "low", "", "live",
      "Pause between removals of expired delegation tokens."),
-    ("delegation.token.expiry.time.ms", "long", 86400000, "1..", "medium", "", "inert",
+    ("delegation.token.expiry.time.ms", "long", 86400000, "1..", "medium", "", "live",
      "Life of a delegation token before it must be renewed."),
-    ("delegation.token.max.lifetime.ms", "long", 604800000, "1..", "medium", "", "inert",
+    ("delegation.token.max.lifetime.ms", "long", 604800000, "1..", "medium", "", "live",
      "Longest life of a delegation token."),
-    ("delegation.token.secret.key", "password", None, "", "medium", "", "inert",
+    ("delegation.token.secret.key", "password", None, "", "medium", "", "live",
      "Key that signs delegation tokens."),
     ("delete.records.purgatory.purge.interval.requests", "int", 1, "", "medium", "", "inert",
      "Requests between sweeps of waiting DeleteRecords."),
@@ -378,9 +378,9 @@ BROKER = (
      "Directory of the metadata log; unset: the first of log.dirs."),
     ("metadata.log.max.record.bytes.between.snapshots", "long",
      20971520,
-     "1..", "high", "", "inert",
+     "1..", "high", "", "live",
      "Bytes of metadata between snapshots."),
-    ("metadata.log.max.snapshot.interval.ms", "long", 3600000, "0..", "high", "", "inert",
+    ("metadata.log.max.snapshot.interval.ms", "long", 3600000, "0..", "high", "", "live",
      "Time between metadata snapshots."),
     ("metadata.log.segment.bytes", "int", 1073741824, "8388608..", "high", "", "inert",
      "Size at which a segment of the metadata log is closed."),
@@ -802,6 +802,8 @@ BROKER = (
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 # quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
 # differ where machines are shared, endpoints, prefix, protocol and login where etcd is.
+# quorum.zookeeper.*: for sites with a ZooKeeper; the names after ssl are those of Kafka 3's
+# zookeeper.ssl.*.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -838,6 +840,19 @@ OWN = (
      "How etcd is reached; unset: where brokerd runs it as the controllers, else PLAINTEXT."),
     ("quorum.etcd.username", "string", None, "", "medium", "", "live",
      "Who this node is to an etcd that asks for a login; unset: it does not log in."),
+    ("quorum.zookeeper.connect", "list", (), "", "medium", "", "live",
+     "host:port of the servers of a ZooKeeper that keeps the controllers' quorum; empty: an etcd "
+     "does."),
+    ("quorum.zookeeper.digest", "password", None, "", "medium", "", "live",
+     "user:password of ZooKeeper's digest scheme; what is kept there is that user's alone."),
+    ("quorum.zookeeper.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
+     "What the paths of this cluster's nodes in ZooKeeper begin with."),
+    ("quorum.zookeeper.ssl.enable", "boolean", False, "", "medium", "", "live",
+     "ZooKeeper is reached by TLS, and its certificates name its hosts."),
+    ("quorum.zookeeper.ssl.keystore.location", "string", "", "", "medium", "", "live",
+     "PEM file of the certificate and key to show to ZooKeeper; empty: none is shown."),
+    ("quorum.zookeeper.ssl.truststore.location", "string", "", "", "medium", "", "live",
+     "PEM file of those who sign ZooKeeper's certificates; empty: the system's."),
     ("records.validate.enable", "boolean", True, "", "high", "", "live",
      "The records of each produced batch are walked; false trusts the CRC alone."),
     ("replica.flush.before.fetch.enable", "boolean", False, "", "high", "", "live",

@@ -105,7 +105,12 @@ def voters(settings) -> list[Voter]:
 def has_quorum(settings) -> bool:
     """Whether this node is one of several controllers, whose log is kept by a quorum."""
     return "controller" in settings["process.roles"] and (
-        len(settings["controller.quorum.voters"]) > 1 or bool(settings["quorum.etcd.endpoints"]))
+        len(settings["controller.quorum.voters"]) > 1 or has_outer_quorum(settings))
+
+
+def has_outer_quorum(settings) -> bool:
+    """Whether the quorum is an etcd or a ZooKeeper that others run."""
+    return bool(settings["quorum.etcd.endpoints"] or settings["quorum.zookeeper.connect"])
 
 
 def is_address(host: str) -> bool:

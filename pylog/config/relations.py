@@ -9,7 +9,7 @@ Source: the checks between settings of Kafka 4.3, as observed.
 import operator
 import re
 
-from . import catalogue
+from . import catalogue, clusters
 from .errors import ConfigError
 from .values import format_value
 
@@ -23,6 +23,7 @@ ALL_DIRECTORIES = "*"
 COMPRESSION_IDS = range(5)
 _VOTER = re.compile(r"(\d+)@(\S+):(\d+)")
 _ENDPOINT = re.compile(r"(\S+):(\d+)")
+_LOGIN = re.compile(r"[^:]+:.+")
 
 
 def _within(kind: str, limit: str) -> tuple:
@@ -166,7 +167,17 @@ def _check_quorum(settings) -> None:
 
 def _check_controllers(settings, count: int) -> None:
     """One of several controllers: they must be enough for a majority, and reachable."""
-    if count == 2 and not settings["quorum.etcd.endpoints"]:
+    for entry in settings["quorum.zookeeper.connect"]:
+        if _ENDPOINT.fullmatch(entry) is None:
+            raise ConfigError(f"quorum.zookeeper.connect: {entry} is not host:port; what keys "
+                              "begin with is quorum.zookeeper.prefix")
+    if settings["quorum.etcd.endpoints"] and settings["quorum.zookeeper.connect"]:
+        raise ConfigError("quorum.etcd.endpoints, quorum.zookeeper.connect: a cluster has one "
+                          "quorum: name one of the two")
+    login = settings["quorum.zookeeper.digest"]
+    if login and _LOGIN.fullmatch(login) is None:
+        raise ConfigError("quorum.zookeeper.digest: expected user:password")
+    if count == 2 and not clusters.has_outer_quorum(settings):
         raise ConfigError("controller.quorum.voters: two are no majority when one of them dies; "
                           "name three, or one")
     if not settings.controller_listeners:

@@ -5,10 +5,12 @@ Owns: a connection to each broker that was asked.
 Called by: broker (makes and closes it), coordinator.transaction_service (through broker: write),
   coordinator.verification (ask_coordinator); on the event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
-  is an error that is tried again.
+  is an error that is tried again; (2) no answer is awaited from a broker that the controller has
+  fenced since; (3) a leader that is slow holds up no other's markers.
 Source: Kafka's marker channel manager and AddPartitionsToTxnManager.
 """
 
+import asyncio
 from typing import Any
 
 from pylog.coordinator.batches import Marker
@@ -22,6 +24,7 @@ from pylog.protocol.errors import Error, ErrorCode
 MARKERS_VERSION = 2
 PARTITIONS_VERSION = 5
 CALL_SECONDS = 10.0
+LOOK_SECONDS = 0.1     # Between looks at the image, while an answer is awaited.
 
 
 class Brokers:
@@ -31,6 +34,7 @@ class Brokers:
         self._node = node
         self._markers = markers
         self._peers: dict[int, Any] = {}
+        self._connecting: dict[int, asyncio.Lock] = {}
 
     def close(self) -> None:
         for peer in self._peers.values():
@@ -45,14 +49,13 @@ class Brokers:
             state = self._node.image.partition(*partition)
             leader = NO_LEADER if state is None else state.leader
             by_leader.setdefault(leader, []).append(partition)
-        found: dict[Partition, Error] = {}
-        here = by_leader.pop(self._node.node_id, None)
-        if here is not None:
-            found.update(await self._markers.write(marker, here))
-        for partition in by_leader.pop(NO_LEADER, ()):
-            found[partition] = ErrorCode.LEADER_NOT_AVAILABLE
-        for leader, rows in by_leader.items():
-            found.update(await self._sent(leader, marker, rows))
+        found: dict[Partition, Error] = dict.fromkeys(
+            by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
+        # Keeps (3).
+        for written in await asyncio.gather(*(
+                self._markers.write(marker, rows) if leader == self._node.node_id
+                else self._sent(leader, marker, rows) for leader, rows in by_leader.items())):
+            found.update(written)
         return found
 
     async def _sent(self, leader: int, marker: Marker,
@@ -105,15 +108,35 @@ class Brokers:
 
     async def _ask(self, broker_id: int, request: Any, version: int) -> Any:
         """Raises PeerError."""
-        peer = self._peers.get(broker_id)
-        if peer is None or peer.failure is not None:
-            # Imported here: one broker alone needs none.
-            from pylog.peer.connection import Peer
+        known = self._node.image.brokers.get(broker_id)
+        answering = asyncio.ensure_future(self._answer(broker_id, request, version))
+        try:
+            while not (await asyncio.wait([answering], timeout=LOOK_SECONDS))[0]:
+                if known is not None and self._has_gone(broker_id, known.epoch):
+                    # Keeps (2).
+                    peer = self._peers.pop(broker_id, None)
+                    if peer is not None:
+                        peer.close()
+                    raise PeerError(f"broker {broker_id} is fenced")
+            return answering.result()
+        finally:
+            answering.cancel()
 
-            host, port = self._address_of(broker_id)
-            peer = await Peer.connect(host, port, f"coordinator-{self._node.node_id}",
-                                      credentials=self._node.credentials)
-            self._peers[broker_id] = peer
+    def _has_gone(self, broker_id: int, epoch: int) -> bool:
+        registered = self._node.image.brokers.get(broker_id)
+        return registered is None or registered.fenced or registered.epoch != epoch
+
+    async def _answer(self, broker_id: int, request: Any, version: int) -> Any:
+        async with self._connecting.setdefault(broker_id, asyncio.Lock()):
+            peer = self._peers.get(broker_id)
+            if peer is None or peer.failure is not None:
+                # Imported here: one broker alone needs none.
+                from pylog.peer.connection import Peer
+
+                host, port = self._address_of(broker_id)
+                peer = await Peer.connect(host, port, f"coordinator-{self._node.node_id}",
+                                          credentials=self._node.credentials)
+                self._peers[broker_id] = peer
         return await peer.call(request, version, CALL_SECONDS)
 
     def _address_of(self, broker_id: int) -> tuple[str, int]:

@@ -30,7 +30,10 @@ log = logging.getLogger("pylog.coordinator")
 
 
 class Token(Protocol):
-    """A request that is yet to be answered."""
+    """A request that is yet to be answered; or, not is_request, where a machine's own messages go:
+    what they announce is in the log and follows from nothing else, however late they are."""
+
+    is_request: bool
 
     def answer(self, message: Any) -> None: ...
 
@@ -147,8 +150,10 @@ class Journal:
         """The disk takes too long: clients ask again, and are answered when it is done."""
         # What comes from now on does not wait as long as the disk hangs, either.
         self._late = self._loop.call_later(self._late_s, self._refuse_held)
-        held, self._held = self._held, []
-        _refuse_all(held + self._take(), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        late = [reply for reply in self._held + self._waiting if reply[0].is_request]
+        self._held = _messages(self._held)
+        self._waiting = _messages(self._waiting)
+        _refuse_all(late, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def woken(self) -> None:
         """The slot was woken: a step of the flush is done, or the log is lost."""
@@ -215,6 +220,11 @@ class Journal:
         self._epoch = epoch
         self.failed = self.appended = False
         self.broken.clear()
+
+
+def _messages(held: list[Reply]) -> list[Reply]:
+    """Those of a machine's own."""
+    return [reply for reply in held if not reply[0].is_request]
 
 
 def _refuse_all(held: list[Reply], error: Error) -> None:

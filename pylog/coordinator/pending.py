@@ -19,6 +19,7 @@ class Pending:
     Whoever waits is called at once when the answer comes: a future would cost a turn of the loop.
     """
 
+    is_request = True
     __slots__ = ("_message", "_refusal", "_shape", "_then", "is_answered")
 
     def __init__(self, refusal: Callable[[Error], Any],

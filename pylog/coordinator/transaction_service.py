@@ -46,6 +46,8 @@ WriteMarkers = Callable[[Marker, tuple[Partition, ...]], Awaitable[dict[Partitio
 class TransactionCoordinator:
     """broker: see internal_topic.Node. write: brings a marker to the leaders of partitions."""
 
+    is_request = False     # To the journal, whose token it is.
+
     def __init__(self, broker: Node, write: WriteMarkers):
         settings = self._settings = broker.settings
         self._broker = broker

@@ -45,7 +45,6 @@ class ActiveController(Members):
 
         clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
         """
-        self._log.session(self._node_id)
         self._take_office(self._log.elect(self._node_id))
         records = self._first_records()
         if "broker" in self._settings["process.roles"]:
@@ -264,6 +263,10 @@ class ActiveController(Members):
         from pylog.metadata import acls
 
         return await self._secured(acls.delete, filters)
+
+    async def change_tokens(self, decide, *args) -> list:
+        """A decision of metadata.tokens; its results."""
+        return await self._secured(decide, *args)
 
     async def _secured(self, decide, *args) -> list:
         async with self._deciding:

@@ -12,7 +12,7 @@ from collections import Counter, namedtuple
 
 from pylog.config import ConfigError, catalogue, dynamic, groups
 from pylog.config.values import format_value
-from pylog.metadata import controller
+from pylog.metadata import controller, eligible
 from pylog.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
@@ -55,7 +55,7 @@ def alter(image: Image, resources, settings, node_id: int, incremental: bool):
             results.append(Altered(_error_of(resource), str(error)))
         else:
             results.append(Altered())
-    return records, results
+    return records + eligible.cleared(image, records), results
 
 
 def _check_form(resource, incremental: bool) -> None:

@@ -12,7 +12,7 @@ import re
 from collections import namedtuple
 
 from pylog.config import ConfigError
-from pylog.metadata import placement
+from pylog.metadata import eligible, placement
 from pylog.metadata.image import NO_LEADER, RESOURCE_TOPIC, Image
 from pylog.metadata.refusal import Refusal
 from pylog.metadata.versions import NEWEST_VERSION, OLDEST_VERSION
@@ -181,6 +181,7 @@ def _create_topic(image, topic, settings, random, taken):
                                       name=name, value=value)
                 for name, value in configs.items()]
     records += yield from partition_records(image, topic_id, 0, assignment)
+    records += eligible.cleared(image, records)
     return records, TopicResult(topic.name, ErrorCode.NONE, None, topic_id, len(assignment),
                                 len(assignment[0]), configs)
 

@@ -1,6 +1,6 @@
 """What a broker knows of its cluster that is also one of several controllers.
 
-Owns: this host's etcd when brokerd runs it, the connection to the quorum, the office's task.
+Owns: this host's etcd where brokerd runs it, the connection to the quorum, the office's task.
 Called by: broker (join, stand, leave); metadata.office (through `service`).
 Invariants: (1) records reach the tail from the quorum while this node stands by, and from its own
   controller while it is the active one, never from both; (2) `controller` is there only while it
@@ -24,6 +24,8 @@ from pylog.metadata.controller import id_text, random_id
 from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_member import DIRECTORY, Host, Member
 from pylog.metadata.image import Image, MetadataError
+from pylog.metadata.keys import Keys
+from pylog.metadata.local import limits_of
 from pylog.metadata.member import MemberMetadata
 from pylog.metadata.observer import together
 from pylog.metadata.office import Office
@@ -51,18 +53,24 @@ class ControllerMember(MemberMetadata):
         self._voters = clusters.voters(settings)
         self._etcd_context = etcd_security.context(settings)
         self._member = self._new_member()
+        keys, prefix = self._keys()
         self._quorum = Quorum(
-            Etcd(settings["quorum.etcd.endpoints"] or [
-                f"{host.host}:{host.client_port}" for host in self._nearest_first()],
-                ssl_context=self._etcd_context, login=_login(settings)),
-            settings["quorum.etcd.prefix"],
-            settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
+            keys, prefix, settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
         self.office: Office | None = None
         self._standing: asyncio.Task | None = None
 
+    def _keys(self) -> tuple[Keys, str]:
+        """Where the quorum is kept, and what its keys begin with. Raises StartError."""
+        settings = self._settings
+        if settings["quorum.zookeeper.connect"]:
+            return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
+        return Etcd(settings["quorum.etcd.endpoints"] or [
+            f"{host.host}:{host.client_port}" for host in self._nearest_first()],
+            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
+
     def _new_member(self) -> Member | None:
         settings = self._settings
-        if settings["quorum.etcd.endpoints"]:
+        if clusters.has_outer_quorum(settings):
             return None
         return Member(settings["quorum.etcd.command"],
                       os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
@@ -103,7 +111,8 @@ class ControllerMember(MemberMetadata):
 
     def _open_log(self, store, checkpoint) -> None:
         self._log = QuorumLog(
-            self._logs.directories[0], checkpoint, self._now_ms, self._quorum)
+            self._logs.directories[0], checkpoint, self._now_ms, self._quorum,
+            **limits_of(self._settings))
         self.tail = Tail(self._stored_image(store))
         self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
         own = next(voter for voter in self._voters if voter.node_id == self._node_id)
@@ -120,8 +129,10 @@ class ControllerMember(MemberMetadata):
                 return await in_thread(call, *arguments)
             except QuorumLost as error:
                 if not is_told:
-                    log.warning("waiting for the majority of the controllers' etcds", extra={
-                        "members": ",".join(self._quorum.addresses), "reason": str(error)})
+                    keys = self._quorum.keys
+                    log.warning("waiting for the majority of %s", keys.name if clusters.
+                                has_outer_quorum(self._settings) else "the controllers' etcds",
+                                extra={"members": ",".join(keys.addresses), "reason": str(error)})
                 is_told = True
                 await asyncio.sleep(ASK_AGAIN_S)
 
@@ -135,7 +146,7 @@ class ControllerMember(MemberMetadata):
         if view.end < self._log.end_offset:
             raise StartError(
                 f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
-                f"the quorum's only {view.end}: etcd has lost its data")
+                f"the quorum's only {view.end}: {self._quorum.keys.name} has lost its data")
         if await self._patiently(self._log.load_snapshot):
             self.tail = Tail(Image())
             self.tail.replay(self._log.read_committed(0))
@@ -153,22 +164,17 @@ class ControllerMember(MemberMetadata):
             log.info("the cluster goes on from this node's metadata", extra={
                 "offset": image.offset})
 
-    def stand(self) -> None:
-        """From now on this node stands by, or is the controller, until leave()."""
+    def stand(self) -> asyncio.Task:
         assert self.office is not None
         self._standing = asyncio.get_running_loop().create_task(self.office.run())
-        self._standing.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task) -> None:
-        if not task.cancelled():
-            log.critical("this node follows the quorum no more", exc_info=task.exception())
+        return self._standing
 
     async def leave(self) -> None:
         """Stands by no more; another goes on with what this node was in office for."""
         if self._standing is not None:
             self._standing.cancel()
             await asyncio.gather(self._standing, return_exceptions=True)
-        self._quorum.close()
+        await in_thread(self._quorum.close)
         if self._member is not None:
             await self._member.stop()
 
@@ -179,10 +185,15 @@ class ControllerMember(MemberMetadata):
         for batch in together(batches):
             self.tail.push(await in_thread(self.tail.fold, batch))
         image = self.tail.newest
-        if not self.tail.in_transaction and image.offset + 1 - self._log.snapshot_end \
-                >= self._log.records_between_snapshots:
+        if not self.tail.in_transaction and self._log.snapshot_is_due(image.offset):
             await in_thread(self._log.save_own_snapshot, snapshots.records_of(image),
                             image.offset, image.epoch)
+
+    async def begin_anew(self) -> None:
+        """Puts the snapshot that the copy begins with in the place of what the tail has."""
+        self.tail.replace(await in_thread(lambda: next(self._log.read_committed(0))))
+        log.info("a snapshot of the metadata was taken over", extra={
+            "end": self._log.snapshot_end})
 
     def learned(self, holder: Holder) -> None:
         """Who is the active controller."""
@@ -213,3 +224,17 @@ def _login(settings) -> tuple | None:
     if not password:
         raise ConfigError("quorum.etcd.username is set, and quorum.etcd.password is not")
     return name, password
+
+
+def _zookeeper(settings) -> Keys:
+    """Raises StartError."""
+    try:
+        # Imported here: it is not for everybody.
+        from pylog.metadata.zookeeper import ZooKeeper, tls_of
+    except ImportError as error:
+        raise StartError("quorum.zookeeper.connect needs kazoo: pip install "
+                         f"'pylog-broker[zookeeper]' ({error})") from None
+    return ZooKeeper(
+        settings["quorum.zookeeper.connect"],
+        settings["controller.quorum.fetch.timeout.ms"] / 1000,
+        login=settings["quorum.zookeeper.digest"], tls=tls_of(settings))

@@ -65,7 +65,7 @@ class Decider:
         self._node_id = node_id
         self._epoch = -1
         self._deciding = _Turn()
-        self._tried_offset = -1      # of the last snapshot that could not be written
+        self._try_offset = 0         # before which no snapshot is tried again
         self._grown: asyncio.Event | None = None
 
     @property
@@ -156,9 +156,8 @@ class Decider:
             # Not cancelled halfway: records in the log must be in the tail.
             await whole(self._append(part))
         # Amid a transaction the image lacks records that the snapshot would stand for.
-        if not self._tail.in_transaction and self._image.offset - max(
-                self._log.snapshot_end, self._tried_offset) >= (
-                    self._log.records_between_snapshots):
+        if not self._tail.in_transaction and self._image.offset >= self._try_offset \
+                and self._log.snapshot_is_due(self._image.offset):
             await in_thread(self._take_snapshot)
         return self._image.offset
 
@@ -185,7 +184,7 @@ class Decider:
             self._log.trim(image.offset + 1)
         except (LogError, OSError) as error:
             # Its records are in the log: their requests are answered.
-            self._tried_offset = image.offset
+            self._try_offset = image.offset + self._log.records_between_snapshots
             log.error("a snapshot could not be written", extra={"reason": str(error)})
 
 

@@ -1,7 +1,8 @@
-"""A client of etcd's key-value service, by its JSON gateway: transactions, leases, upkeep.
+"""Keys in etcd, by its JSON gateway.
 
-Owns: one connection to one member at a time.
-Called by: metadata.quorum, metadata.office (its watch), metadata.controller_member. Calls block.
+Owns: one connection to one member at a time, and the watch's.
+Called by: metadata.controller_member, metadata.etcd_member; metadata.quorum (through
+  metadata.controller_member).
 Invariants: (1) a call ends within its timeout: a member that does not answer is given up and the
   next one asked; (2) what may have changed something and was not answered raises Unknown, never
   looks like a refusal; (3) a connection is used by one thread at a time; (4) a login that has ended
@@ -9,37 +10,44 @@ Invariants: (1) a call ends within its timeout: a member that does not answer is
 Source: etcd's API v3 (rpc.proto); the stalls of a put sent to a follower of a dead leader.
 """
 
+import asyncio
 import base64
 import http.client
 import json
+import logging
 import ssl
 import threading
-from collections import namedtuple
+
+from pylog.metadata.keys import (
+    Absent,
+    Answered,
+    Full,
+    Get,
+    Is,
+    Keys,
+    KeysError,
+    Put,
+    Row,
+    Unknown,
+    Unreachable,
+)
 
 # A member whose leader just died keeps a request for seven seconds.
 CALL_S = 0.5
+# Between a watch that ended and the next.
+RETRY_S = 0.1
 NO_SPACE = "database space exceeded"
 
-Row = namedtuple("Row", ("key", "value", "create_revision", "mod_revision", "lease"))
-Answered = namedtuple("Answered", ("succeeded", "revision", "rows"))
-Answered.__doc__ = "Of a transaction. rows: a list of Row for each range, in order, else None."
+log = logging.getLogger("pylog.metadata")
 
 
-class EtcdError(Exception):
-    """A member answered that it cannot do this."""
-
-
-class Unreachable(Exception):
-    """No member answered; nothing was changed."""
-
-
-class Unknown(Exception):
-    """The answer did not come: the change was made, or will be, or not."""
-
-
-class Etcd:
+class Etcd(Keys):
     """addresses: "host:port" of the members' clients' ports; ssl_context: for https; login: (name,
     password), or None."""
+
+    name = "etcd"
+    # Below etcd's 1.5 MiB for a request, which holds them in base64 of JSON only on its way there.
+    value_bytes_max = 1_200_000
 
     def __init__(self, addresses, *, timeout_s: float = CALL_S,
                  ssl_context: ssl.SSLContext | None = None, login: tuple[str, str] | None = None):
@@ -47,7 +55,7 @@ class Etcd:
         self.addresses = list(addresses)
         self._timeout_s = timeout_s
         self.ssl_context = ssl_context
-        self.token = ""                      # Of the login, for other connections too.
+        self._token = ""
         self._login = login
         self._lock = threading.Lock()        # Keeps (3).
         self._at = 0
@@ -59,44 +67,32 @@ class Etcd:
 
     # ---- keys -----------------------------------------------------------------------------------
 
-    def get(self, key: str) -> Row | None:
-        """The key's newest value. Raises Unreachable, EtcdError."""
-        rows = self.range(key)
-        return rows[0] if rows else None
+    def look(self, looks) -> list:
+        answer = self.read("kv/txn", {"success": [_request_of(look) for look in looks]})
+        return _rows(answer)
 
-    def range(self, key: str, end: str = "", *, limit: int = 0, serializable: bool = False) -> list:
-        """Rows of the keys [key, end), or of the key alone, sorted. serializable: the member's own
-        state will do. Raises Unreachable, EtcdError."""
-        answer = self.read("kv/range", _range(key, end, limit) | (
-            {"serializable": True} if serializable else {}))
-        return [_row(entry) for entry in answer.get("kvs", ())]
-
-    def transact(self, compares, success, failure=()) -> Answered:
-        """One transaction. Raises Unknown, Unreachable, EtcdError.
-
-        compares: from value_is() and absent(). success, failure: from put(), delete(), look().
-        """
+    def transact(self, conditions, changes, looks=()) -> Answered:
         answer = self.change("kv/txn", {
-            "compare": list(compares), "success": list(success), "failure": list(failure)})
-        rows = [None if "response_range" not in part else
-                [_row(entry) for entry in part["response_range"].get("kvs", ())]
-                for part in answer.get("responses", ())]
-        return Answered(answer.get("succeeded", False), int(answer["header"]["revision"]), rows)
+            "compare": [_compare(condition) for condition in conditions],
+            "success": [_change(change) for change in changes],
+            "failure": [_request_of(look) for look in looks]})
+        succeeded = answer.get("succeeded", False)
+        return Answered(succeeded, [] if succeeded else _rows(answer))
+
+    def drop(self, conditions, folder: str, below: str) -> bool:
+        return self.change("kv/txn", {
+            "compare": [_compare(condition) for condition in conditions],
+            "success": [{"request_delete_range": _range(folder, folder + below)}],
+        }).get("succeeded", False)
 
     # ---- leases ---------------------------------------------------------------------------------
 
     def grant(self, ttl_s: int) -> int:
-        """A new lease. Raises Unknown, Unreachable, EtcdError."""
         return int(self.change("lease/grant", {"TTL": ttl_s})["ID"])
 
     def keep_alive(self, lease: int) -> int:
-        """The seconds that the lease has from now on; 0: it is gone. Raises as grant()."""
         answer = self.change("lease/keepalive", {"ID": lease})
         return int(answer.get("result", {}).get("TTL", 0))
-
-    def revoke(self, lease: int) -> None:
-        """Raises as grant()."""
-        self.change("lease/revoke", {"ID": lease})
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -122,30 +118,35 @@ class Etcd:
 
     def _call(self, method: str, body: dict) -> dict:
         """Keeps (4)."""
-        if self._login is not None and not self.token:
+        if self._login is not None and not self._token:
             self._log_in()
         status, answer = self._exchange(method, body)
         if self._login is not None and answer.get("code") == _UNAUTHENTICATED:
             self._log_in()
             status, answer = self._exchange(method, body)
         if status != http.client.OK:
-            raise EtcdError(_text(answer))
+            text = _text(answer)
+            if NO_SPACE in text:
+                log.critical("etcd is full and takes nothing more: compact and defragment it, "
+                             "then disarm its alarm (etcdctl alarm disarm)")
+                raise Full(text)
+            raise KeysError(text)
         return answer
 
     def _log_in(self) -> None:
         assert self._login is not None
         name, password = self._login
-        self.token = ""
+        self._token = ""
         status, answer = self._exchange("auth/authenticate", {"name": name, "password": password})
         if status != http.client.OK or not answer.get("token"):
-            raise EtcdError(f"the login of {name}: {_text(answer)}")
-        self.token = answer["token"]
+            raise KeysError(f"the login of {name}: {_text(answer)}")
+        self._token = answer["token"]
 
     def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
         """(status, answer). Keeps (1), (2)."""
         headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = self.token
+        if self._token:
+            headers["Authorization"] = self._token
         data = json.dumps(body, separators=(",", ":"))
         with self._lock:
             sent = False
@@ -168,7 +169,7 @@ class Etcd:
                 self._at = (self._at + 1) % len(self.addresses)
                 raise Unknown(_text(answer))
         if not isinstance(answer, dict):
-            raise EtcdError(_text(answer))
+            raise KeysError(_text(answer))
         return status, answer
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -189,62 +190,83 @@ class Etcd:
         if connection is not None:
             connection.close()
 
+    # ---- changes --------------------------------------------------------------------------------
+
+    async def watch(self, folder: str, stir) -> None:
+        turn = 0
+        while True:
+            address = self.addresses[turn % len(self.addresses)]
+            turn += 1
+            try:
+                await self._watch_one(address, folder, stir)
+            except (OSError, EOFError, ValueError):
+                stir()
+            await asyncio.sleep(RETRY_S)
+
+    async def _watch_one(self, address: str, folder: str, stir) -> None:
+        """One watch, until its connection ends."""
+        host, port = split(address)
+        body = json.dumps({"create_request": _range(folder, _after(folder))}).encode()
+        async with asyncio.timeout(self._timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context)
+        try:
+            login = f"Authorization: {self._token}\r\n" if self._token else ""
+            writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
+                         b"Content-Type: application/json\r\n%s\r\n%s" % (
+                             address.encode(), len(body), login.encode(), body))
+            # What changed is not read from here: a look says how things stand.
+            while await reader.read(1 << 16):
+                stir()
+        finally:
+            writer.close()
+
 
 # ---- parts of a transaction ---------------------------------------------------------------------
 
-def value_is(key: str, value: bytes) -> dict:
-    """The condition that a key has this value."""
-    return {"key": _b64(key.encode()), "target": "VALUE", "result": "EQUAL", "value": _b64(value)}
+def _compare(condition) -> dict:
+    found = {"key": _b64(condition.key.encode()), "result": "EQUAL"}
+    if isinstance(condition, Absent):
+        return found | {"target": "CREATE", "create_revision": "0"}
+    assert isinstance(condition, Is), condition
+    return found | {"target": "VALUE", "value": _b64(condition.value)}
 
 
-def absent(key: str) -> dict:
-    """The condition that there is no such key."""
-    return {"key": _b64(key.encode()), "target": "CREATE", "result": "EQUAL",
-            "create_revision": "0"}
+def _change(change) -> dict:
+    key = {"key": _b64(change.key.encode())}
+    if not isinstance(change, Put):
+        return {"request_delete_range": key}
+    lease = {"lease": str(change.lease)} if change.lease else {}
+    return {"request_put": key | {"value": _b64(change.value)} | lease}
 
 
-def put(key: str, value: bytes, lease: int = 0) -> dict:
-    """Sets a key; it goes with its lease."""
-    return {"request_put": {"key": _b64(key.encode()), "value": _b64(value)} | (
-        {"lease": str(lease)} if lease else {})}
+def _request_of(look) -> dict:
+    if isinstance(look, Get):
+        return {"request_range": {"key": _b64(look.key.encode())}}
+    return {"request_range": _range(look.folder + look.first, _after(look.folder)) | {
+        "limit": str(look.count_max)}}
 
 
-def delete(key: str, end: str = "") -> dict:
-    """Removes a key, or all in [key, end)."""
-    return {"request_delete_range": {"key": _b64(key.encode())} | (
-        {"range_end": _b64(end.encode())} if end else {})}
+def _range(first: str, end: str) -> dict:
+    return {"key": _b64(first.encode()), "range_end": _b64(end.encode())}
 
 
-def look(key: str, end: str = "", limit: int = 0) -> dict:
-    """Reads within the transaction."""
-    return {"request_range": _range(key, end, limit)}
+def _after(folder: str) -> str:
+    """What the names of a folder are below."""
+    assert folder.endswith("/"), folder
+    return folder[:-1] + "0"
 
 
-def watch_body(key: str, end: str) -> bytes:
-    """The request that follows changes of the keys [key, end) from now on."""
-    return json.dumps({"create_request": {
-        "key": _b64(key.encode()), "range_end": _b64(end.encode())}}).encode()
+def _rows(answer) -> list:
+    return [[Row(base64.b64decode(entry["key"]).decode(),
+                 base64.b64decode(entry.get("value", "")))
+             for entry in part["response_range"].get("kvs", ())]
+            for part in answer.get("responses", ())]
 
 
 def split(address: str) -> tuple[str, int]:
     """Host and port of "host:port"."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _range(key: str, end: str, limit: int) -> dict:
-    found: dict = {"key": _b64(key.encode())}
-    if end:
-        found["range_end"] = _b64(end.encode())
-    if limit:
-        found["limit"] = str(limit)
-    return found
-
-
-def _row(entry: dict) -> Row:
-    return Row(base64.b64decode(entry["key"]).decode(), base64.b64decode(entry.get("value", "")),
-               int(entry["create_revision"]), int(entry["mod_revision"]),
-               int(entry.get("lease", 0)))
 
 
 def _b64(data: bytes) -> str:

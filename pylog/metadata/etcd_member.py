@@ -19,7 +19,8 @@ from collections import namedtuple
 
 from pylog.config.clusters import is_address
 from pylog.log.errors import StartError
-from pylog.metadata.etcd import Etcd, EtcdError, Unknown, Unreachable
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.keys import KeysError, Unknown, Unreachable
 from pylog.metadata.threads import in_thread
 
 DIRECTORY = "etcd"
@@ -165,7 +166,7 @@ def is_to_come_back(node_id: int, hosts: list, ssl_context=None) -> bool:
         return True
     except Unreachable:
         return False             # The first one to start, or all alone.
-    except (EtcdError, Unknown) as error:
+    except (KeysError, Unknown) as error:
         raise NotYet(str(error)) from None
     finally:
         client.close()

@@ -10,6 +10,7 @@ Source: etcd's transport security model; etcd's auth.proto.
 import os
 from collections import namedtuple
 
+from pylog.config import clusters
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import TLS_PROTOCOLS
 
@@ -24,7 +25,7 @@ Files.__doc__ = "Paths of PEM files: the certificate with its chain, its key, wh
 def is_secured(settings) -> bool:
     """Whether etcd is reached by TLS."""
     protocol = settings[SETTING]
-    if protocol is None and not settings["quorum.etcd.endpoints"]:
+    if protocol is None and not clusters.has_outer_quorum(settings):
         protocol = settings.protocol_of(_listener(settings))
     return protocol in TLS_PROTOCOLS
 

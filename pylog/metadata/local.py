@@ -29,14 +29,25 @@ log = logging.getLogger("pylog.metadata")
 CONFIG = {"retention.ms": -1, "retention.bytes": -1, "log.flush.acks.all.enable": False}
 
 
+def limits_of(settings) -> dict:
+    """LocalLog's arguments by Kafka's settings."""
+    return {"snapshot_bytes": settings["metadata.log.max.record.bytes.between.snapshots"],
+            "snapshot_ms": settings["metadata.log.max.snapshot.interval.ms"]}
+
+
 class LocalLog(MetadataLog):
-    """checkpoint: what the last clean stop left, or None to look at the files."""
+    """checkpoint: what the last clean stop left, or None to look at the files. snapshot_bytes,
+    snapshot_ms: how much, and how old, the records may be that are in no snapshot."""
 
     KEY = (METADATA_LOG_ID, 0)
 
-    def __init__(self, directory, checkpoint, now_ms):
+    def __init__(self, directory, checkpoint, now_ms, *, snapshot_bytes: int = 20 << 20,
+                 snapshot_ms: int = 0):
         self._now_ms = now_ms
-        self._failure = None     # the LogError after which nothing can be appended
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_interval_ms = snapshot_ms      # 0: they may have any age.
+        self._snapshot_ms = now_ms()
+        self._failure: LogError | None = None     # after which nothing can be appended
         self._folder = os.path.join(directory.path, f"{TOPIC}-0")
         if not os.path.isdir(self._folder):
             checkpoint = None
@@ -51,6 +62,14 @@ class LocalLog(MetadataLog):
     def snapshot_end(self) -> int:
         """The offset after the newest snapshot."""
         return self._snapshot[1] if self._snapshot else 0
+
+    def snapshot_is_due(self, offset: int) -> bool:
+        if offset < self.snapshot_end:
+            return False
+        age_ms = self._now_ms() - self._snapshot_ms
+        # The log begins where the newest snapshot ends.
+        return super().snapshot_is_due(offset) or self._log.size_bytes >= self._snapshot_bytes \
+            or 0 < self._snapshot_interval_ms <= age_ms
 
     def holds(self, offset: int, epoch: int) -> bool:
         """Whether the record at `offset` is here and of `epoch`; -1 is before all records."""
@@ -167,13 +186,6 @@ class LocalLog(MetadataLog):
             file.seek(position)
             return size, file.read(bytes_max)
 
-    def wait(self, offset: int) -> None:
-        # Keeps (2): there is no other writer, so a missing record will not come.
-        assert offset < self._log.end_offset, (offset, self._log.end_offset)
-
-    def session(self, node_id: int) -> None:
-        """Always: there is no other node."""
-
     def elect(self, node_id: int) -> int:
         self._epoch += 1
         self._log.become_leader(self._epoch)
@@ -182,6 +194,7 @@ class LocalLog(MetadataLog):
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
         snapshots.write(self._folder, records, offset + 1, epoch, self._now_ms())
         self._snapshot = snapshots.newest(self._folder)
+        self._snapshot_ms = self._now_ms()
 
     def trim(self, offset: int) -> None:
         assert offset <= self.snapshot_end, (offset, self.snapshot_end)

@@ -1,4 +1,4 @@
-"""The metadata log as the controller sees it: seven calls, whatever keeps the records.
+"""The metadata log as the controller sees it: five calls, whatever keeps the records.
 
 Owns: nothing.
 Called by: metadata.decider; metadata.local implements it on a log of our own, metadata.quorum_log
@@ -41,13 +41,17 @@ class MetadataLog(ABC):
 
     # Of the cluster: records are written for it. Its controller sets it before it appends.
     metadata_version = NEWEST_VERSION
-    # About the 20 MiB of metadata.log.max.record.bytes.between.snapshots.
+    # What a start, or who follows, reads at most beside the snapshot.
     records_between_snapshots = 200_000
 
     @property
     def snapshot_end(self) -> int:
         """The offset after the newest snapshot, 0 without one."""
         return 0
+
+    def snapshot_is_due(self, offset: int) -> bool:
+        """Whether much, or something old, of what is up to `offset` is in no snapshot."""
+        return offset + 1 - self.snapshot_end >= self.records_between_snapshots
 
     @abstractmethod
     def append(self, records: list, epoch: int, expected_end: int) -> int:
@@ -62,14 +66,6 @@ class MetadataLog(ABC):
 
         From offset 0 of a trimmed log, the first one is the snapshot.
         """
-
-    @abstractmethod
-    def wait(self, offset: int) -> None:
-        """Returns once a record stands at `offset`."""
-
-    @abstractmethod
-    def session(self, node_id: int) -> None:
-        """Returns while the quorum considers this node alive; raises Conflict otherwise."""
 
     @abstractmethod
     def elect(self, node_id: int) -> int:

@@ -15,6 +15,7 @@ from pylog.log import checkpoints
 from pylog.log.errors import StartError
 from pylog.metadata import identity
 from pylog.metadata.image import MetadataError
+from pylog.metadata.local import limits_of
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.observer import Observer
 from pylog.metadata.service import MetadataService
@@ -75,7 +76,8 @@ class MemberMetadata(MetadataService):
         try:
             self._log = ObservedLog(
                 self._logs.directories[0],
-                known.pop(ObservedLog.KEY, None) if 0 in clean else None, self._now_ms)
+                known.pop(ObservedLog.KEY, None) if 0 in clean else None, self._now_ms,
+                **limits_of(self._settings))
             self.tail = Tail(self._stored_image(store))
             self.tail.replay(self._log.read_committed(self.tail.newest.offset + 1))
         except (MetadataError, LogError, OSError, ValueError) as error:
@@ -110,8 +112,10 @@ class MemberMetadata(MetadataService):
         return ", ".join(f"{voter.host}:{voter.port}"
                          for voter in self.controllers.voters.values())
 
-    def stand(self) -> None:
-        """What a controller does once its listeners answer: a broker alone, nothing."""
+    def stand(self) -> asyncio.Task | None:
+        """What a controller does once its listeners answer, until leave(): a broker alone, nothing.
+        """
+        return None
 
     async def leave(self) -> None:
         """Follows no more; before close()."""

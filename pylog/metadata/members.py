@@ -21,6 +21,8 @@ from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
 
+RETRY_S = 0.1
+
 log = logging.getLogger("pylog.metadata")
 
 
@@ -178,7 +180,9 @@ class Members(Decider):
         while True:
             wake_at = self._known().next_end_ns(self._image, _now_ns()) / 1e9
             await asyncio.sleep(max(0.01, min(wake_at, balance_at, unclean_at) - now()))
-            await self._watched("a silent broker is not fenced", self._fence_silent)
+            if not await self._watched("a silent broker is not fenced", self._fence_silent):
+                # It is due at once: not at that pace.
+                await asyncio.sleep(RETRY_S)
             if now() >= balance_at:
                 balance_at = now() + balance_s
                 if settings["auto.leader.rebalance.enable"]:
@@ -187,14 +191,18 @@ class Members(Decider):
                 unclean_at = now() + unclean_s
                 await self._watched("no unclean elections", self._elect_unclean)
 
-    async def _watched(self, failure: str, step) -> None:
+    async def _watched(self, failure: str, step) -> bool:
+        """Whether a step was done. It is due again otherwise, and the others go on."""
         try:
             await step()
-        except NotController:
-            log.info("this node is no longer the controller")
+        except LogError as error:
+            level = logging.INFO if error.code == ErrorCode.NOT_CONTROLLER else logging.ERROR
+            log.log(level, failure, extra={"reason": str(error)})
         except Exception:
-            # It is due again; the other steps go on.
             log.exception(failure)
+        else:
+            return True
+        return False
 
     async def _fence_silent(self) -> None:
         for broker_id in self._known().silent(self._image, _now_ns()):

@@ -21,8 +21,8 @@ from pylog.metadata.store import METADATA_LOG_ID
 class ObservedLog(LocalLog):
     """The log of another node's decisions. Arguments as LocalLog's."""
 
-    def __init__(self, directory, checkpoint, now_ms):
-        super().__init__(directory, checkpoint, now_ms)
+    def __init__(self, directory, checkpoint, now_ms, **limits):
+        super().__init__(directory, checkpoint, now_ms, **limits)
         self._directory = directory
         self._log.become_follower(self._epoch)
         if self.snapshot_end > self._log.end_offset:
@@ -78,7 +78,15 @@ class ObservedLog(LocalLog):
         os.replace(scratch, os.path.join(self._folder, name))
         sync_directory(self._folder)
         self._snapshot = snapshots.newest(self._folder)
+        self._snapshot_ms = self._now_ms()
         self._begin_at(end_offset)
+
+    def save_own_snapshot(self, records: list, offset: int, epoch: int) -> None:
+        """Saves the state after all records up to `offset`, which are committed; the log here
+        begins there. Raises LogError's kinds, OSError."""
+        assert offset < self.committed, (offset, self.committed)
+        LocalLog.snapshot(self, records, offset, epoch)
+        LocalLog.trim(self, offset + 1)
 
     def _begin_at(self, offset: int) -> None:
         """An empty log that begins at `offset`, where the newest snapshot ends."""

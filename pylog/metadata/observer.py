@@ -16,6 +16,7 @@ import asyncio
 import logging
 
 from pylog._native.log import LogError
+from pylog.metadata import snapshots
 from pylog.metadata.image import MetadataError
 from pylog.metadata.store import METADATA_LOG_ID
 from pylog.metadata.threads import in_thread
@@ -172,6 +173,10 @@ class Observer:
         """Keeps (1)."""
         for batch in await in_thread(self._kept, records, high_watermark):
             self._tail.push(await in_thread(self._tail.fold, batch))
+        image = self._tail.newest
+        if not self._tail.in_transaction and self._log.snapshot_is_due(image.offset):
+            await in_thread(lambda: self._log.save_own_snapshot(
+                snapshots.records_of(image), image.offset, image.epoch))
 
     def _kept(self, records, high_watermark: int) -> list:
         """Keeps bytes; what is committed with them, as MetadataBatches. Blocks."""

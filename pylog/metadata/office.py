@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pylog.metadata import etcd
+from pylog._native.log import LogError
 from pylog.metadata.log import Conflict
 from pylog.metadata.quorum import Holder, QuorumLost, Term, Trimmed, View
 from pylog.metadata.quorum_log import QuorumLog
@@ -33,16 +33,17 @@ POLL_S = 1.0
 CHECK_S = 0.05
 DIAL_S = 0.5
 RETRY_S = 0.1
+# After the disk refused something.
+SHORTAGE_S = 1.0
 
 log = logging.getLogger("pylog.metadata")
 
 
 class Office:
-    """service: has the coroutines follow(batches), which puts them into the tail, appoint(epoch),
-    and dismiss(), after which nothing is decided any more; and learned(holder). host, port: of this
-    node's controller listener, for the others. ttl_s: how long a silent holder is believed alive.
-    credentials: towards controllers.
-    """
+    """service: has the coroutines follow(batches), which puts them into the tail, begin_anew(),
+    which puts the copy's snapshot there, appoint(epoch), and dismiss(), after which nothing is
+    decided any more; and learned(holder). host, port: of this node's controller listener, for the
+    others. ttl_s: how long a silent holder is believed alive. credentials: towards controllers."""
 
     def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
                  ttl_s: int, credentials: Credentials | None = None):
@@ -58,7 +59,8 @@ class Office:
         self.holder: Holder | None = None
 
     async def run(self) -> None:
-        """Stands by and serves in turn, until cancelled."""
+        """Stands by and serves in turn, until cancelled. Raises what cannot be gone on from:
+        Trimmed, ValueError (the quorum's records are damaged), MetadataError."""
         while True:
             try:
                 view = await self._stand_by()
@@ -70,13 +72,18 @@ class Office:
             except QuorumLost as error:
                 log.warning("the quorum does not answer", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
+            except LogError as error:
+                # A directory that failed for good ends the broker elsewhere.
+                log.error("the metadata log cannot be written: tried again", extra={
+                    "reason": str(error)})
+                await asyncio.sleep(SHORTAGE_S)
 
     # ---- standing by ----------------------------------------------------------------------------
 
     async def _stand_by(self) -> View:
         """Follows (1) until the office can be taken; how things stood then."""
         loop = asyncio.get_running_loop()
-        watching = loop.create_task(self._watch())
+        watching = loop.create_task(self._quorum.watch(self._stirred.set))
         guarding: asyncio.Task | None = None
         guarded = Holder(-1, -1, "", 0)
         try:
@@ -113,14 +120,16 @@ class Office:
             pass
 
     async def catch_up(self, end: int) -> None:
-        """Brings copy and tail to `end` at least. Raises QuorumLost, LogError's kinds."""
+        """Brings copy and tail to `end` at least. Raises as run() and LogError's kinds."""
         while self._log.end_offset < end:
             try:
                 batches = await in_thread(self._log.catch_up)
             except Trimmed:
-                # Longer away than two snapshots last: a start reads the newest one.
-                log.critical("brokerd fell behind the quorum's log and has to start again")
-                raise
+                # Longer away than two snapshots last.
+                if not await in_thread(self._log.load_snapshot):
+                    raise
+                await self._service.begin_anew()
+                continue
             await self._service.follow(batches)
 
     async def _until_gone(self, holder: Holder) -> None:
@@ -141,37 +150,6 @@ class Office:
             finally:
                 peer.close()
             await asyncio.sleep(0)
-
-    async def _watch(self) -> None:
-        """Stirs whenever the quorum's keys change."""
-        turn = 0
-        while True:
-            address = self._quorum.addresses[turn % len(self._quorum.addresses)]
-            turn += 1
-            try:
-                await self._watch_one(address)
-            except (OSError, EOFError, ValueError):
-                self._stirred.set()
-            await asyncio.sleep(RETRY_S)
-
-    async def _watch_one(self, address: str) -> None:
-        """One watch, until its connection ends."""
-        host, port = etcd.split(address)
-        body = etcd.watch_body(*self._quorum.watched)
-        async with asyncio.timeout(DIAL_S):
-            reader, writer = await asyncio.open_connection(
-                host, port, ssl=self._quorum.ssl_context)
-        try:
-            token = self._quorum.token
-            writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
-                         b"Content-Type: application/json\r\n%s\r\n%s" % (
-                             address.encode(), len(body),
-                             f"Authorization: {token}\r\n".encode() if token else b"", body))
-            # What changed is not read from here: a look says how things stand.
-            while await reader.read(1 << 16):
-                self._stirred.set()
-        finally:
-            writer.close()
 
     # ---- in office ------------------------------------------------------------------------------
 

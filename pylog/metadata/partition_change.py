@@ -11,13 +11,13 @@ Source: Kafka's PartitionChangeBuilder; KIP-455 (reassignments), KIP-704 (recove
 """
 
 from pylog.metadata import controller
+from pylog.metadata.eligible import ELR_FEATURE
 from pylog.metadata.image import NO_LEADER, NO_LEADER_CHANGE, RESOURCE_BROKER, Image
 from pylog.protocol import messages
 
 # How a leader is chosen: the numbers of the first two are ElectLeadersRequest's.
 PREFERRED, UNCLEAN, ONLINE = 0, 1, 2
 RECOVERED, RECOVERING = 0, 1
-ELR_FEATURE = "eligible.leader.replicas.version"
 # Ids of directories that are none (Kafka's DirectoryId).
 UNASSIGNED, LOST, MIGRATING = (number.to_bytes(16, "big") for number in range(3))
 

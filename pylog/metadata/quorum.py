@@ -1,5 +1,5 @@
-"""What a quorum of controllers keeps in etcd: the newest batches of the metadata log, and whose
-turn it is to append.
+"""What a quorum of controllers keeps in etcd or ZooKeeper: the newest batches of the metadata log,
+and whose turn it is to append.
 
 Owns: the keys below its prefix.
 Called by: metadata.quorum_log (append, read, snapshots), metadata.office (campaign, renew, look),
@@ -9,7 +9,7 @@ Invariants: (1) slots are gapless: a batch is put and the end is moved in one tr
   after a newer one began: leases tell who is alive, only the epoch's key tells who may write;
   (3) an append whose outcome is unknown is not given up before its slot was read; (4) an epoch is
   had by one start of one node; (5) a slot is dropped after a snapshot that covers it is whole.
-Source: etcd's transactions in place of KIP-595's votes; KIP-630 (snapshots).
+Source: transactions of metadata.keys in place of KIP-595's votes; KIP-630 (snapshots).
 """
 
 import json
@@ -20,13 +20,22 @@ import zlib
 from collections import namedtuple
 
 from pylog._native.log import LogError
-from pylog.metadata import etcd
-from pylog.metadata.etcd import Etcd, EtcdError, Unknown, Unreachable
+from pylog.metadata.keys import (
+    SORTED_DIGITS,
+    Absent,
+    Delete,
+    Get,
+    Is,
+    Keys,
+    KeysError,
+    List,
+    Put,
+    Unknown,
+    Unreachable,
+)
 from pylog.metadata.log import Conflict
 from pylog.protocol.errors import ErrorCode
 
-# Below etcd's 1.5 MiB for a request, which holds them in base64 of JSON only on its way there.
-SLOT_BYTES_MAX = 1_200_000
 CHUNK_BYTES = 512 << 10
 # Longer batches of records, which repeat much, are kept deflated.
 PLAIN_BYTES_MAX = 4096
@@ -67,43 +76,24 @@ class Trimmed(Exception):
 
 
 class Quorum:
-    """client: an Etcd. prefix: of all keys, ends with /. timeout_s: how long a call is tried.
-    seconds: a clock."""
+    """keys: where it is kept. prefix: of all keys, ends with /. timeout_s: how long a call is
+    tried. seconds: a clock."""
 
-    def __init__(self, client: Etcd, prefix: str, timeout_s: float, seconds):
-        self._client = client
+    def __init__(self, keys: Keys, prefix: str, timeout_s: float, seconds):
+        self.keys = keys
         self._prefix = prefix
         self._timeout_s = timeout_s
         self._seconds = seconds
         self._pause = threading.Event()      # Never set.
 
     def close(self) -> None:
-        self._client.close()
-
-    @property
-    def addresses(self) -> list:
-        return self._client.addresses
-
-    @property
-    def ssl_context(self):
-        """For connections to `addresses`, None for plain ones."""
-        return self._client.ssl_context
-
-    @property
-    def token(self) -> str:
-        """Of this node's login, "" without one."""
-        return self._client.token
-
-    @property
-    def watched(self) -> tuple[str, str]:
-        """The keys [first, end) whose changes concern a controller that stands by."""
-        return self._key("at/"), self._key("at0")
+        self.keys.close()
 
     def _key(self, name: str) -> str:
         return self._prefix + name
 
     def _slot(self, base: int) -> str:
-        return self._key(f"log/{base:020d}")
+        return self._key("log/") + _number(base)
 
     # ---- the cluster ----------------------------------------------------------------------------
 
@@ -112,8 +102,8 @@ class Quorum:
         key = self._key("cluster.id")
 
         def attempt() -> str:
-            done = self._client.transact(
-                [etcd.absent(key)], [etcd.put(key, candidate.encode())], [etcd.look(key)])
+            done = self.keys.transact(
+                [Absent(key)], [Put(key, candidate.encode())], [Get(key)])
             return candidate if done.succeeded else done.rows[0][0].value.decode()
 
         return self._tried(attempt)
@@ -126,33 +116,35 @@ class Quorum:
         key, text = self._key("at/epoch"), f"{epoch} founded".encode()
         chunks = _chunks(snapshot)
         for number, chunk in enumerate(chunks):
-            self._change([etcd.absent(key)], [etcd.put(self._chunk(end, number), chunk)])
+            self._change([Absent(key)], [Put(self._chunk(end, number), chunk)])
 
         def attempt() -> bool:
-            done = self._client.transact([etcd.absent(key)], [
-                etcd.put(key, text), etcd.put(self._key("at/end"), str(end).encode()),
-                self._put_snapshot(end, epoch, len(chunks))], [etcd.look(key)])
+            done = self.keys.transact([Absent(key)], [
+                Put(key, text), Put(self._key("at/end"), str(end).encode()),
+                self._put_snapshot(end, epoch, len(chunks))], [Get(key)])
             return done.succeeded or done.rows[0][0].value == text
 
         return self._tried(attempt)
 
     # ---- the office -----------------------------------------------------------------------------
 
-    def look(self, local: bool = False) -> View:
-        """How things stand. local: as one member knows it, which may be late. Raises QuorumLost."""
+    def look(self) -> View:
+        """How things stand. Raises QuorumLost."""
+        # The epoch first: an office that is empty afterwards was empty in this epoch or a later
+        # one, and of a later one the campaign hears.
+        names = ("epoch", "end", "controller")
+
         def attempt() -> View:
-            first, end = self.watched
-            found = {row.key: row.value for row in self._client.range(
-                first, end, serializable=local)}
-            return self._view(found)
+            epoch, end, holder = (rows[0].value if rows else b"" for rows in self.keys.look(
+                [Get(self._key(f"at/{name}")) for name in names]))
+            return View(int(epoch.split()[0]) if epoch else 0, int(end or 0),
+                        Holder(*json.loads(holder)) if holder else None)
 
         return self._tried(attempt)
 
-    def _view(self, found: dict) -> View:
-        epoch, end, holder = (found.get(self._key(f"at/{name}")) for name in (
-            "epoch", "end", "controller"))
-        return View(int(epoch.split()[0]) if epoch else 0, int(end) if end else 0,
-                    Holder(*json.loads(holder)) if holder else None)
+    async def watch(self, stir) -> None:
+        """Calls stir() whenever what look() tells may have changed, until cancelled."""
+        await self.keys.watch(self._key("at/"), stir)
 
     def campaign(self, node_id: int, host: str, port: int, ttl_s: int, view: View) -> Term:
         """A new epoch for this node, if the newest one is still the one that was looked at.
@@ -164,50 +156,42 @@ class Quorum:
         # Keeps (4): whoever reads his own text back has the epoch, whatever answers were lost.
         text = f"{epoch} {node_id} {secrets.token_hex(8)}".encode()
         holder = Holder(node_id, epoch, host, port)
-        lease = self._tried(lambda: self._client.grant(ttl_s))
+        lease = self._tried(lambda: self.keys.grant(ttl_s))
+        self._tried(lambda: self._take(view.epoch, text, holder, lease))
+        # Keeps (2): nobody else moves the end any more.
+        end = self._tried(lambda: self.keys.get(self._key("at/end")))
+        return Term(epoch, text, int(end.value) if end else 0, lease, holder)
 
-        def attempt() -> Term:
-            end = self._end_of(self._take(view.epoch, text, holder, lease))
-            return Term(epoch, text, end, lease, holder)
-
-        return self._tried(attempt)
-
-    def _take(self, old: int, text: bytes, holder: Holder, lease: int) -> list:
-        key, end = self._key("at/epoch"), self._key("at/end")
-        row = self._client.get(key)
+    def _take(self, old: int, text: bytes, holder: Holder, lease: int) -> None:
+        key = self._key("at/epoch")
+        row = self.keys.get(key)
         if row is not None and row.value == text:
-            return self._client.range(end)
+            return
         newest = int(row.value.split()[0]) if row else 0
         if newest != old:
             raise Conflict(f"epoch {newest} has begun")
-        done = self._client.transact(
-            [etcd.value_is(key, row.value) if row else etcd.absent(key)],
-            [etcd.put(key, text), self._put_holder(holder, lease), etcd.look(end)],
-            [etcd.look(key)])
-        if not done.succeeded:
+        if not self.keys.transact([Is(key, row.value) if row else Absent(key)],
+                                  [Put(key, text), self._put_holder(holder, lease)]).succeeded:
             raise Conflict("another node took the next epoch")
-        return done.rows[2]
 
-    @staticmethod
-    def _end_of(rows) -> int:
-        return int(rows[0].value) if rows else 0
+    def _put_holder(self, holder: Holder, lease: int) -> Put:
+        return Put(self._key("at/controller"), json.dumps(list(holder)).encode(), lease)
 
-    def _put_holder(self, holder: Holder, lease: int) -> dict:
-        return etcd.put(self._key("at/controller"), json.dumps(list(holder)).encode(), lease)
+    def _in_term(self, term: Term) -> Is:
+        return Is(self._key("at/epoch"), term.text)
 
     def renew(self, term: Term, ttl_s: int) -> Term:
         """The term with its lease prolonged. Raises Conflict: a newer epoch began; QuorumLost."""
         def attempt() -> Term:
-            row = self._client.get(self._key("at/epoch"))
+            row = self.keys.get(self._key("at/epoch"))
             if row is None or row.value != term.text:
                 raise Conflict("a newer epoch has begun")
-            if self._client.keep_alive(term.lease) > 0:
+            if self.keys.keep_alive(term.lease) > 0:
                 return term
             # The quorum was away for longer than the lease; nobody took the epoch since.
-            lease = self._client.grant(ttl_s)
-            done = self._client.transact([etcd.value_is(self._key("at/epoch"), term.text)],
-                                         [self._put_holder(term.holder, lease)])
-            if not done.succeeded:
+            lease = self.keys.grant(ttl_s)
+            if not self.keys.transact([self._in_term(term)],
+                                      [self._put_holder(term.holder, lease)]).succeeded:
                 raise Conflict("a newer epoch has begun")
             return term._replace(lease=lease)
 
@@ -216,10 +200,8 @@ class Quorum:
     def resign(self, term: Term) -> None:
         """Lets the others know at once that the office is free. Never raises."""
         try:
-            self._client.transact([etcd.value_is(self._key("at/epoch"), term.text)],
-                                  [etcd.delete(self._key("at/controller"))])
-            self._client.revoke(term.lease)
-        except (EtcdError, Unknown, Unreachable) as error:
+            self.keys.transact([self._in_term(term)], [Delete(self._key("at/controller"))])
+        except (KeysError, Unknown, Unreachable) as error:
             log.info("the quorum was not told of the resignation", extra={"reason": str(error)})
 
     # ---- the log --------------------------------------------------------------------------------
@@ -227,16 +209,16 @@ class Quorum:
     def append(self, term: Term, base: int, count: int, data: bytes) -> None:
         """Appends one batch at `base`. Raises Conflict, QuorumLost, TooLong."""
         value = _kept(data)
-        if len(value) > SLOT_BYTES_MAX:
+        if len(value) > self.keys.value_bytes_max:
             raise TooLong(f"{count} records of metadata at once are too many for the quorum")
         epoch, end, slot = self._key("at/epoch"), self._key("at/end"), self._slot(base)
-        at_end = etcd.absent(end) if base == 0 else etcd.value_is(end, str(base).encode())
+        at_end = Absent(end) if base == 0 else Is(end, str(base).encode())
 
         def attempt() -> None:
-            done = self._client.transact(
-                [etcd.value_is(epoch, term.text), at_end],
-                [etcd.put(slot, value), etcd.put(end, str(base + count).encode())],
-                [etcd.look(slot), etcd.look(epoch), etcd.look(end)])
+            done = self.keys.transact(
+                [self._in_term(term), at_end],
+                [Put(slot, value), Put(end, str(base + count).encode())],
+                [Get(slot), Get(epoch), Get(end)])
             if done.succeeded:
                 return
             there, newest, at = done.rows
@@ -245,18 +227,19 @@ class Quorum:
                 return
             if not newest or newest[0].value != term.text:
                 raise Conflict(f"epoch {term.epoch} is over")
-            raise Conflict(f"the log ends at {self._end_of(at)}, not at {base}")
+            raise Conflict(f"the log ends at {int(at[0].value) if at else 0}, not at {base}")
 
         self._tried(attempt)
 
     def read(self, base: int) -> list:
         """Some Batches from `base` on; none at the end. Raises QuorumLost, Trimmed."""
+        # The end first: what lies before it is there, or was trimmed.
+        looks = [Get(self._key("at/end")), List(self._key("log/"), _number(base), SLOTS_PER_READ)]
+
         def attempt() -> tuple:
-            rows, end = self._client.transact([], [
-                etcd.look(self._slot(base), self._key("log0"), SLOTS_PER_READ),
-                etcd.look(self._key("at/end"))]).rows
+            end, rows = self.keys.look(looks)
             return [Batch(int(row.key.rpartition("/")[2]), _given(row.value))
-                    for row in rows], self._end_of(end)
+                    for row in rows], int(end[0].value) if end else 0
 
         batches, end = self._tried(attempt)
         if base < end and (not batches or batches[0].base != base):
@@ -267,36 +250,36 @@ class Quorum:
 
     def save_snapshot(self, term: Term, end: int, epoch: int, data: bytes) -> None:
         """Keeps the state of all records below `end`. Raises Conflict, QuorumLost."""
-        condition = [etcd.value_is(self._key("at/epoch"), term.text)]
         chunks = _chunks(data)
         for number, chunk in enumerate(chunks):
-            self._change(condition, [etcd.put(self._chunk(end, number), chunk)])
-        self._change(condition, [self._put_snapshot(end, epoch, len(chunks))])
+            self._change([self._in_term(term)], [Put(self._chunk(end, number), chunk)])
+        self._change([self._in_term(term)], [self._put_snapshot(end, epoch, len(chunks))])
 
-    def _put_snapshot(self, end: int, epoch: int, chunk_count: int) -> dict:
-        return etcd.put(self._key("at/snapshot"), json.dumps([end, epoch, chunk_count]).encode())
+    def _put_snapshot(self, end: int, epoch: int, chunk_count: int) -> Put:
+        return Put(self._key("at/snapshot"), json.dumps([end, epoch, chunk_count]).encode())
 
     def trim(self, term: Term, offset: int) -> None:
         """Drops slots below `offset` and the snapshots before the newest. Raises likewise."""
-        newest = self._tried(lambda: self._client.get(self._key("at/snapshot")))
+        newest = self._tried(lambda: self.keys.get(self._key("at/snapshot")))
         if newest is None:
             return
         end = json.loads(newest.value)[0]
         assert offset <= end, (offset, end)      # Keeps (5).
-        self._change([etcd.value_is(self._key("at/epoch"), term.text)], [
-            etcd.delete(self._slot(0), self._slot(offset)),
-            etcd.delete(self._chunk(0, 0), self._chunk(end, 0))])
+        for folder, below in (("log/", offset), ("snapshots/", end)):
+            if not self._tried(lambda folder=folder, below=below: self.keys.drop(
+                    [self._in_term(term)], self._key(folder), _number(below))):
+                raise Conflict("a newer epoch has begun")
 
     def load_snapshot(self) -> tuple | None:
         """(end, epoch, bytes) of the newest snapshot, None without one. Raises QuorumLost."""
         def attempt() -> tuple | None:
-            newest = self._client.get(self._key("at/snapshot"))
+            newest = self.keys.get(self._key("at/snapshot"))
             if newest is None:
                 return None
             end, epoch, count = json.loads(newest.value)
             data = b""
             for number in range(count):
-                row = self._client.get(self._chunk(end, number))
+                row = self.keys.get(self._chunk(end, number))
                 if row is None:
                     raise Unknown("the snapshot was replaced meanwhile")
                 data += row.value
@@ -305,11 +288,11 @@ class Quorum:
         return self._tried(attempt)
 
     def _chunk(self, end: int, number: int) -> str:
-        return self._key(f"snapshots/{end:020d}/{number:06d}")
+        return self._key(f"snapshots/{_number(end)}/{number:06d}")
 
-    def _change(self, condition, success) -> None:
+    def _change(self, conditions, changes) -> None:
         """A transaction that may be repeated."""
-        if not self._tried(lambda: self._client.transact(condition, success)).succeeded:
+        if not self._tried(lambda: self.keys.transact(conditions, changes)).succeeded:
             raise Conflict("a newer epoch has begun")
 
     # ---- patience -------------------------------------------------------------------------------
@@ -322,13 +305,14 @@ class Quorum:
                 return attempt()
             except (Unknown, Unreachable) as error:
                 if self._seconds() >= until:
-                    raise QuorumLost(f"etcd: {error}") from None
-            except EtcdError as error:
-                if etcd.NO_SPACE in str(error):
-                    log.critical("etcd is full and takes nothing more: compact and defragment it, "
-                                 "then disarm its alarm (etcdctl alarm disarm)")
-                raise QuorumLost(f"etcd: {error}") from None
+                    raise QuorumLost(f"{self.keys.name}: {error}") from None
+            except KeysError as error:
+                raise QuorumLost(f"{self.keys.name}: {error}") from None
             self._pause.wait(RETRY_S)
+
+
+def _number(offset: int) -> str:
+    return f"{offset:0{SORTED_DIGITS}d}"
 
 
 def _chunks(data: bytes) -> list:

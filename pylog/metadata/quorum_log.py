@@ -23,8 +23,8 @@ class QuorumLog(ObservedLog):
     # A node that comes reads this many batches at most beside the snapshot.
     records_between_snapshots = 20_000
 
-    def __init__(self, directory, checkpoint, now_ms, quorum: Quorum):
-        super().__init__(directory, checkpoint, now_ms)
+    def __init__(self, directory, checkpoint, now_ms, quorum: Quorum, **limits):
+        super().__init__(directory, checkpoint, now_ms, **limits)
         self._quorum = quorum
         self._term: Term | None = None
         self.commit(self._log.end_offset)
@@ -75,11 +75,6 @@ class QuorumLog(ObservedLog):
         self.take_snapshot(data, end, epoch)
         self._epoch = max(self._epoch, epoch)
         return True
-
-    def save_own_snapshot(self, records: list, offset: int, epoch: int) -> None:
-        """As snapshot() and trim() for the copy alone."""
-        super().snapshot(records, offset, epoch)
-        super().trim(offset + 1)
 
     def found_quorum(self) -> bool:
         """The state that the newest snapshot has becomes the quorum's, unless that has one. Blocks.

@@ -16,7 +16,7 @@ from pylog.log.partitions import Role
 from pylog.metadata import identity
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import ACCESS_RULE, RESOURCE_BROKER, Image, MetadataError
-from pylog.metadata.local import LocalLog
+from pylog.metadata.local import LocalLog, limits_of
 from pylog.metadata.store import Store, StoreError
 from pylog.metadata.tail import Tail
 
@@ -33,6 +33,7 @@ class MetadataService:
 
     controller: ActiveController
     replicates = False           # Whether other brokers can have replicas, and fetch.
+    departures = None            # Of other brokers, where there are some (pylog.replication).
     _log: LocalLog
     _identity: identity.Identity
 
@@ -66,7 +67,7 @@ class MetadataService:
         try:
             self._log = LocalLog(
                 logs.directories[0], checkpoints.pop(LocalLog.KEY, None) if 0 in clean else None,
-                self._now_ms)
+                self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(

@@ -56,8 +56,14 @@ class Controllers:
                 self.voters[id_] = Controller(id_, host, port)
         return self.active_id != before
 
+    def refused(self, controller_id: int) -> None:
+        """That one is not the active one. Who leads the newest epoch that was heard of is asked
+        again: it is about to take over, or its successor will be heard of."""
+        if controller_id != self.active_id:
+            self.failed(controller_id)
+
     def failed(self, controller_id: int) -> None:
-        """That one could not be reached, or is not the active one: another is asked next."""
+        """That one could not be reached: another is asked next."""
         if controller_id == self.active_id:
             self.active_id = UNKNOWN
         if self.next().id == controller_id:

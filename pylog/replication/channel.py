@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.metadata.tail import Tail
-    from pylog.peer.controllers import Controllers
+    from pylog.peer.controllers import Controller, Controllers
     from pylog.peer.credentials import Credentials
 
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
@@ -60,45 +60,43 @@ class Line:
 
     async def ask(self, message: Any) -> Any:
         """One try: the answer. Raises PeerError; the next try goes to the next controller."""
-        peer = await self._connected()
-        asked_id = self._asked_id
-        version = tables.message(type(message).__qualname__).versions[1]
-        answering = asyncio.ensure_future(self._answer(peer, message, version))
+        asked = self._controllers.next()
+        answering = asyncio.ensure_future(self._answer(asked, message))
         try:
             while not (await asyncio.wait([answering], timeout=LOOK_S))[0]:
-                if self._controllers.next().id != asked_id:
-                    # Keeps (5).
-                    raise PeerError(f"{asked_id} is no longer the active controller")
+                self._check(asked)
             answer = answering.result()
         except PeerError:
-            self._controllers.failed(asked_id)
+            self._controllers.failed(asked.id)
             raise
         finally:
             answering.cancel()
         if _is_standby(answer):
             # Keeps (2).
-            self._controllers.failed(asked_id)
+            self._controllers.refused(asked.id)
         return answer
 
-    async def _answer(self, peer: Peer, message: Any, version: int) -> Any:
-        newest = await peer.newest(key_of(message), version)
-        return await peer.call(message, newest, self._timeout_s)
+    def _check(self, asked: Controller) -> None:
+        """Keeps (5)."""
+        if self._controllers.next().id != asked.id:
+            raise PeerError(f"{asked.id} is no longer the active controller")
 
-    async def _connected(self) -> Peer:
+    async def _answer(self, asked: Controller, message: Any) -> Any:
+        peer = await self._connected(asked)
+        version = await peer.newest(
+            key_of(message), tables.message(type(message).__qualname__).versions[1])
+        return await peer.call(message, version, self._timeout_s)
+
+    async def _connected(self, asked: Controller) -> Peer:
         async with self._connecting:
-            wanted = self._controllers.next()
+            self._check(asked)
             if self._peer is not None and self._peer.failure is None \
-                    and self._asked_id == wanted.id:
+                    and self._asked_id == asked.id:
                 return self._peer
             self.close()
-            self._asked_id = wanted.id
-            try:
-                self._peer = await Peer.connect(
-                    wanted.host, wanted.port, self._client_id, self._timeout_s,
-                    self._credentials)
-            except PeerError:
-                self._controllers.failed(wanted.id)
-                raise
+            self._asked_id = asked.id
+            self._peer = await Peer.connect(
+                asked.host, asked.port, self._client_id, self._timeout_s, self._credentials)
             return self._peer
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pylog._native.throttle import Throttle
     from pylog.peer.credentials import Credentials
     from pylog.peer.dial import Dialled
+    from pylog.replication.departures import Departures
 
 VERSION = 17                # Of Fetch.
 RENEW_SHARE = 0.85          # Of the time that a login is good for.
@@ -73,17 +74,20 @@ class Link:
 
 class ReplicaFetchers:
     """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: Checkpointer.cut.
-    credentials: for what is asked besides, as dial has them. throttle: of what is fetched."""
+    departures: hears of connections that end and come back. credentials: for what is asked
+    besides, as dial has them. throttle: of what is fetched."""
 
     def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], Dialled],
                  cut: Callable[[bytes, int, Log, truncation.Cut, int], None],
-                 credentials: Credentials | None = None, throttle: Throttle | None = None):
+                 departures: Departures, credentials: Credentials | None = None,
+                 throttle: Throttle | None = None):
         self._settings = settings
         self._node_id = node_id
         self._dial = dial
         self._cut = cut
         self._credentials = credentials
         self._throttle = throttle
+        self._departures = departures
         self._native: fetcher.Fetchers | None = None
         self._broker_epoch = -1
         self._nodes: dict[int, tuple[str, int]] = {}
@@ -236,6 +240,7 @@ class ReplicaFetchers:
         link.dialing = None
         self._native.attach(link.thread, link.leader_id, made.socket.detach(), VERSION,
                             self._serial, None if made.tls is None else made.tls.give())
+        self._departures.back(link.leader_id)
         if made.login_ms > 0:
             asyncio.get_running_loop().call_later(
                 RENEW_SHARE * made.login_ms / 1000, self._log_in_again, link, self._serial)
@@ -261,6 +266,11 @@ class ReplicaFetchers:
 
     # ---- notices --------------------------------------------------------------------------------
 
+    def look(self) -> None:
+        """Takes what is known by now, without waiting for the loop."""
+        if self._native is not None:
+            self._take_notices()
+
     def _take_notices(self) -> None:
         assert self._native is not None
         for notice in self._native.take():
@@ -284,6 +294,7 @@ class ReplicaFetchers:
             if link.serial == notice.token and link.dialing is None:
                 log.info("the connection to a leader is lost", extra={
                     "leader": link.leader_id, "error": notice.code})
+                self._departures.lost(link.leader_id)
                 if asyncio.get_running_loop().time() - link.since_s > STABLE_S:
                     link.pause_s = RETRY_S
                 link.dialing = self._begin(self._connect(link))

@@ -19,6 +19,7 @@ from pylog.security.identities import GONE
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from pylog._native.reactor import RequestContext
     from pylog.replication.channel import ControllerChannel
@@ -53,6 +54,14 @@ class Forwarding:
         # Loggers are this broker's own.
         request = codec.decode_request(key, context.api_version, body)
         return not any(resource.resource_type == BROKER_LOGGER for resource in request.resources)
+
+    async def ask(self, context: RequestContext, request: Any) -> Any:
+        """The answer to a request that this broker has looked at. Raises PeerError."""
+        key, version = context.api_key, context.api_version
+        body = codec.encode_request(key, version, request)
+        frame = await self.forward(context, body)
+        _, at = codec.decode_response_header(key, version, frame[4:])
+        return codec.decode_response(key, version, frame[4 + at:])
 
     async def forward(self, context: RequestContext, body: bytes) -> bytes:
         """The frame that answers the request, with its size. Raises PeerError."""

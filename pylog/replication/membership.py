@@ -18,6 +18,7 @@ from pylog.peer.dial import dial
 from pylog.protocol.errors import ErrorCode
 from pylog.replication.assignments import Assignments
 from pylog.replication.channel import ControllerChannel
+from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from pylog.replication.forwarding import Forwarding
 from pylog.replication.leadership import Leadership
@@ -65,13 +66,15 @@ class Membership:
             is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(self.channel, node_id)
         self.forwarding = Forwarding(self.channel, principal_of)
+        self.departures = Departures(lambda: now_ns() / 1e9)
         self._fetchers = ReplicaFetchers(
             settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
-            logs.checkpointer.cut, credentials, throttles.following)
+            logs.checkpointer.cut, self.departures, credentials, throttles.following)
+        self.departures.look = self._fetchers.look
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
-                                 throttles, settings.between_brokers)
+                                 throttles, settings.between_brokers, self.departures)
         self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pylog.log.manager import LogManager
     from pylog.metadata.image import Delta, Image, Topic
     from pylog.replication.assignments import Assignments
+    from pylog.replication.departures import Departures
     from pylog.replication.leadership import Leadership
     from pylog.replication.roles import Commands
     from pylog.replication.throttles import Throttles
@@ -33,7 +34,8 @@ class Replicas:
     name of the one that brokers use among themselves."""
 
     def __init__(self, node_id: int, logs: LogManager, leadership: Leadership, fetchers: Any,
-                 assignments: Assignments, throttles: Throttles, listener: str):
+                 assignments: Assignments, throttles: Throttles, listener: str,
+                 departures: Departures):
         self.leadership = leadership
         self.assignments = assignments
         self.fetchers = fetchers
@@ -41,6 +43,7 @@ class Replicas:
         self._node_id = node_id
         self._logs = logs
         self._listener = listener
+        self._departures = departures
 
     def changes(self, delta: Delta) -> dict[bytes, Commands]:
         """Topic id -> its commands, of the topics that a delta changes."""
@@ -55,6 +58,7 @@ class Replicas:
             for id_, broker in image.brokers.items() for endpoint in broker.endpoints
             if endpoint.name == self._listener})
         self.leadership.take_brokers(image)
+        self._departures.take_brokers(image)
 
     def stats(self) -> dict[str, int]:
         """Counted since the start, and what is so now; for any thread."""

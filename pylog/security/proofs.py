@@ -29,14 +29,17 @@ NONCE_BYTES = 24
 ITERATIONS_MAX = 1_000_000
 
 
-def tokens(mechanism: str, name: str, password: str) -> Generator[bytes, bytes, None]:
+def tokens(mechanism: str, name: str, password: str,
+           by_token: bool = False) -> Generator[bytes, bytes, None]:
     """Yields what is to be sent, and is sent what comes back; its end is the login's.
 
-    mechanism: one of MECHANISMS. Raises AuthenticationFailed (2).
+    mechanism: one of MECHANISMS. by_token: SCRAM with a delegation token's id and secret (KIP-48).
+    Raises AuthenticationFailed (2).
     """
     if mechanism == PLAIN:
         return _plain(name, password)
-    return _scram(scram.HASHES[scram.MECHANISMS[mechanism]], name, password)
+    return _scram(scram.HASHES[scram.MECHANISMS[mechanism]], name, password,
+                  ",tokenauth=true" if by_token else "")
 
 
 def bearer(token: str) -> Generator[bytes, bytes, None]:
@@ -53,10 +56,11 @@ def _plain(name: str, password: str) -> Generator[bytes, bytes, None]:
     yield b"\0%s\0%s" % (name.encode(), password.encode())
 
 
-def _scram(hash_name: str, name: str, password: str) -> Generator[bytes, bytes, None]:
+def _scram(hash_name: str, name: str, password: str,
+           extensions: str) -> Generator[bytes, bytes, None]:
     nonce = secrets.token_urlsafe(NONCE_BYTES)
     escaped = name.replace("=", "=3D").replace(",", "=2C")
-    first = f"n={escaped},r={nonce}"
+    first = f"n={escaped},r={nonce}{extensions}"
     challenge = yield f"n,,{first}".encode()
     try:
         server_first = challenge.decode()

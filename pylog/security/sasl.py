@@ -5,7 +5,7 @@ Owns: the secret by which unknown users get their salts, for as long as this pro
 Called by: server.guard (Mechanisms), api.authentication.
 Invariants: (1) a login is complete once, and says then who it was; (2) credentials are looked up
   when a login begins, as they are in force.
-Source: KIP-43, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
+Source: KIP-43, KIP-48, KIP-84, KIP-86, KIP-152, KIP-768; the settings by Kafka's names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import secrets
 
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import SASL_PROTOCOLS
-from pylog.security import bearer, identities, jaas, plain, scram
+from pylog.security import bearer, delegation, identities, jaas, plain, scram
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog.config import Settings
+    from pylog.security.delegation import Found
     from pylog.security.identities import Principal
     from pylog.security.jwks import Keys
     from pylog.security.tokens import Tokens
@@ -41,6 +42,7 @@ class Login:
 
     def __init__(self, mechanism: str, exchange: Any):
         self.mechanism = mechanism
+        self.token: Found | None = None      # A delegation token's, when the client logs in by one.
         self._exchange = exchange
 
     def step(self, token: bytes) -> bytes:
@@ -64,11 +66,12 @@ class Login:
     @property
     def principal(self) -> Principal:
         assert self.is_complete
-        return identities.user(self.name)
+        return identities.user(self.name) if self.token is None else self.token.owner
 
     def left_ms(self, now_ms: int) -> int:
         """How long the credentials are good for, at least 1; 0: for ever."""
-        expires_ms = getattr(self._exchange, "expires_ms", 0)
+        expires_ms = getattr(self._exchange, "expires_ms", 0) if self.token is None \
+            else self.token.expires_ms
         return max(1, expires_ms - now_ms) if expires_ms else 0
 
 
@@ -84,6 +87,7 @@ class Mechanisms:
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._passwords: dict[str, dict[str, str]] = {}
         self._tokens: dict[str, Tokens] = {}     # By listener.
+        self._delegation: delegation.Delegation | None = None
 
     def check(self) -> None:
         """Raises ConfigError for a listener that nobody could log in to."""
@@ -114,9 +118,16 @@ class Mechanisms:
         if mechanism == BEARER:
             return Login(mechanism, bearer.Exchange(self._tokens_of(listener).check))
         number = scram.MECHANISMS[mechanism]
-        return Login(mechanism, scram.Exchange(
-            number, lambda name, extensions: self._kept(name, number), secrets.token_bytes,
-            self._secret))
+
+        def find(name: str, extensions: dict) -> scram.Credential | None:
+            if extensions.get(delegation.EXTENSION) != "true":
+                return self._kept(name, number)
+            login.token = self._delegated(name, number)
+            return None if login.token is None else login.token.credential
+
+        login = Login(mechanism, scram.Exchange(
+            number, find, secrets.token_bytes, self._secret))
+        return login
 
     def _known_passwords(self, listener: str) -> dict[str, str]:
         text = self._settings.of_listener(listener, "sasl.jaas.config", PLAIN)
@@ -127,6 +138,15 @@ class Mechanisms:
             self._passwords.clear()
             self._passwords[text] = plain.passwords(jaas.options(text))
         return self._passwords[text]
+
+    def _delegated(self, token_id: str, mechanism: int) -> Found | None:
+        secret = self._settings["delegation.token.secret.key"]
+        if secret is None:
+            return None
+        if self._delegation is None:
+            self._delegation = delegation.Delegation(
+                self._scram_records, secret, self._secret, self._now_ms)
+        return self._delegation.find(token_id, mechanism)
 
     def _kept(self, name: str, mechanism: int) -> scram.Credential | None:
         record = self._scram_records().get(("UserScramCredentialRecord", (name, mechanism)))

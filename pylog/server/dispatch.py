@@ -341,6 +341,8 @@ class Dispatcher:
         """What an answer depends on besides the image; None where it is not worth it."""
         if len(body) > answer_cache.BODY_BYTES_MAX or self._quotas.timed:
             return None
+        if self._metadata.departures is not None and self._metadata.departures.any:
+            return None
         return (context.api_key, context.api_version, context.listener, context.local_host,
                 context.local_port, context.principal, body)
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "Security": {
         "acl": ("acls", "Access rules: who may do what, and which rule decides."),
         "users": ("users", "Users that log in by SCRAM, and their passwords."),
+        "tokens": ("tokens", "Delegation tokens, by which a program logs in for somebody."),
     },
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),

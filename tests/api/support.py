@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from pylog import api
 from pylog._native.reactor import RequestContext
 from pylog.config import Settings
+from pylog.api.tokens import Asker
 from pylog.coordinator.pending import Pending
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
 from pylog.metadata.tail import Tail
 from pylog.protocol import codec
 from pylog.protocol.answers import Answer
+from pylog.security import identities
 from pylog.config.client_quotas import ClientQuotas
 from tests.metadata.memory import (
     Followers,
@@ -29,6 +31,8 @@ ENDPOINTS = [("PLAINTEXT", "registered.example", 9092, 0)]
 
 class Broker:
     """What a handler sees of the broker."""
+
+    departures = None
 
     def __init__(self, texts=None, logs=None):
         self.settings = Settings(texts or {})
@@ -69,7 +73,8 @@ class Broker:
             verification=getattr(self, "verification", None),
             markers=getattr(self, "markers", None), client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms)
+            node_id=self.node_id, now_ms=self.now_ms,
+            asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT"))
 
     async def ask(self, key, version, request, **fields):
         """The handler's answer after it went through the codec, both ways."""

@@ -1,3 +1,4 @@
+import asyncio
 import time
 
 import pytest
@@ -160,3 +161,45 @@ def test_a_hundred_thousand_unknown_names_take_at_most_a_second(create):
         assert took < 3
         print(f"{took:.2f} s")
     with_broker(scenario, {"auto.create.topics.enable": "true"})
+
+
+class Departures:
+    """As pylog.replication's, decided by the test."""
+
+    unsure = False
+
+    def __init__(self, *listed):
+        self.decided = asyncio.Event()
+        self.listed = listed
+
+    def is_listed(self, broker_id):
+        return broker_id in self.listed
+
+    async def settled(self):
+        await self.decided.wait()
+
+
+def test_who_asks_while_a_leader_may_have_died_is_answered_when_that_is_known():
+    async def scenario(broker):
+        departures = broker.departures = Departures()
+        departures.unsure = True
+        asking = [asyncio.create_task(metadata(broker, 4, "t", allow_auto_topic_creation=False)),
+                  asyncio.create_task(metadata(broker, 4, "new", allow_auto_topic_creation=True))]
+        await make(broker, "t")
+        await asyncio.sleep(0)
+        assert not any(one.done() for one in asking)
+        departures.decided.set()
+        assert [errors(await one) for one in asking] == [[("t", 0)], [("new", 0)]]
+    with_broker(scenario, {"auto.create.topics.enable": "true"})
+
+
+def test_a_fenced_broker_is_named_only_while_it_has_just_died():
+    async def scenario(broker):
+        row = broker.image.brokers[1]
+        broker.image.brokers = {1: row, 2: row._replace(
+            id=2, fenced=True, endpoints=(row.endpoints[0]._replace(host="died.example"),))}
+        assert [b.node_id for b in (await metadata(broker, 9)).brokers] == [1]
+        broker.departures = Departures(2)
+        assert [(b.node_id, b.host) for b in (await metadata(broker, 9)).brokers] == [
+            (1, "dialled.example"), (2, "died.example")]
+    with_broker(scenario)

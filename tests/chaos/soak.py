@@ -96,7 +96,7 @@ class Soak:
 
     def _longest(self) -> str:
         found = sorted(((client.reset(), client.name) for client in self._clients), reverse=True)
-        return ", ".join(f"{name} {pause:.1f}" for pause, name in found[:4])
+        return ", ".join(f"{name} {pause:.1f}" for pause, name in found if pause > 1)
 
     def _recovered(self, what: str) -> None:
         """Returns once every client went on and every replica is in sync."""

@@ -1,6 +1,7 @@
 """One connection against a broker that misbehaves."""
 
 import asyncio
+import socket
 import struct
 
 import pytest
@@ -160,6 +161,51 @@ def test_a_broker_that_does_not_answer_in_time_is_given_up():
         assert not connection.usable
 
     run(answer, work, request_timeout_ms=200)
+
+
+def test_a_machine_that_came_back_without_its_connections_is_noticed_within_seconds():
+    async def work(server, connection):
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        return [sock.getsockopt(socket.IPPROTO_TCP, option) for option in (
+            socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)]
+
+    idle_s, interval_s, count = run(good, work)
+    assert idle_s + interval_s * count < 20
+
+
+def test_a_broker_that_fell_silent_is_left_once_the_others_count_it_as_gone(monkeypatch):
+    monkeypatch.setattr("pylog.client.connection.SILENCE_S", 0.1)
+    alive = [1, 2]
+
+    def answer_of(node_id):
+        def answer(key, version, number):
+            if key == api.API_VERSIONS:
+                return versions()
+            if node_id not in alive:
+                return None
+            return messages.MetadataResponse(brokers=[
+                messages.MetadataResponse.MetadataResponseBroker(
+                    node_id=id_, host="127.0.0.1", port=servers[id_].port) for id_ in alive])
+        return answer
+
+    servers = {id_: Server(answer_of(id_)) for id_ in alive}
+
+    async def work():
+        async with servers[1], servers[2]:
+            async with Cluster(Settings("consumer", bootstrap_servers=
+                                        f"127.0.0.1:{servers[1].port}")) as cluster:
+                await cluster.refresh()
+                await cluster.connection(1)
+                await cluster.connection(2)
+                alive.remove(1)
+                with pytest.raises(errors.KafkaConnectionError):
+                    await asyncio.wait_for(
+                        cluster.send(1, messages.MetadataRequest(topics=[])), 20)
+                assert cluster.usable(1) is None
+                assert cluster.usable(2) is not None
+
+    asyncio.run(work())
 
 
 def test_a_cancelled_request_leaves_the_connection_in_order():

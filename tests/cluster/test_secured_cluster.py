@@ -111,7 +111,8 @@ def test_records_and_transactions_are_on_all_machines_while_logins_end_and_one_d
 
 
 def id_of(cluster, topic: str) -> bytes:
-    text = (cluster.brokers[1].data_dir / f"{topic}-0" / "partition.metadata").read_text()
+    path = cluster.brokers[1].data_dir / f"{topic}-0" / "partition.metadata"
+    text = until(lambda: path.exists() and path.read_text())
     return base64.urlsafe_b64decode(text.partition("topic_id: ")[2].strip() + "==")
 
 

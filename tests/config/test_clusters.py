@@ -90,3 +90,19 @@ def test_machines_that_are_told_a_secured_protocol_secure_all_their_listeners():
     assert settings.protocol_of("CONTROLLER") == "SASL_SSL"
     assert settings.between_brokers == "SASL_SSL"
     assert "listener.security.protocol.map" not in derived("a,b,c", "a")
+
+
+def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():
+    several = {"node.id": "1", "process.roles": "broker,controller",
+               "controller.listener.names": "CONTROLLER",
+               "listeners": "PLAINTEXT://:0,CONTROLLER://:0",
+               "controller.quorum.voters": "1@h:9093"}
+    assert not clusters.has_quorum(Settings(several))
+    named = {**several, "quorum.zookeeper.connect": "z1:2181,z2:2181"}
+    assert clusters.has_quorum(Settings(named))
+    for wrong, words in (
+            ({"quorum.etcd.endpoints": "e:2379"}, "a cluster has one quorum"),
+            ({"quorum.zookeeper.connect": "z1:2181/chroot"}, "is not host:port"),
+            ({"quorum.zookeeper.digest": "user"}, "expected user:password")):
+        with pytest.raises(ConfigError, match=words):
+            Settings({**named, **wrong})

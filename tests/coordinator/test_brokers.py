@@ -68,6 +68,53 @@ def test_a_broker_that_does_not_answer_is_asked_again_later():
     assert found == {("a", 1): 13}
 
 
+class Hung(Other):
+    """A peer that takes a request and answers when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.goes_on, self.is_closed = asyncio.Event(), False
+
+    async def call(self, message, version, timeout_s):
+        self.asked.append(message)
+        await self.goes_on.wait()
+        return await super().call(message, version, timeout_s)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_broker_that_is_fenced_is_waited_for_no_longer():
+    async def scene():
+        hung = Hung()
+        brokers = brokers_of(_2=hung)
+        known = brokers._node.image.brokers
+        known[2] = SimpleNamespace(epoch=5, fenced=False)
+        writing = asyncio.create_task(brokers.write(MARKER, (("a", 1),)))
+        while not hung.asked:
+            await asyncio.sleep(0)
+        known[2] = SimpleNamespace(epoch=5, fenced=True)
+        async with asyncio.timeout(20):
+            assert await writing == {("a", 1): 13}
+        assert hung.is_closed and not brokers._peers
+    asyncio.run(scene())
+
+
+def test_a_leader_that_hangs_holds_up_no_other_ones_markers():
+    async def scene():
+        hung, third = Hung(), Other()
+        writing = asyncio.create_task(brokers_of(_2=hung, _3=third).write(
+            MARKER, (("a", 1), ("b", 0))))
+        async with asyncio.timeout(20):
+            while not third.asked:
+                await asyncio.sleep(0.01)
+        assert not writing.done()
+        hung.goes_on.set()
+        async with asyncio.timeout(20):
+            assert await writing == {("a", 1): 0, ("b", 0): 0}
+    asyncio.run(scene())
+
+
 def test_a_broker_that_nobody_knows_is_asked_again_later():
     brokers = brokers_of()
     brokers._node.settings = Settings({

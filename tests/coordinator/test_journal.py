@@ -30,6 +30,8 @@ class Waits:
 
 
 class Token(SimpleNamespace):
+    is_request = True
+
     def answer(self, message):
         self.got = message
 
@@ -81,6 +83,29 @@ def test_a_flush_that_takes_too_long_leaves_its_replies_refused_and_later_ones_a
         log.flushed_offset = 2
         journal.woken()
         assert later.got == "done" and late.got == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with_journal(scenario, late_s=0.05)
+
+
+def test_what_a_machine_has_to_send_waits_for_a_flush_however_long_that_takes():
+    async def scenario(log, journal):
+        late, own, next_own = Token(got=None), Token(got=None), Token(got=None)
+        own.is_request = next_own.is_request = False
+        journal.write([(b"key", b"prepared")])
+        journal.after(late, "done")
+        journal.after(own, "markers")
+        await asyncio.sleep(0)
+        journal.write([(b"other", b"prepared")])
+        journal.after(next_own, "others")
+        async with asyncio.timeout(20):
+            while late.got is None:
+                await asyncio.sleep(0.01)
+        assert own.got is None and next_own.got is None
+        log.flushed_offset = 1
+        journal.woken()
+        assert own.got == "markers" and next_own.got is None
+        log.flushed_offset = 2
+        journal.woken()
+        assert next_own.got == "others"
     with_journal(scenario, late_s=0.05)
 
 

@@ -2,10 +2,11 @@
  * command.
  *
  * SHIM_ROOT: only files below this folder are looked at. SHIM_RECORD: where events go, in the order
- * in which they took effect; a sync is two events, so that what it covers is known (all that
- * completed before it began). SHIM_FAULTS: a file that may appear at any time with lines
- * "KIND SUBSTRING ERRNO"; calls of that kind (sync, syncfs, write, read, open, name, any) on paths
- * that contain SUBSTRING then fail with ERRNO; syncs do not go on while there is a line of "hold".
+ * in which they took effect, of the process that makes the file and none of its children; a sync is
+ * two events, so that what it covers is known (all that completed before it began). SHIM_FAULTS: a
+ * file that may appear at any time with lines "KIND SUBSTRING ERRNO"; calls of that kind (sync,
+ * syncfs, write, read, open, name, any) on paths that contain SUBSTRING then fail with ERRNO; syncs
+ * do not go on while there is a line of "hold".
  * An event is a struct event, then its path, then (for writes) the bytes.
  *
  * Not preloaded but loaded by a test, it is a disk for logs of the test's own process: shim_begin
@@ -132,7 +133,8 @@ static uint64_t id_at(const char *path, int fresh) {
 static void note(struct event e, const char *path, const struct iovec *data, int data_count) {
     if (record_fd == -2) {
         const char *name = getenv("SHIM_RECORD");
-        int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+        /* Of one process: the numbers of files in another, such as a child, are others. */
+        int flags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
         record_fd = name == NULL ? -1 : (int)syscall(SYS_openat, AT_FDCWD, name, flags, 0644);
     }
     if (record_fd < 0) return;

@@ -51,6 +51,18 @@ os.fsync(late)
     assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe", "b": b""}
 
 
+def test_what_a_child_does_is_not_taken_for_its_parents(library, tmp_path):
+    events, root = _run(library, tmp_path, """
+import subprocess, sys
+fd = os.open("a", os.O_CREAT | os.O_RDWR)
+os.write(fd, b"safe")
+os.fsync(fd)
+sync_folder(".")
+subprocess.run([sys.executable, "-c", "open('b', 'wb').write(b'other')"], check=True)
+""")
+    assert _synced_disk(events, root, tmp_path / "cut") == {"a": b"safe"}
+
+
 def test_a_rename_is_lost_without_a_sync_of_its_folder(library, tmp_path):
     events, root = _run(library, tmp_path, """
 for name, text in (("f", b"old"), ("f.tmp", b"new")):

@@ -26,12 +26,6 @@ class MemoryLog(MetadataLog):
     def read(self, offset):
         yield from (batch for batch in self.batches if batch.last_offset >= offset)
 
-    def wait(self, offset):
-        assert offset < self.end, (offset, self.end)
-
-    def session(self, node_id):
-        return None
-
     def elect(self, node_id):
         self.epoch += 1
         return self.epoch

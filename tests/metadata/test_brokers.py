@@ -6,7 +6,8 @@ from pylog.config import Settings
 from pylog.metadata import brokers
 from pylog.metadata.heartbeats import Heartbeats
 from pylog.metadata.image import Image, apply
-from pylog.metadata.partition_change import ELR_FEATURE, Rules
+from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode as E

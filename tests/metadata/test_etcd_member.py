@@ -8,8 +8,9 @@ import time
 import pytest
 
 from pylog.log.errors import StartError
-from pylog.metadata.etcd import Etcd, EtcdError, Unknown, Unreachable
+from pylog.metadata.etcd import Etcd
 from pylog.metadata.etcd_member import Host, Member, NotYet, arguments, is_to_come_back, told
+from pylog.metadata.keys import KeysError, Unknown, Unreachable
 from tests.brokers import free_port
 from tests.etcds import Etcds
 
@@ -29,7 +30,7 @@ async def answered(client, seconds=WAIT_S):
     while True:
         try:
             return client.get("key")
-        except (EtcdError, Unknown, Unreachable):
+        except (KeysError, Unknown, Unreachable):
             assert time.monotonic() < until
             await asyncio.sleep(0.02)
 

@@ -6,6 +6,7 @@ from pylog.config import Settings
 from pylog.metadata import controller
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.image import Image
+from pylog.metadata.quorum import QuorumLost
 from pylog.metadata.tail import Tail
 from pylog.protocol import messages
 from tests.metadata.memory import MemoryLog, NoLogs
@@ -41,3 +42,36 @@ def test_a_new_controller_fences_whoever_went_with_the_former_one_before_its_ses
             assert not tail.newest.brokers[2].fenced
             decider.resign()
     asyncio.run(run())
+
+
+def test_a_quorum_that_is_away_is_not_asked_for_a_silent_broker_again_and_again(caplog):
+    tries = []
+
+    class Away(MemoryLog):
+        def append(self, records, epoch, expected_end):
+            if self.is_away:
+                tries.append(records)
+                raise QuorumLost("planted")
+            return super().append(records, epoch, expected_end)
+
+    async def run():
+        log = Away()
+        log.is_away = False
+        log.append([*controller.bootstrap(Image()), registered(2, 1)], log.elect(3), 0)
+        tail = Tail(Image())
+        tail.replay(log.read(0))
+        settings = Settings({"broker.session.timeout.ms": "1"})
+        decider = ActiveController(log, tail, NoLogs(), settings, random.Random(7), 1, "c")
+        await decider.begin(log.elect(1))
+        log.is_away = True
+        async with asyncio.timeout(20):
+            while len(tries) < 3:
+                await asyncio.sleep(0.01)
+        began_s, count = asyncio.get_running_loop().time(), len(tries)
+        await asyncio.sleep(1)
+        passed_s = asyncio.get_running_loop().time() - began_s
+        assert len(tries) - count <= passed_s / 0.1 + 1
+        decider.resign()
+
+    asyncio.run(run())
+    assert "Traceback" not in caplog.text

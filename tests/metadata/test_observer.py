@@ -8,6 +8,7 @@ import pytest
 from pylog._native.log import LogDir
 from pylog.config import Settings
 from pylog.metadata.image import Image, apply
+from pylog.metadata.log import MetadataLog
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.observer import Observer
 from pylog.metadata.tail import Tail
@@ -53,6 +54,12 @@ class Following:
             while self.tail.newest.offset < offset:
                 await asyncio.sleep(0.005)
         return set(self.tail.newest.topics)
+
+    async def saves(self, end: int) -> None:
+        """Returns once its newest snapshot is of the records below `end`."""
+        async with asyncio.timeout(20):
+            while self.log.snapshot_end != end:
+                await asyncio.sleep(0.005)
 
 
 def test_what_is_committed_reaches_the_tail_and_nothing_above(tmp_path):
@@ -133,6 +140,51 @@ def test_a_log_that_begins_later_comes_as_a_snapshot_in_parts(tmp_path):
             async with Following(tmp_path / "own", model) as following:
                 assert len(following.tail.newest.topics) == 40      # The snapshot.
                 assert len(await following.reaches(40)) == 41
+
+    asyncio.run(go())
+
+
+def test_an_observer_saves_its_own_snapshots_and_begins_with_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr(MetadataLog, "records_between_snapshots", 10)
+
+    async def go():
+        async with ModelController() as model:
+            async with Following(tmp_path, model) as following:
+                for number in range(25):
+                    model.write(topic(number))
+                    await following.reaches(number)
+                await following.saves(20)
+                assert following.log.start_offset == 20
+                following.log.close()
+            del following
+            model.requests.clear()
+            async with Following(tmp_path, model) as following:
+                assert len(following.tail.newest.topics) == 20
+                model.write(topic(25))
+                assert len(await following.reaches(25)) == 26
+                assert model.requests[0].fetch_offset == 25
+
+    asyncio.run(go())
+
+
+def test_an_observer_saves_a_snapshot_of_what_is_long_or_old(tmp_path):
+    async def go():
+        async with ModelController() as model:
+            async with Following(tmp_path, model) as following:
+                following.log._snapshot_bytes = 1000
+                for number in range(30):
+                    model.write(topic(number))
+                    await following.reaches(number)
+                assert 5 < following.log.snapshot_end < 30
+                following.log._snapshot_bytes = 1 << 30
+                following.log._snapshot_interval_ms = 60_000
+                model.write(topic(30))
+                await following.reaches(30)
+                assert following.log.snapshot_end < 30
+                following.log._snapshot_ms -= 60_000
+                model.write(topic(31))
+                await following.reaches(31)
+                await following.saves(32)
 
     asyncio.run(go())
 

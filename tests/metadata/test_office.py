@@ -1,11 +1,12 @@
 import asyncio
 import itertools
+import threading
 import time
 
 import pytest
 
-from pylog._native.log import LogDir
-from pylog.metadata.etcd import Etcd
+from pylog._native.log import LogDir, Shortage
+from pylog.metadata import office
 from pylog.metadata.log import Conflict
 from pylog.metadata.office import Office
 from pylog.metadata.quorum import Quorum
@@ -29,9 +30,9 @@ def now_ms():
 class Node:
     """A controller with nothing to decide: what the office asks of a service, and a listener."""
 
-    def __init__(self, number, path, etcds, prefix, ttl_s=TTL_S):
+    def __init__(self, number, path, servers, prefix, ttl_s=TTL_S):
         self.number = number
-        self.quorum = Quorum(Etcd(etcds.addresses), prefix, 5.0, time.monotonic)
+        self.quorum = Quorum(servers.keys(ttl_s), prefix, 5.0, time.monotonic)
         path.mkdir(exist_ok=True)
         self.log = QuorumLog(LogDir(str(path)), None, now_ms, self.quorum)
         self.followed = []
@@ -53,6 +54,10 @@ class Node:
     async def follow(self, batches):
         self.followed += [record.name for batch in batches for record in batch.records]
 
+    async def begin_anew(self):
+        batch = await asyncio.to_thread(lambda: next(self.log.read_committed(0)))
+        self.followed = [record.name for record in batch.records]
+
     def learned(self, holder):
         self.known = holder
 
@@ -69,6 +74,13 @@ class Node:
             self.log.append, [messages.TopicRecord(name=name, topic_id=bytes(16))],
             self.epochs[-1], self.log.end_offset)
         self.followed.append(name)
+
+    def save(self, offset):
+        """A snapshot of all up to `offset`, in which what was decided are topics."""
+        names = self.followed[:offset + 1]
+        self.log.snapshot([messages.TopicRecord(name=name, topic_id=bytes(16)) for name in names],
+                          offset, self.epochs[-1])
+        self.log.trim(offset + 1)
 
     def go_deaf(self):
         """As its process would be gone: nothing is renewed, connections close, more are refused."""
@@ -91,9 +103,9 @@ async def until(condition, seconds=WAIT_S):
     return found
 
 
-def in_cluster(path, etcds, prefix, scenario, ttl_s=TTL_S):
+def in_cluster(path, servers, prefix, scenario, ttl_s=TTL_S):
     async def run():
-        nodes = [await Node(number, path / str(number), etcds, prefix, ttl_s).begin()
+        nodes = [await Node(number, path / str(number), servers, prefix, ttl_s).begin()
                  for number in (1, 2, 3)]
         try:
             await scenario(nodes)
@@ -111,7 +123,7 @@ def active(nodes):
 
 
 def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
-        tmp_path, etcds, prefix):
+        tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
         for number in range(20):
@@ -121,11 +133,11 @@ def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
         await until(lambda: all(node.office.holder == holder.office.holder for node in nodes))
         assert holder.office.holder.node_id == holder.number
 
-    in_cluster(tmp_path, etcds, prefix, scenario)
+    in_cluster(tmp_path, servers, prefix, scenario)
 
 
 def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
-        tmp_path, etcds, prefix):
+        tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
         await first.decide("before")
@@ -141,25 +153,26 @@ def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
         with pytest.raises(Conflict):
             await first.decide("too late")
 
-    in_cluster(tmp_path, etcds, prefix, scenario, ttl_s=60)
+    in_cluster(tmp_path, servers, prefix, scenario, ttl_s=60)
 
 
 def test_a_controller_that_hangs_is_replaced_when_its_lease_ends_and_then_stands_by(
-        tmp_path, etcds, prefix):
+        tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
         others = [node for node in nodes if node is not first]
-        renew = first.quorum.renew
+        renew, term = first.quorum.renew, first.log.term
         first.quorum.renew = lambda term, ttl: time.sleep(TTL_S + 2) or renew(term, ttl)
+        servers.end_lease(first.quorum.keys, term.lease)
         second = await until(lambda: active(others))
         await second.decide("after")
         await until(lambda: not first.is_appointed and first.followed == second.followed)
         assert active(nodes) is second
 
-    in_cluster(tmp_path, etcds, prefix, scenario)
+    in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_who_stops_hands_over_at_once(tmp_path, etcds, prefix):
+def test_who_stops_hands_over_at_once(tmp_path, servers, prefix):
     async def scenario(nodes):
         first = await until(lambda: active(nodes))
         first.task.cancel()
@@ -169,27 +182,27 @@ def test_who_stops_hands_over_at_once(tmp_path, etcds, prefix):
         assert view.holder is None or view.holder.node_id != first.number
         await until(lambda: active([node for node in nodes if node is not first]))
 
-    in_cluster(tmp_path, etcds, prefix, scenario)
+    in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_the_controller_goes_on_when_the_quorums_leader_is_killed(tmp_path, etcds, prefix):
+def test_the_controller_goes_on_when_the_quorums_leader_is_killed(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
-        leader = await asyncio.to_thread(etcds.leader)
-        etcds.kill(leader)
+        leader = await asyncio.to_thread(servers.leader)
+        servers.kill(leader)
         try:
             for number in range(10):
                 await holder.decide(f"topic {number}")
             await until(lambda: all(node.followed == holder.followed for node in nodes))
             assert active(nodes) is holder and holder.epochs == [1]
         finally:
-            etcds.start_member(leader)
-            await asyncio.to_thread(etcds.await_leader)
+            servers.start_member(leader)
+            await asyncio.to_thread(servers.await_leader)
 
-    in_cluster(tmp_path, etcds, prefix, scenario)
+    in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_node_that_was_away_reads_what_it_missed(tmp_path, etcds, prefix):
+def test_a_node_that_was_away_reads_what_it_missed(tmp_path, servers, prefix):
     async def scenario(nodes):
         holder = await until(lambda: active(nodes))
         away = next(node for node in nodes if node is not holder)
@@ -198,8 +211,69 @@ def test_a_node_that_was_away_reads_what_it_missed(tmp_path, etcds, prefix):
             await holder.decide(f"topic {number}")
         del away.log
         again = await Node(
-            away.number, tmp_path / str(away.number), etcds, prefix).begin()
+            away.number, tmp_path / str(away.number), servers, prefix).begin()
         nodes[nodes.index(away)] = again
         await until(lambda: again.log.end_offset == holder.log.end_offset)
 
-    in_cluster(tmp_path, etcds, prefix, scenario)
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_a_node_that_was_halted_for_longer_than_two_snapshots_goes_on_from_the_newest(
+        tmp_path, servers, prefix):
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        halted = next(node for node in nodes if node is not holder)
+        await until(lambda: halted.followed == holder.followed)
+        look = halted.quorum.look
+        going_on = threading.Event()
+        halted.quorum.look = lambda: going_on.wait() and look()
+        for number in range(10):
+            await holder.decide(f"topic {number}")
+            if number % 4 == 3:
+                await asyncio.to_thread(holder.save, holder.log.end_offset - 1)
+        going_on.set()
+        await until(lambda: halted.followed == holder.followed)
+        assert not halted.task.done()
+        await holder.decide("last")
+        await until(lambda: halted.followed == holder.followed)
+
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_a_copy_that_cannot_be_written_for_a_while_is_tried_again(
+        tmp_path, servers, prefix, monkeypatch):
+    monkeypatch.setattr(office, "SHORTAGE_S", 0.01)
+
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        short = next(node for node in nodes if node is not holder)
+        copied, tries = short.log.catch_up, []
+
+        def refused():
+            tries.append(1)
+            if len(tries) < 4:
+                raise Shortage(0, 56, "no room")
+            return copied()
+
+        short.log.catch_up = refused
+        await holder.decide("after")
+        await until(lambda: short.followed == holder.followed)
+        assert len(tries) >= 4
+
+    in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_what_cannot_be_gone_on_from_ends_the_task(tmp_path, servers, prefix):
+    async def scenario(nodes):
+        holder = await until(lambda: active(nodes))
+        other = next(node for node in nodes if node is not holder)
+
+        def damaged():
+            raise ValueError("the quorum's batch is damaged")
+
+        other.log.catch_up = damaged
+        await holder.decide("after")
+        await until(other.task.done)
+        assert isinstance(other.task.exception(), ValueError)
+
+    in_cluster(tmp_path, servers, prefix, scenario)

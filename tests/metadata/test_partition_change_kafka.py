@@ -9,7 +9,8 @@ import pytest
 from bench import kafka as jars
 from pylog.config import Settings
 from pylog.metadata.image import Broker, Image, Partition, Topic
-from pylog.metadata.partition_change import ELR_FEATURE, PartitionChange, Rules
+from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.partition_change import PartitionChange, Rules
 
 SOURCE = Path(__file__).parent / "kafka" / "PartitionChanges.java"
 ELECTIONS = {"PREFERRED": 0, "UNCLEAN": 1, "ONLINE": 2}

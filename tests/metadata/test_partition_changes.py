@@ -5,7 +5,8 @@ from types import SimpleNamespace
 from pylog.config import Settings
 from pylog.metadata import elections, reassignments
 from pylog.metadata.image import apply
-from pylog.metadata.partition_change import ELR_FEATURE, UNCLEAN, Rules
+from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.partition_change import UNCLEAN, Rules
 from pylog.protocol import messages
 from tests.metadata.test_controller import cluster, create, decided, topic
 

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
-from pylog.metadata.etcd import Etcd, Unknown, Unreachable
+from pylog.metadata.etcd import Etcd
+from pylog.metadata.keys import Put, Unknown, Unreachable
 from pylog.metadata.log import Conflict
-from pylog.metadata.quorum import Batch, Quorum, QuorumLost, TooLong, Trimmed
+from pylog.metadata.quorum import Batch, Quorum, QuorumLost, TooLong, Trimmed, View
 
 PREFIXES = itertools.count(1)
 TTL_S = 30
@@ -19,25 +20,30 @@ def prefix():
 
 
 @pytest.fixture
-def quorum(etcds, prefix):
-    found = Quorum(Etcd(etcds.addresses), prefix, 5.0, time.monotonic)
+def quorum(servers, prefix):
+    found = Quorum(servers.keys(TTL_S), prefix, 5.0, time.monotonic)
     yield found
     found.close()
 
 
-class CutEtcd(Etcd):
-    """Loses the answers of the next `cuts` changes; `applied` says whether they were made."""
+class Cut:
+    """Keys that lose the answers of the next `cuts` changes; `applied`: whether they are made."""
 
-    cuts = 0
-    applied = True
+    def __init__(self, keys, applied=True):
+        self._keys = keys
+        self.applied = applied
+        self.cuts = 0
 
-    def _call(self, method, body):
-        if method in ("kv/txn", "lease/grant") and self.cuts:
-            self.cuts -= 1
-            if self.applied:
-                super()._call(method, body)
-            raise Unknown("cut")
-        return super()._call(method, body)
+    def __getattr__(self, name):
+        return getattr(self._keys, name)
+
+    def transact(self, *arguments):
+        if not self.cuts:
+            return self._keys.transact(*arguments)
+        self.cuts -= 1
+        if self.applied:
+            self._keys.transact(*arguments)
+        raise Unknown("cut")
 
 
 def in_office(quorum, node_id=1):
@@ -103,9 +109,8 @@ def test_of_two_candidates_who_saw_the_same_one_wins(quorum):
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_append_whose_answer_is_lost_is_made_once(etcds, prefix, applied):
-    client = CutEtcd(etcds.addresses)
-    client.applied = applied
+def test_an_append_whose_answer_is_lost_is_made_once(servers, prefix, applied):
+    client = Cut(servers.keys(TTL_S), applied)
     quorum = Quorum(client, prefix, 5.0, time.monotonic)
     client.cuts = 1
     term = in_office(quorum)
@@ -118,8 +123,8 @@ def test_an_append_whose_answer_is_lost_is_made_once(etcds, prefix, applied):
 
 
 def test_an_append_without_an_answer_leaves_its_writer_in_doubt_and_the_next_epoch_sure(
-        etcds, prefix):
-    client = CutEtcd(etcds.addresses)
+        servers, prefix):
+    client = Cut(servers.keys(TTL_S))
     quorum = Quorum(client, prefix, 0.1, time.monotonic)
     term = in_office(quorum)
     client.cuts = 1_000_000
@@ -138,6 +143,30 @@ def test_too_much_at_once_is_refused_and_what_repeats_itself_is_not_too_much(quo
     data = bytes(range(256)) * 40_000
     quorum.append(term, 0, 1, data)
     assert everything(quorum) == [Batch(0, data)]
+
+
+def test_more_than_a_floor_of_batches_is_read_and_trimmed_in_order(quorum):
+    """ZooKeeper has its numbers by thousands."""
+    term = in_office(quorum)
+    for base in range(940, 1060, 20):
+        quorum.keys.transact([], [Put(quorum._key("at/end"), str(base).encode())])
+        quorum.append(term, base, 20, b"%d" % base)
+    assert [base for base, _ in everything(quorum, 940, 20)] == list(range(940, 1060, 20))
+    quorum.save_snapshot(term, 1040, term.epoch, b"all")
+    quorum.trim(term, 1040)
+    assert [base for base, _ in everything(quorum, 1040, 20)] == [1040]
+    with pytest.raises(Trimmed):
+        quorum.read(1020)
+
+
+def test_nothing_is_dropped_for_a_controller_of_the_past(quorum):
+    old = in_office(quorum, 1)
+    quorum.append(old, 0, 1, b"a")
+    quorum.save_snapshot(old, 1, old.epoch, b"all")
+    in_office(quorum, 2)
+    with pytest.raises(Conflict):
+        quorum.trim(old, 1)
+    assert everything(quorum) == [Batch(0, b"a")]
 
 
 def test_a_snapshot_takes_the_place_of_what_it_covers(quorum):
@@ -170,9 +199,9 @@ def test_who_resigns_leaves_an_empty_office(quorum):
     quorum.resign(term)
 
 
-def test_a_term_outlives_its_lease_as_long_as_nobody_takes_the_next(etcds, prefix, quorum):
+def test_a_term_outlives_its_lease_as_long_as_nobody_takes_the_next(servers, quorum):
     term = in_office(quorum)
-    Etcd(etcds.addresses).revoke(term.lease)
+    servers.end_lease(quorum.keys, term.lease)
     assert quorum.look().holder is None
     renewed = quorum.renew(term, TTL_S)
     assert renewed.lease != term.lease and quorum.look().holder == term.holder
@@ -188,7 +217,7 @@ def test_one_member_is_enough_to_ask_while_others_refuse_connections(etcds, pref
 
 def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
     quorum = Quorum(Etcd(["127.0.0.1:1"]), prefix, 0.05, time.monotonic)
-    view = quorum._view({})
+    view = View(0, 0, None)
     for call in (quorum.look, lambda: quorum.campaign(1, "host", 1, TTL_S, view),
                  lambda: quorum.cluster_id("x")):
         with pytest.raises(QuorumLost):
@@ -197,7 +226,7 @@ def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
         Etcd(["127.0.0.1:1"]).get("x")
 
 
-def test_killing_the_leader_loses_and_doubles_nothing(etcds, prefix, quorum):
+def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):
     term = in_office(quorum)
     acknowledged = []
 
@@ -210,12 +239,12 @@ def test_killing_the_leader_loses_and_doubles_nothing(etcds, prefix, quorum):
     writing.start()
     while len(acknowledged) < 20 and writing.is_alive():
         time.sleep(0.002)
-    leader = etcds.leader()
-    etcds.kill(leader)
+    leader = servers.leader()
+    servers.kill(leader)
     try:
         writing.join(60)
         assert acknowledged == list(range(150))
         assert everything(quorum) == [Batch(base, b"%d" % base) for base in range(150)]
     finally:
-        etcds.start_member(leader)
-        etcds.await_leader()
+        servers.start_member(leader)
+        servers.await_leader()

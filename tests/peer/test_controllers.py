@@ -40,6 +40,21 @@ def test_no_leader_of_the_same_epoch_is_no_news():
     assert known.next().id == 2
 
 
+def test_one_that_does_not_decide_yet_is_asked_again_if_it_leads_the_newest_epoch():
+    known = two()
+    known.learned(1, 5)
+    known.refused(1)
+    assert known.next().id == 1
+
+
+def test_one_that_is_not_known_to_lead_is_left_for_another_when_it_refuses():
+    known = two()
+    known.refused(1)
+    assert known.next().id == 2
+    known.refused(2)
+    assert known.next().id == 1
+
+
 def test_a_failed_one_is_left_for_another():
     known = two()
     known.learned(1, 5)

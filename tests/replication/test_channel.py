@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from pylog.peer.connection import Peer
 from pylog.peer.controllers import Controller, Controllers
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
@@ -30,6 +31,27 @@ class Silent:
 
     def close(self):
         self._server.close()
+
+
+def test_a_dial_is_given_up_once_another_controller_is_active(monkeypatch):
+    async def never(*arguments, **options):
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(Peer, "connect", never)
+
+    async def scene():
+        controllers = Controllers({1: Controller(1, "h", 1), 2: Controller(2, "h", 2)})
+        controllers.learned(1, 5)
+        line = Line(controllers, "test", timeout_s=3600)
+        asking = [asyncio.create_task(line.ask(messages.DescribeClusterRequest()))
+                  for _ in range(2)]
+        await asyncio.sleep(0)
+        controllers.learned(2, 6)
+        for task in asking:
+            with pytest.raises(PeerError, match="no longer the active controller"):
+                await asyncio.wait_for(task, WAIT_S)
+
+    asyncio.run(scene())
 
 
 def test_a_request_is_given_up_once_another_controller_is_active():

@@ -1,6 +1,7 @@
 """Partitions that follow leaders: dialing, losing, truncating, going on."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -8,6 +9,7 @@ from pylog._native import log
 from pylog.log.checkpointer import Checkpointer
 from pylog.peer.dial import Dialled
 from pylog.peer.errors import PeerError
+from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from tests.native.fake_leader import FakeLeader, diverging, row
 from tests.native.test_log import NOW, TOPIC_ID, make, opened
@@ -60,7 +62,7 @@ def run(dialer):
     """Runs a scenario with fetchers of broker 2 that know brokers 1 and 3."""
     def runs(scenario):
         async def around():
-            fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut)
+            fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut, Departures(time.monotonic))
             fetchers.set_nodes({1: ("one", 1), 3: ("three", 3)})
             try:
                 async with asyncio.timeout(30):

@@ -11,6 +11,7 @@ from pylog._native import batch, log
 from pylog.peer.connection import Peer
 from pylog.peer.dial import dial
 from pylog.protocol import messages
+from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
 from tests.replication.test_fetching import CUTS, SETTINGS
 from tests.wire import raw, talk
@@ -115,7 +116,8 @@ def test_a_follower_of_kafka_has_the_same_segment_files(replicated, tmp_path, ra
 
     async def scenario():
         fetchers = ReplicaFetchers(
-            SETTINGS, US, lambda host, port: dial(host, port, time.monotonic_ns), CUTS.cut)
+            SETTINGS, US, lambda host, port: dial(host, port, time.monotonic_ns), CUTS.cut,
+            Departures(time.monotonic))
         fetchers.set_nodes({KAFKA: ("127.0.0.1", replicated.port)})
         for index, one in enumerate(logs):
             one.become_follower(0)

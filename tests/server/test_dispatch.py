@@ -1,6 +1,7 @@
 """Events in, answers out, without sockets: routing, refusals, misses."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,6 +65,8 @@ class Grants:
 
 
 class Broker:
+    departures = None
+
     def __init__(self, opened=True):
         topic = Topic("known", TOPIC_ID, ())
         self.image = Image(topics={"known": topic}, topics_by_id={TOPIC_ID: topic})
@@ -227,6 +230,14 @@ def test_a_cacheable_answer_is_given_again_to_whoever_asks_the_same_at_the_same_
     assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 1", 3: "answer 2", 4: "answer 3"}
     assert [codec.decode_response_header(3, 4, frame[4:])[0]
             for frame, _ in reactors.replies.values()] == [1, 2, 3, 4]
+
+
+def test_an_answer_is_not_given_again_while_a_broker_may_have_died():
+    asked, broker = [], Broker()
+    broker.departures = SimpleNamespace(any=True)
+    reactors = Reactors(_metadata(1), _metadata(2))
+    asyncio.run(_drained(_dispatcher(reactors, broker, _3=_counting(asked))))
+    assert _cluster_ids(reactors) == {1: "answer 1", 2: "answer 2"}
 
 
 def test_a_cached_answer_ends_with_the_image_that_it_was_made_from():

@@ -1,0 +1,1 @@
+"""Three brokers of each kind beside each other on one machine."""

@@ -1,0 +1,174 @@
+"""`python -m bench.cluster [--only NAME] [--rounds N] [--sides A,B]`: three brokers of each kind.
+
+Owns: the clusters and their directories while it runs.
+Called by: make, people.
+Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
+  round from round to round; (2) each side gets the same untimed load first; (3) a load that fails
+  is reported and leaves no figure, the others go on.
+Sides: `kafka` and `pylog` as they come, both acknowledge from the page caches of two machines;
+`pylog-flush` with replica.flush.before.fetch.enable, from two disks; `kafka-3s` with the session
+timeout that `brokerd --cluster` has.
+"""
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+from confluent_kafka import KafkaException
+
+from bench import loads, report
+from bench.cluster import failover
+from bench.cluster import loads as cluster_loads
+from bench.cluster.nodes import Cluster
+from bench.cluster.table import render
+from bench.kafka import KafkaMissing, kafka_version
+from bench.machine import commit_line, machine_line, touch_free_memory
+from bench.process import BrokerFailed
+from bench.programs import ProgramMissing, cache_dir, load_client, rdkafka_performance
+
+SIDES = {
+    "kafka": {}, "pylog": {},
+    "pylog-flush": {"replica.flush.before.fetch.enable": "true"},
+    "kafka-3s": {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500},
+}
+TOUCHED_BYTES = 32 << 30
+PRODUCED_BYTES = 500_000_000
+WARM_BYTES = 40_000_000
+FLOOR_BYTES = 500e6
+LATENCY_S = 10
+KILLS = 10
+IDLE_S = 15
+FAILURES = (loads.LoadFailed, BrokerFailed, KafkaMissing, KafkaException, TimeoutExpired, OSError)
+
+LOADS: dict[str, Callable] = {
+    "produce-1k": lambda cluster, topic: cluster_loads.produce(
+        cluster, topic, 1024, PRODUCED_BYTES),
+    "one-record": lambda cluster, topic: cluster_loads.one_record(cluster, topic, 1, 1, 20_000),
+    "one-record-8": lambda cluster, topic: cluster_loads.one_record(cluster, topic, 8, 1, 50_000),
+    "one-record-8x5": lambda cluster, topic: cluster_loads.one_record(
+        cluster, topic, 8, 5, 100_000),
+    "e2e": lambda cluster, topic: cluster_loads.latency(cluster, topic, LATENCY_S),
+    "kill-leader": lambda cluster, topic: _seconds(failover.librdkafka(cluster, topic, KILLS)),
+    "kill-leader-java": lambda cluster, topic: _seconds(failover.java(cluster, topic, KILLS)),
+    "idle": lambda cluster, topic: cluster_loads.idle(cluster, topic, 1000, IDLE_S),
+    "restart": lambda cluster, topic: failover.restart(cluster, topic, 1000),
+    "dies": lambda cluster, topic: failover.dies(cluster, topic, 10_000),
+}
+ONCE = ("kill-leader", "kill-leader-java", "idle", "restart", "dies")
+
+
+def _seconds(values: list[float]) -> dict:
+    return {"p50_s": statistics.median(values), "max_s": max(values)}
+
+
+class Run:
+    """One run: collects samples[load][side][key] = [value per round]."""
+
+    def __init__(self, sides: list[str], folder: Path):
+        self.folder = folder
+        self.clusters = {side: Cluster(side, folder / side, SIDES[side]) for side in sides}
+        self.samples: dict = {}
+        self.failures: list[str] = []
+        self._serial = 0
+
+    def start(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.start()
+            # Keeps (2).
+            cluster_loads.produce(cluster, self._topic(), 100, WARM_BYTES)
+            cluster_loads.one_record(cluster, self._topic(), 8, 1, 20_000)
+
+    def load(self, name: str, turn: int) -> None:
+        sides = list(self.clusters)
+        for side in sides if turn % 2 == 0 else sides[::-1]:   # Keeps (1).
+            self._one(name, side)
+        if name == "produce-1k":
+            self._keep(name, "floor", "follower_cpu", loads.floor(
+                "recv", 1_000_000, 0, FLOOR_BYTES, self.folder))
+
+    def _one(self, name: str, side: str) -> None:
+        os.sync()
+        begin_s = time.monotonic()
+        try:
+            figures = LOADS[name](self.clusters[side], self._topic())
+        except FAILURES as failure:
+            text = " ".join(f"{type(failure).__name__}: {failure}".split())[-500:]
+            self.failures.append(f"{name}, {side}: {text}")   # Keeps (3).
+            print(f"  {name:16} {side:12} FAILED {text}", flush=True)
+            return
+        for key, value in figures.items():
+            self._keep(name, side, key, value)
+        shown = " ".join(f"{key}={value:.4g}" for key, value in figures.items())
+        print(f"  {name:16} {side:12} {time.monotonic() - begin_s:5.1f} s  {shown}", flush=True)
+
+    def _keep(self, name: str, side: str, key: str, value: float) -> None:
+        self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(key, []).append(value)
+
+    def _topic(self) -> str:
+        self._serial += 1
+        return f"load-{self._serial}"
+
+    def stop(self) -> None:
+        for cluster in self.clusters.values():
+            cluster.stop()
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster")
+    parser.add_argument("--only", choices=LOADS, action="append")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", default="kafka,pylog")
+    options = parser.parse_args(argv)
+    unknown = [side for side in options.sides.split(",") if side not in SIDES]
+    if unknown:
+        parser.error(f"no side {unknown[0]}; there are {', '.join(SIDES)}")
+    return options
+
+
+def main(argv: list[str]) -> int:
+    """Runs the chosen loads and prints the table. Exit status 1 when a load failed."""
+    options = _arguments(argv)
+    sides = options.sides.split(",")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        rdkafka_performance()
+        for client in ("produce", "fetch", "latency", "floor"):
+            load_client(client)
+    except ProgramMissing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    head = [f"`{' '.join(['python -m bench.cluster', *argv])}`, {options.rounds} round(s), "
+            f"commit {commit_line()}", machine_line()]
+    print("\n".join(head), flush=True)
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    touch_free_memory(TOUCHED_BYTES)
+    folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=cache_dir()))
+    run = Run(sides, folder)
+    try:
+        run.start()
+        for name in options.only or LOADS:
+            for turn in range(1 if name in ONCE else options.rounds):
+                run.load(name, turn)
+    finally:
+        run.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+        body = [*head, "", render(run.samples, kafka_version(), sides)]
+        body += [f"- {line}" for line in run.failures]
+        text = "\n".join(body) + "\n"
+        report.save(text, {"head": head, "samples": run.samples, "failures": run.failures},
+                    "-cluster")
+    print(f"\n{text}")
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,158 @@
+"""Brokers that are killed or restarted: what a producer sees, how long it takes.
+
+Called by: bench.cluster.__main__.
+Invariants: (1) a kill is timed from before the signal to the first acknowledgement of a record that
+  was handed to the producer after it; (2) a broker is killed only while all three are in sync.
+"""
+
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from bench.cluster.loads import WAIT_S, create
+from bench.cluster.nodes import Cluster
+from bench.kafka import start_tool
+from bench.loads import LoadFailed
+
+SEND_EVERY_S = 0.002
+FLOW_S = 1.0
+SETTLE_S = 2.0
+JAVA_RATE = 500
+IN_FLIGHT_S = 0.01
+
+
+def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
+    """Seconds until an acknowledgement, for each of `count` kill -9 of the leader.
+
+    Each has a producer of its own: librdkafka waits the longer for a broker the oftener it died.
+    """
+    create(cluster, topic, 1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    seen = []
+    for _ in range(count):
+        leader = _settled(admin, topic)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all",
+                             "linger.ms": 0, "log_level": 0, "enable.idempotence": True})
+        _flow(producer, topic, None)
+        _flow(producer, topic, time.monotonic() + FLOW_S)
+        begin_s = time.monotonic()
+        cluster.nodes[leader].process.kill()
+        seen.append(_flow(producer, topic, None) - begin_s)
+        producer.flush(WAIT_S)
+        cluster.nodes[leader].kill()
+        cluster.nodes[leader].start()
+    return seen
+
+
+def _flow(producer: Producer, topic: str, until_s: float | None) -> float:
+    """Sends until `until_s`, or until one of these records is acknowledged: the time of that."""
+    acknowledged = []
+
+    def told(error, message) -> None:
+        if error is None:
+            acknowledged.append(time.monotonic())
+
+    end_s = time.monotonic() + WAIT_S
+    while time.monotonic() < (until_s or end_s):
+        if acknowledged and until_s is None:
+            return acknowledged[0]
+        producer.produce(topic, b"x" * 100, partition=0, on_delivery=told)
+        producer.poll(SEND_EVERY_S)
+    if until_s is None:
+        raise LoadFailed(f"no acknowledgement in {WAIT_S} s")
+    return until_s
+
+
+def _settled(admin: AdminClient, topic: str) -> int:
+    """The leader, once all three are in sync and have been for a moment."""
+    end_s = time.monotonic() + WAIT_S
+    good_s = None
+    while time.monotonic() < end_s:
+        part = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0]
+        good = len(part.isrs) == 3 and part.leader > 0   # Keeps (2).
+        good_s = (good_s or time.monotonic()) if good else None
+        if good and time.monotonic() - good_s > SETTLE_S:
+            return part.leader
+        time.sleep(0.1)
+    raise LoadFailed(f"{topic} is not in sync after {WAIT_S} s")
+
+
+def java(cluster: Cluster, topic: str, count: int) -> list[float]:
+    """As librdkafka(), with Kafka's own producer: Kafka's VerifiableProducer tells of each
+    acknowledgement."""
+    create(cluster, topic, 1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    tool = start_tool(
+        "org.apache.kafka.tools.VerifiableProducer", "--bootstrap-server", cluster.bootstrap,
+        "--topic", topic, "--throughput", JAVA_RATE, "--acks", -1, "--max-messages", -1,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    acknowledged: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_acknowledgements, args=(tool.stdout, acknowledged),
+                     daemon=True).start()
+    seen = []
+    try:
+        for _ in range(count):
+            leader = _settled(admin, topic)
+            acknowledged.get(timeout=WAIT_S)
+            while not acknowledged.empty():
+                acknowledged.get()
+            begin_s = time.monotonic()
+            cluster.nodes[leader].kill()
+            at_s = begin_s
+            # What was under way may still be acknowledged; silence begins after it.
+            while at_s < begin_s + IN_FLIGHT_S:
+                at_s = acknowledged.get(timeout=WAIT_S)
+            seen.append(at_s - begin_s)
+            cluster.nodes[leader].start()
+    except queue.Empty:
+        raise LoadFailed(f"no acknowledgement in {WAIT_S} s") from None
+    finally:
+        tool.kill()
+        tool.wait()
+    return seen
+
+
+def _acknowledgements(lines: Iterable[str], told: queue.SimpleQueue) -> None:
+    for line in lines:
+        if '"producer_send_success"' in line:
+            told.put(time.monotonic())
+
+
+def restart(cluster: Cluster, topic: str, partitions: int) -> dict:
+    """A broker stops and starts again: until it is in every in-sync set, from its start."""
+    create(cluster, topic, partitions, None)
+    time.sleep(SETTLE_S)
+    node = cluster.nodes[3]
+    begin_s = time.monotonic()
+    node.stop()
+    stopped_s = time.monotonic()
+    node.start()
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port}", "log_level": 0})
+    _until(admin, topic, lambda part: len(part.isrs) == 3)
+    return {"stop_s": stopped_s - begin_s, "in_sync_s": time.monotonic() - stopped_s}
+
+
+def dies(cluster: Cluster, topic: str, partitions: int) -> dict:
+    """kill -9 of the broker that leads all partitions: until others lead them."""
+    create(cluster, topic, partitions)
+    time.sleep(SETTLE_S)
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.nodes[2].port}",
+                         "log_level": 0})
+    begin_s = time.monotonic()
+    cluster.nodes[1].kill()
+    _until(admin, topic, lambda part: part.leader not in (-1, 1))
+    return {"led_s": time.monotonic() - begin_s}
+
+
+def _until(admin: AdminClient, topic: str, is_so: Callable) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not all(map(is_so, admin.list_topics(topic, timeout=WAIT_S)
+                      .topics[topic].partitions.values())):
+        if time.monotonic() > end_s:
+            raise LoadFailed(f"{topic} is not as it should be after {WAIT_S} s")
+        time.sleep(0.02)

@@ -1,0 +1,394 @@
+"""Our controller against Kafka's: the same requests, the same answers and the same records."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.cluster import oracle
+from tests.cluster.oracle import (
+    all_configs, configs, creation, credentials, deletion, directories, directory, election,
+    features, growth, heartbeat, isr_change, producer_ids, quotas, reassignment, reassignments,
+    registration, unregistration,
+)
+
+pytestmark = pytest.mark.kafka
+
+BROKERS = (1, 2, 3, 4, 5)
+TOPIC, BROKER, GROUP, METRICS = 2, 4, 32, 16
+SET, DELETE, APPEND, SUBTRACT = range(4)
+PREFERRED, UNCLEAN = 0, 1
+UPGRADE, SAFE, UNSAFE = 1, 2, 3
+# Versions of the requests.
+REGISTER, BEAT, ALTER_ISR, CREATE, DROP, GROW, ELECT = 4, 2, 3, 7, 6, 3, 2
+MOVE, CONFIGS, ALL_CONFIGS, QUOTAS, SCRAM, FEATURES = 1, 1, 2, 1, 0, 1
+
+
+@pytest.fixture(scope="module")
+def controllers(tmp_path_factory):
+    """Kafka's and ours, both new."""
+    nodes = oracle.controllers(tmp_path_factory.mktemp("oracle"))
+    try:
+        for node in nodes:
+            node.start()
+        yield nodes
+        assert nodes[1].alarms() == []
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+async def join(both, broker_id, incarnation=1, **options):
+    await both.ask(registration(broker_id, incarnation, **options), REGISTER)
+    await both.ask(heartbeat(broker_id), BEAT)
+
+
+async def joined(both, count=5):
+    """All the brokers are there, unfenced, and the oracle at the log's end."""
+    for side in both.sides:
+        await side.records()
+    for id_ in BROKERS[:count]:
+        number = random.Random(f"{id_} {len(both.image.topics)}").randrange(1, 255)
+        known = both.image.brokers.get(id_)
+        if known is None or known.fenced or known.in_controlled_shutdown:
+            if known is not None:
+                await both.ask(heartbeat(id_, fence=True, stop=True), BEAT)
+            await join(both, id_, number, rack=f"rack-{id_ % 2}", directories=2)
+
+
+def test_controllers_begin_with_the_same(controllers):
+    async def scenario(both):
+        found = [await side.records() for side in both.sides]
+        assert sorted(found[0], key=repr) == sorted(found[1], key=repr)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_registrations_and_heartbeats(controllers):
+    async def scenario(both):
+        for side in both.sides:
+            await side.records()
+        await both.ask(heartbeat(7), BEAT, "of nobody")
+        await both.ask(registration(7, directories=0), REGISTER, "without directories")
+        await both.ask(registration(7, features={"metadata.version": (7, 20)}), REGISTER, "old")
+        await both.ask(registration(7, features={
+            **oracle.FEATURES, "group.version": (0, 0)}), REGISTER, "no group.version")
+        await both.ask(registration(7, rack="r", directories=2), REGISTER)
+        await both.ask(heartbeat(7, epoch=1), BEAT, "of a former epoch")
+        await both.ask(heartbeat(7, fence=True), BEAT)
+        await both.ask(heartbeat(7, seen=0), BEAT, "that has not caught up")
+        await both.ask(heartbeat(7), BEAT)
+        await both.ask(heartbeat(7), BEAT, "again")
+        await both.ask(registration(7, 2), REGISTER, "while the former one lives")
+        await both.ask(registration(7, rack="other", directories=2), REGISTER, "amended")
+        await both.ask(heartbeat(7), BEAT)
+        await both.ask(heartbeat(7, stop=True), BEAT, "that leads nothing")
+        await both.ask(registration(7, 3, directories=2, previous=5), REGISTER)
+        await both.ask(heartbeat(7, fence=True), BEAT)
+        await both.ask(heartbeat(7), BEAT)
+        await both.ask(producer_ids(7), 0)
+        await both.ask(producer_ids(7, epoch=3), 0, "with a former epoch")
+        await both.ask(producer_ids(77), 0, "of nobody")
+        await both.ask(unregistration(7), 0)
+        await both.ask(unregistration(7), 0, "again")
+        await both.ask(registration(7), REGISTER)
+        await both.ask(unregistration(7), 0)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_topics_and_partitions(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(creation("a", [[1, 2, 3], [2, 3, 4]], [("retention.ms", "1000")]), CREATE)
+        await both.ask(creation("a", [[1]]), CREATE, "there already")
+        for label, replicas in (("twice", [[1, 1]]), ("unknown", [[1, 9]]), ("empty", [[]]),
+                                ("uneven", [[1, 2], [3]])):
+            await both.ask(creation("bad", replicas), CREATE, label)
+        await both.ask(creation("bad/name", [[1]]), CREATE)
+        await both.ask(creation("c", [[1]], [("retention.ms", "x")]), CREATE)
+        await both.ask(creation("c", [[1]], [("nonsense", "1")]), CREATE)
+        await both.ask(creation("c", partitions=1, factor=9), CREATE)
+        await both.ask(creation("c", partitions=0, factor=1), CREATE)
+        await both.ask(creation("c", [[1]], validate=True), CREATE)
+        await both.ask(heartbeat(5, fence=True), BEAT)
+        await both.ask(creation("d", [[5, 1], [1, 5]]), CREATE, "on a fenced broker")
+        await both.ask(creation("e", [[5]]), CREATE, "on a fenced broker alone")
+        await both.ask(growth("a", 3, [[4, 5, 1]]), GROW)
+        await both.ask(growth("a", 3, [[4, 5]]), GROW, "no growth")
+        await both.ask(growth("a", 5, [[4, 5, 1]]), GROW, "of one of two")
+        await both.ask(growth("a", 4, [[4, 5]]), GROW, "of another factor")
+        await both.ask(growth("nothing", 4), GROW)
+        await both.ask(heartbeat(5), BEAT)
+        for name in ("a", "d", "a", "nothing"):
+            await both.ask(deletion(name), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_isr_changes_and_elections(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(creation("i", [[1, 2, 3], [2, 3, 1]], [("min.insync.replicas", "2")]),
+                       CREATE)
+        await both.ask(isr_change("i", 0, [1, 2]), ALTER_ISR)
+        await both.ask(isr_change("i", 0, [1, 2]), ALTER_ISR, "the same")
+        await both.ask(isr_change("i", 0, [1]), ALTER_ISR, "below min.insync.replicas")
+        for label, options in (
+                ("stale leader epoch", {"leader_epoch": -1}),
+                ("future leader epoch", {"leader_epoch": 1}),
+                ("stale partition epoch", {"partition_epoch": -1}),
+                ("future partition epoch", {"partition_epoch": 1}),
+                ("of another", {"of": 2}), ("a replica's former epoch", {"stale": 3}),
+                ("without epochs", {"epochs": False}), ("recovery", {"recovery": 1})):
+            await both.ask(isr_change("i", 0, [1, 3], **options), ALTER_ISR, label)
+        await both.ask(isr_change("i", 0, [2, 3]), ALTER_ISR, "without the leader")
+        await both.ask(isr_change("i", 0, [1, 4]), ALTER_ISR, "with a stranger")
+        await both.ask(heartbeat(1, fence=True), BEAT, "the leader is fenced")
+        await both.ask(isr_change("i", 1, [2, 1]), ALTER_ISR, "with a fenced one")
+        await both.ask(heartbeat(1), BEAT)
+        await both.ask(isr_change("i", 0, [3, 1]), ALTER_ISR)
+        await both.ask(election(PREFERRED, [("i", 0), ("i", 1), ("i", 7), ("no", 0)]), ELECT)
+        await both.ask(heartbeat(2, fence=True), BEAT)
+        await both.ask(heartbeat(3, fence=True), BEAT)
+        await both.ask(heartbeat(1, fence=True), BEAT, "the last one")
+        await both.ask(heartbeat(2), BEAT)
+        await both.ask(election(UNCLEAN, [("i", 0), ("i", 1)]), ELECT)
+        await both.ask(heartbeat(1), BEAT)
+        await both.ask(heartbeat(3), BEAT)
+        await both.ask(election(PREFERRED, None), ELECT)
+        await both.ask(heartbeat(2, stop=True), BEAT)
+        await both.ask(configs(TOPIC, "i", [("min.insync.replicas", SET, "1")]), CONFIGS)
+        await both.ask(deletion("i"), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_reassignments(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(creation("r", [[1, 2], [2, 3]]), CREATE)
+        await both.ask(reassignment("r", 0, [3, 4]), MOVE)
+        await both.ask(reassignments(), 0)
+        await both.ask(isr_change("r", 0, [1, 2, 3]), ALTER_ISR)
+        await both.ask(isr_change("r", 0, [1, 2, 3, 4]), ALTER_ISR, "which completes it")
+        await both.ask(reassignment("r", 0, None), MOVE, "none to cancel")
+        await both.ask(reassignment("r", 1, [4, 5]), MOVE)
+        await both.ask(isr_change("r", 1, [2, 3, 4]), ALTER_ISR)
+        await both.ask(reassignment("r", 1, None), MOVE, "cancelled")
+        for label, replicas in (("twice", [1, 1]), ("unknown", [1, 9]), ("none", []),
+                                ("order", [3, 2]), ("the same", [3, 2])):
+            await both.ask(reassignment("r", 1, replicas), MOVE, label)
+        await both.ask(reassignment("r", 1, [1, 2, 3], change_factor=False), MOVE)
+        await both.ask(reassignment("r", 1, [1]), MOVE, "to fewer")
+        await both.ask(reassignment("r", 1, [5]), MOVE, "another one meanwhile")
+        await both.ask(reassignments(), 0)
+        await both.ask(isr_change("r", 1, [3, 2, 5]), ALTER_ISR)
+        await both.ask(reassignment("r", 9, [1]), MOVE)
+        await both.ask(reassignment("no", 0, [1]), MOVE)
+        await both.ask(deletion("r"), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_settings_quotas_credentials_and_features(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(creation("s", [[1]]), CREATE)
+        for kind, resource, changes in (
+                (TOPIC, "s", [("retention.ms", SET, "5"), ("cleanup.policy", SET, "compact")]),
+                (TOPIC, "s", [("cleanup.policy", APPEND, "delete")]),
+                (TOPIC, "s", [("cleanup.policy", SUBTRACT, "compact"),
+                              ("retention.ms", DELETE, None)]),
+                (TOPIC, "s", [("retention.ms", SET, "x")]), (TOPIC, "s", [("no", SET, "x")]),
+                (TOPIC, "s", [("retention.ms", APPEND, "5")]), (TOPIC, "no", [
+                    ("retention.ms", SET, "5")]),
+                (BROKER, "", [("min.insync.replicas", SET, "2")]),
+                (BROKER, "", [("min.insync.replicas", DELETE, None)]),
+                (BROKER, "1", [("log.cleaner.threads", SET, "2")]),
+                (BROKER, "9", [("log.cleaner.threads", SET, "2")]),
+                (GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]),
+                (METRICS, "m", [("interval.ms", SET, "1000")])):
+            await both.ask(configs(kind, resource, changes), CONFIGS)
+        await both.ask(configs(TOPIC, "s", [("retention.ms", SET, "9")], validate=True), CONFIGS)
+        await both.ask(all_configs(TOPIC, "s", [("segment.ms", "99999")]), ALL_CONFIGS)
+        await both.ask(all_configs(TOPIC, "s", []), ALL_CONFIGS)
+        for entity, changes in (
+                ([("user", "u")], [("producer_byte_rate", 100.0, False)]),
+                ([("user", "u"), ("client-id", None)], [("request_percentage", 10.0, False)]),
+                ([("user", "u")], [("producer_byte_rate", 0.0, True)]),
+                ([("user", "u")], [("nonsense", 1.0, False)]),
+                ([("ip", "127.0.0.1")], [("connection_creation_rate", 10.0, False)]),
+                ([("ip", "127.0.0.1")], [("producer_byte_rate", 10.0, False)]),
+                ([("ip", "127.0.0.1")], [("connection_creation_rate", 0.0, True)])):
+            await both.ask(quotas(entity, changes), QUOTAS)
+        for user, mechanism, iterations in (
+                ("u", 1, 4096), ("u", 2, 8192), ("u", 1, 8192), ("u", 1, 1), ("u", 9, 4096),
+                ("", 1, 4096), ("u", 1, None), ("u", 1, None), ("u", 2, None)):
+            await both.ask(credentials(user, mechanism, iterations), SCRAM)
+        for updates in (
+                [("group.version", 0, SAFE)], [("group.version", 1, UPGRADE)],
+                [("group.version", 0, UPGRADE)], [("group.version", 7, UPGRADE)],
+                [("nonsense", 1, UPGRADE)], [("group.version", 1, 9)],
+                [("transaction.version", 1, SAFE), ("group.version", 9, UPGRADE)],
+                [("transaction.version", 1, UNSAFE)], [("transaction.version", 2, UPGRADE)],
+                [("eligible.leader.replicas.version", 0, SAFE)],
+                [("eligible.leader.replicas.version", 1, UPGRADE)],
+                [("metadata.version", 30, UPGRADE)]):
+            await both.ask(features(updates, validate=True), FEATURES)
+            await both.ask(features(updates), FEATURES)
+        await both.ask(deletion("s"), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+def test_directories_of_replicas(controllers):
+    async def scenario(both):
+        await joined(both)
+        await both.ask(creation("d", [[1, 2], [2, 1]]), CREATE)
+        first, second = directory(1, 0), directory(1, 1)
+        await both.ask(directories(1, [(first, "d", 0), (second, "d", 1)]), 0)
+        await both.ask(directories(1, [(first, "d", 0)]), 0, "again")
+        await both.ask(directories(1, [(first, "no", 0), (first, "d", 9)]), 0)
+        await both.ask(directories(3, [(directory(3), "d", 0)]), 0, "of a stranger")
+        await both.ask(heartbeat(1, offline=[1]), BEAT, "a directory failed")
+        await both.ask(heartbeat(1, offline=[1]), BEAT, "again")
+        await both.ask(directories(1, [(b"\x11" * 16, "d", 0)]), 0, "unknown")
+        await both.ask(deletion("d"), DROP)
+
+    oracle.compared(controllers, scenario)
+
+
+# ---- random walks -------------------------------------------------------------------------------
+
+class Walk:
+    """Steps that make sense now, most of the time."""
+
+    def __init__(self, both, source):
+        self._both = both
+        self._source = source
+        self._incarnations = {id_: 100 for id_ in BROKERS}
+        self._made = 0
+
+    def _partition(self):
+        """(topic, partition), None without topics."""
+        topics = list(self._both.image.topics.values())
+        if not topics:
+            return None
+        topic = self._source.choice(sorted(topics))
+        return topic.name, self._source.randrange(len(topic.partitions))
+
+    def _some(self, low=1, high=4):
+        return self._source.sample(BROKERS, self._source.randint(low, high))
+
+    async def step(self) -> None:
+        kinds = (self._create, self._delete, self._grow, self._isr, self._isr, self._isr,
+                 self._fence, self._unfence, self._unfence, self._restart, self._stop,
+                 self._elect, self._move, self._move, self._cancel, self._assign, self._configure,
+                 self._disk)
+        await self._source.choice(kinds)()
+
+    async def _create(self) -> None:
+        if len(self._both.image.topics) < 6:
+            self._made += 1
+            size = self._source.randint(1, 3)
+            await self._both.ask(creation(
+                f"w{self._made}", [self._some(size, size)
+                                   for _ in range(self._source.randint(1, 3))],
+                [("min.insync.replicas", str(self._source.randint(1, 3)))]
+                if self._source.random() < 0.5 else ()), CREATE)
+
+    async def _delete(self) -> None:
+        if len(self._both.image.topics) > 4:
+            await self._both.ask(deletion(self._partition()[0]), DROP)
+
+    async def _grow(self) -> None:
+        if found := self._partition():
+            topic = self._both.image.topics[found[0]]
+            size = len(topic.partitions[0].replicas)
+            if len(topic.partitions) < 5 and size <= 4:
+                await self._both.ask(growth(topic.name, len(topic.partitions) + 1,
+                                            [self._some(size, size)]), GROW)
+
+    async def _isr(self) -> None:
+        if found := self._partition():
+            state = self._both.image.partition(*found)
+            if state.leader >= 0:
+                isr = [id_ for id_ in state.replicas
+                       if id_ == state.leader or self._source.random() < 0.7]
+                self._source.shuffle(isr)
+                await self._both.ask(isr_change(
+                    *found, isr, epochs=self._source.random() < 0.9,
+                    recovery=self._source.choice([None, None, 0, 1])), ALTER_ISR)
+
+    async def _fence(self) -> None:
+        await self._both.ask(heartbeat(self._source.choice(BROKERS), fence=True), BEAT)
+
+    async def _unfence(self) -> None:
+        await self._both.ask(heartbeat(self._source.choice(BROKERS)), BEAT)
+
+    async def _stop(self) -> None:
+        await self._both.ask(heartbeat(self._source.choice(BROKERS), stop=True), BEAT)
+
+    async def _restart(self) -> None:
+        id_ = self._source.choice(BROKERS)
+        self._incarnations[id_] = self._incarnations[id_] % 250 + 1
+        previous = self._source.choice([-1, 0])
+        # A clean stop is told by the former epoch.
+        await self._both.ask(lambda side: registration(
+            id_, self._incarnations[id_], rack=f"rack-{id_ % 2}", directories=2,
+            previous=side.broker_epoch(id_) if previous == 0 else -1)(side), REGISTER)
+        await self._both.ask(heartbeat(id_), BEAT)
+
+    async def _elect(self) -> None:
+        if found := self._partition():
+            await self._both.ask(election(self._source.choice([PREFERRED, UNCLEAN]), [found]),
+                                 ELECT)
+
+    async def _move(self) -> None:
+        if found := self._partition():
+            await self._both.ask(reassignment(*found, self._some()), MOVE)
+            await self._both.ask(reassignments(), 0)
+
+    async def _cancel(self) -> None:
+        if found := self._partition():
+            await self._both.ask(reassignment(*found, None), MOVE)
+
+    async def _assign(self) -> None:
+        if found := self._partition():
+            id_ = self._source.choice(BROKERS)
+            await self._both.ask(directories(
+                id_, [(directory(id_, self._source.randrange(2)), *found)]), 0)
+
+    async def _disk(self) -> None:
+        await self._both.ask(heartbeat(self._source.choice(BROKERS),
+                                       offline=[self._source.randrange(2)]), BEAT)
+
+    async def _configure(self) -> None:
+        if found := self._partition():
+            await self._both.ask(configs(TOPIC, found[0], [self._source.choice((
+                ("min.insync.replicas", SET, str(self._source.randint(1, 3))),
+                ("min.insync.replicas", DELETE, None),
+                ("unclean.leader.election.enable", SET, "true"),
+                ("unclean.leader.election.enable", SET, "false")))]), CONFIGS)
+
+
+async def walk(both, seed, steps):
+    await joined(both)
+    walking = Walk(both, random.Random(seed))
+    for _ in range(steps):
+        await walking.step()
+        await asyncio.sleep(0)
+    for name in sorted(both.image.topics):
+        await both.ask(deletion(name), DROP)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_random_walk(controllers, seed):
+    oracle.compared(controllers, walk, seed, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_a_long_random_walk(controllers, seed):
+    oracle.compared(controllers, walk, seed, 1000)

@@ -1,0 +1,34 @@
+"""Three brokerds whose quorum a ZooKeeper keeps."""
+
+import pytest
+
+from tests.cluster.test_controllers import create, decider, topics_of
+from tests.clusters import Cluster, has_process, until
+from tests.zookeepers import ZooKeepers
+
+
+@pytest.fixture
+def zookeeper(tmp_path):
+    found = ZooKeepers(tmp_path, 1)
+    try:
+        yield found.start()
+    finally:
+        found.close()
+
+
+def test_the_controllers_replace_each_other_and_no_etcd_runs(tmp_path, zookeeper):
+    settings = {"quorum.zookeeper.connect": ",".join(zookeeper.addresses),
+                "quorum.zookeeper.digest": "pylog:secret"}
+    with Cluster(tmp_path, settings=settings) as cluster:
+        brokers = cluster.brokers
+        assert not any(has_process("etcd", broker.data_dir) for broker in brokers.values())
+        create(brokers[1], "before", 3)
+        victim = until(lambda: decider(cluster), words=cluster.tails())
+        brokers[victim].kill()
+        left = [broker for broker in brokers.values() if broker.alive()]
+        create(left[0], "without", 2)
+        until(lambda: decider(cluster) not in (0, victim), words=cluster.tails())
+        cluster.start_broker(victim)
+        create(brokers[victim], "after", 3)
+        until(lambda: all(topics_of(broker) == {"before", "without", "after"}
+                          for broker in brokers.values()), words=cluster.tails())

@@ -1,0 +1,132 @@
+import asyncio
+
+from pylog.metadata.image import Broker, Image
+from pylog.replication.departures import HOLD_S, LISTED_S, Departures
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def brokers(*active, fenced=(), leaving=()):
+    image = Image()
+    image.brokers = {id_: Broker(id_, 1, bytes(16), (), {}, None, id_ in fenced, id_ in leaving, ())
+                     for id_ in (*active, *fenced, *leaving)}
+    return image
+
+
+def made(*active):
+    clock = Clock()
+    departures = Departures(clock)
+    departures.take_brokers(brokers(*active))
+    return departures, clock
+
+
+def test_nothing_is_held_back_while_nobody_is_lost():
+    departures, _ = made(1, 2, 3)
+    assert not departures.unsure and not departures.any
+    asyncio.run(asyncio.wait_for(departures.settled(), 5))
+
+
+def test_a_lost_connection_to_a_leader_makes_answers_wait_until_the_controller_has_decided():
+    async def scenario():
+        departures, _ = made(1, 2, 3)
+        departures.lost(2)
+        assert departures.unsure and departures.any
+        waiting = asyncio.create_task(departures.settled())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        departures.take_brokers(brokers(1, 3, fenced=[2]))
+        await waiting
+        assert not departures.unsure
+    asyncio.run(scenario())
+
+
+def test_what_one_who_sees_connections_end_has_not_said_yet_is_asked_for():
+    departures, _ = made(1, 2, 3)
+    departures.look = lambda: departures.lost(2)
+    assert departures.unsure
+
+
+def test_answers_wait_no_more_when_the_connection_is_back():
+    async def scenario():
+        departures, _ = made(1, 2, 3)
+        departures.lost(2)
+        waiting = asyncio.create_task(departures.settled())
+        await asyncio.sleep(0)
+        departures.back(2)
+        await waiting
+        assert not departures.any
+    asyncio.run(scenario())
+
+
+def test_answers_wait_for_all_who_are_suspected():
+    async def scenario():
+        departures, _ = made(1, 2, 3)
+        departures.lost(2)
+        departures.lost(3)
+        waiting = asyncio.create_task(departures.settled())
+        await asyncio.sleep(0)
+        departures.back(3)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        departures.back(2)
+        await waiting
+    asyncio.run(scenario())
+
+
+def test_answers_wait_for_a_bounded_time():
+    departures, clock = made(1, 2, 3)
+    departures.lost(2)
+    clock.now += HOLD_S
+    assert not departures.unsure
+    asyncio.run(asyncio.wait_for(departures.settled(), 5))
+
+
+def test_a_connection_that_is_lost_again_and_again_holds_nothing_back_each_time():
+    departures, clock = made(1, 2, 3)
+    departures.lost(2)
+    departures.back(2)
+    departures.lost(2)
+    assert not departures.unsure
+    clock.now += HOLD_S
+    departures.lost(2)
+    assert departures.unsure
+
+
+def test_a_broker_that_is_fenced_already_is_not_waited_for():
+    departures, _ = made(1, 3)
+    departures.lost(2)
+    assert not departures.unsure
+
+
+def test_a_broker_that_died_stays_listed_for_a_while():
+    departures, clock = made(1, 2, 3)
+    departures.take_brokers(brokers(1, 3, fenced=[2]))
+    assert departures.is_listed(2) and departures.any and not departures.unsure
+    clock.now += LISTED_S
+    assert not departures.is_listed(2) and not departures.any
+
+
+def test_a_broker_that_is_back_is_listed_for_what_it_is():
+    departures, _ = made(1, 2, 3)
+    departures.take_brokers(brokers(1, 3, fenced=[2]))
+    departures.take_brokers(brokers(1, 2, 3))
+    assert not departures.is_listed(2) and not departures.any
+
+
+def test_a_broker_that_said_good_bye_is_not_listed_any_more():
+    departures, _ = made(1, 2, 3)
+    departures.take_brokers(brokers(1, 3, leaving=[2]))
+    departures.take_brokers(brokers(1, 3, fenced=[2]))
+    assert not departures.is_listed(2) and not departures.any
+
+
+def test_a_broker_that_was_fenced_before_this_one_came_is_not_listed():
+    departures = Departures(Clock())
+    departures.take_brokers(brokers(1, 3, fenced=[2]))
+    assert not departures.is_listed(2)
