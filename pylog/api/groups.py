@@ -145,7 +145,7 @@ class GroupsApi:
         if not request.group_id:
             return new(error_code=ErrorCode.INVALID_GROUP_ID)
         old = context.api_version < MEMBERS_SINCE
-        members = [(request.member_id, None)] if old else [
+        members: list[tuple[str, str | None]] = [(request.member_id, None)] if old else [
             (row.member_id, row.group_instance_id) for row in request.members]
 
         def leave(machine: Groups) -> Message:

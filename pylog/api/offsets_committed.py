@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 IDS_SINCE = 10
 GROUPS_SINCE = 8
+MEMBERS_SINCE = 9      # KIP-848.
+NOBODY = None, -1
 PART_PARTITIONS = 500
 NONE_COMMITTED = -1
 NO_ID = bytes(16)
@@ -123,15 +125,17 @@ class CommittedOffsetsApi:
 
     def _of_group(self, context, request, group):
         stable = request.require_stable
+        who = (group.member_id, group.member_epoch) if context.api_version >= MEMBERS_SINCE \
+            else NOBODY
         if group.topics is None:
-            return self._found(group.group_id, None, stable)
+            return self._found(group.group_id, None, stable, who)
         if context.api_version < IDS_SINCE:
             return self._found(group.group_id, [
-                (topic.name, topic.partition_indexes) for topic in group.topics], stable)
+                (topic.name, topic.partition_indexes) for topic in group.topics], stable, who)
         names = self._metadata.image.topics_by_id
         return self._found(group.group_id, [
             (names[bytes(topic.topic_id)].name, topic.partition_indexes) for topic in group.topics
-            if bytes(topic.topic_id) in names], stable)
+            if bytes(topic.topic_id) in names], stable, who)
 
     def _group(self, context, group, found):
         """One group's part of an answer."""
@@ -159,11 +163,16 @@ class CommittedOffsetsApi:
                 self._metadata.image.topics_by_id]
         return new.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
-    def _found(self, group_id: str, topics, stable: bool):
+    def _found(self, group_id: str, topics, stable: bool, who=NOBODY):
         """What offsets.fetch gives, or an error code; a Pending of it while commits are on their
-        way to disk.
+        way to disk. who: (member id, member epoch) of who asks.
         """
         pending = Pending(lambda code: code)
+        if who != NOBODY:
+            fault, error = self._groups.look(group_id, offsets.fetch_fault, group_id, *who)
+            error = error if fault is None else fault
+            if error != ErrorCode.NONE:
+                return error
         if topics is None:
             self._groups.run(group_id, pending, offsets.everything, group_id, stable)
         else:

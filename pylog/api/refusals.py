@@ -201,6 +201,11 @@ def _described_group(group_id: str, error: Error) -> Any:
     return messages.DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=error)
 
 
+def _described_consumers(group_id: str, error: Error) -> Any:
+    return messages.ConsumerGroupDescribeResponse.DescribedGroup(
+        group_id=group_id, error_code=error)
+
+
 def _delete_records(row: Any, error: Error) -> Any:
     new = messages.DeleteRecordsResponse
     return new.DeleteRecordsTopicResult(name=row.name, partitions=[
@@ -292,7 +297,8 @@ def _deleted_offsets(row: Any, error: Error) -> Any:
 
 
 ROWS = SimpleNamespace(
-    list_offsets=_list_offsets, described_group=_described_group, delete_records=_delete_records,
+    list_offsets=_list_offsets, described_group=_described_group,
+    described_consumers=_described_consumers, delete_records=_delete_records,
     partitions=_partitions, deleted_group=_deleted_group, producers=_producers,
     described_topic=_described_topic, created_topic=_created_topic, deleted_topic=_deleted_topic,
     epoch_end=_epoch_end, described_configs=_described_configs, altered_configs=_altered_configs,

@@ -11,11 +11,10 @@ Source: KafkaApis and ControllerApis of Kafka 4.3, by their answers.
 from __future__ import annotations
 
 import functools
-import types
 from collections import namedtuple
 
 from pylog.api import refusals
-from pylog.coordinator.pending import Pending
+from pylog.api.edits import edited, with_rows
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 from pylog.security.authorizer import (
@@ -116,6 +115,8 @@ class Rights:
             api.OFFSET_FETCH: self._offset_fetch,
             api.FIND_COORDINATOR: self._find_coordinator,
             api.LIST_GROUPS: self._list_groups,
+            api.CONSUMER_GROUP_HEARTBEAT: self._consumer_group_heartbeat,
+            api.CONSUMER_GROUP_DESCRIBE: self._consumer_group_describe,
             api.CREATE_TOPICS: self._create_topics,
             api.DELETE_TOPICS: self._delete_topics,
             api.INIT_PRODUCER_ID: self._init_producer_id,
@@ -183,7 +184,7 @@ class Rights:
             return handle(context, request)
         # Keeps (2).
         setattr(request, rule.asked, allowed)
-        return _with_rows(handle(context, request) if allowed else
+        return with_rows(handle(context, request) if allowed else
                           refusals.empty(context.api_key), rule.answered, rows)
 
     # ---- topics ---------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ class Rights:
         def edit(part: Message) -> None:
             part.cluster_authorized_operations = operations
 
-        return _edited(result, edit)
+        return edited(result, edit)
 
     def _describe_cluster(self, handle: Handler, context: RequestContext,
                           request: Message) -> Result:
@@ -223,7 +224,7 @@ class Rights:
 
         result = self._each(Each(DESCRIBE, GROUP, "groups", "", "groups", _ROWS.described_group),
                             handle, context, request)
-        return _edited(result, edit) if request.include_authorized_operations else result
+        return edited(result, edit) if request.include_authorized_operations else result
 
     def _for_metadata(self, handle: Handler, context: RequestContext, request: Message) -> Result:
         return self._cluster_operations(
@@ -251,7 +252,7 @@ class Rights:
             return handle(context, request)
         # Empty, yet no list: nothing, not everything, in any version.
         request.topics = allowed or ()
-        return _with_rows(handle(context, request), "topics", rows)
+        return with_rows(handle(context, request), "topics", rows)
 
     def _may_create(self, context: RequestContext, name: str) -> bool:
         return self._may_cluster(context, CREATE) or self._may(context, CREATE, TOPIC, name)
@@ -276,7 +277,7 @@ class Rights:
                     row.topic_authorized_operations = self._access.operations(
                         context, TOPIC, row.name)
 
-        return _edited(result, edit)
+        return edited(result, edit)
 
     def _create_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
@@ -294,7 +295,7 @@ class Rights:
                     row.num_partitions = row.replication_factor = -1
                     row.configs = []
 
-        return _edited(result, edit)
+        return edited(result, edit)
 
     def _delete_topics(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
@@ -317,7 +318,7 @@ class Rights:
         if not rows:
             return handle(context, request)
         request.topic_names, request.topics = names, topics
-        return _with_rows(handle(context, request), "responses", rows)
+        return with_rows(handle(context, request), "responses", rows)
 
     def _may_delete(self, context: RequestContext, name: str) -> bool:
         """Also what is not there, for who may know that."""
@@ -369,7 +370,7 @@ class Rights:
         if not rows:
             return handle(context, request)
         request.resources = allowed
-        return _with_rows(handle(context, request), answered, rows)
+        return with_rows(handle(context, request), answered, rows)
 
     # ---- groups ---------------------------------------------------------------------------------
 
@@ -392,7 +393,35 @@ class Rights:
             part.groups = [row for row in part.groups
                            if self._may(context, DESCRIBE, GROUP, row.group_id)]
 
-        return _edited(result, edit)
+        return edited(result, edit)
+
+    def _consumer_group_heartbeat(self, handle: Handler, context: RequestContext,
+                                  request: Message) -> Result:
+        error = ErrorCode.NONE
+        if not self._may(context, READ, GROUP, request.group_id):
+            error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        elif not all(self._may(context, DESCRIBE, TOPIC, name)
+                     for name in request.subscribed_topic_names or ()):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if error == ErrorCode.NONE:
+            return handle(context, request)
+        return refusals.whole(context, request, error)
+
+    def _consumer_group_describe(self, handle: Handler, context: RequestContext,
+                                 request: Message) -> Result:
+        def edit(part: Message) -> None:
+            for row in part.groups:
+                if not all(self._may(context, DESCRIBE, TOPIC, name) for name in _topics(row)):
+                    row.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    row.error_message = "the group has topics that you may not describe"
+                    row.members = []
+                elif request.include_authorized_operations and row.error_code == ErrorCode.NONE:
+                    row.authorized_operations = self._access.operations(
+                        context, GROUP, row.group_id)
+
+        return edited(self._each(
+            Each(DESCRIBE, GROUP, "group_ids", "", "groups", _ROWS.described_consumers), handle,
+            context, request), edit)
 
     def _offset_commit(self, handle: Handler, context: RequestContext,
                        request: Message) -> Result:
@@ -419,7 +448,7 @@ class Rights:
         if not rows:
             return handle(context, request)
         request.topics = allowed
-        return _with_rows(handle(context, request) if allowed else
+        return with_rows(handle(context, request) if allowed else
                           refusals.empty(context.api_key), "topics", rows)
 
     # ---- transactions ---------------------------------------------------------------------------
@@ -471,7 +500,7 @@ class Rights:
                 row for row in part.transaction_states
                 if self._may(context, DESCRIBE, TRANSACTIONAL_ID, row.transactional_id)]
 
-        return _edited(handle(context, request), edit)
+        return edited(handle(context, request), edit)
 
     # ---- committed offsets ----------------------------------------------------------------------
 
@@ -482,8 +511,8 @@ class Rights:
             rows = self._fetchable(context, request)
             result = handle(context, request)
             if request.topics is None:
-                return _edited(result, functools.partial(self._show, context))
-            return _with_rows(result, "topics", rows) if rows else result
+                return edited(result, functools.partial(self._show, context))
+            return with_rows(result, "topics", rows) if rows else result
         return self._offsets_of_groups(handle, context, request)
 
     def _fetchable(self, context: RequestContext, holder: Any) -> list:
@@ -516,9 +545,9 @@ class Rights:
                 self._show(context, group)
                 group.topics += rows_of.pop(group.group_id, [])
 
-        result = _edited(handle(context, request) if allowed else
+        result = edited(handle(context, request) if allowed else
                          refusals.empty(context.api_key), edit)
-        return _with_rows(result, "groups", refused) if refused else result
+        return with_rows(result, "groups", refused) if refused else result
 
     def _show(self, context: RequestContext, holder: Any) -> None:
         """Leaves out the topics that may not be seen."""
@@ -529,70 +558,9 @@ class Rights:
         return name is None or self._may(context, DESCRIBE, TOPIC, name)
 
 
-_AWAITED = frozenset((types.CoroutineType, Pending))
-
-
-def _edited(result: Any, edit: Callable[[Message], None]) -> Result:
-    """A handler's result, each message of it changed by edit()."""
-    if type(result) is types.GeneratorType:
-        return _edited_parts(result, edit)
-    if type(result) is types.AsyncGeneratorType:
-        return _later_edited_parts(result, edit)
-    if type(result) in _AWAITED:
-        return _later_edited(result, edit)
-    edit(result)
-    return result
-
-
-async def _later_edited(result: Any, edit: Callable) -> Message:
-    return _edited(await result, edit)
-
-
-def _edited_parts(parts: Any, edit: Callable) -> Any:
-    for part in parts:
-        if part is not None:
-            edit(part)
-        yield part
-
-
-async def _later_edited_parts(parts: Any, edit: Callable) -> Any:
-    async for part in parts:
-        if part is not None:
-            edit(part)
-        yield part
-
-
-def _with_rows(result: Any, field: str, rows: list) -> Result:
-    """A handler's result with more rows in an array of the answer."""
-    if type(result) is types.GeneratorType:
-        return _parts_with_rows(result, field, rows)
-    if type(result) is types.AsyncGeneratorType:
-        return _later_parts_with_rows(result, field, rows)
-    if type(result) in _AWAITED:
-        return _later_with_rows(result, field, rows)
-    setattr(result, field, list(getattr(result, field) or ()) + rows)
-    return result
-
-
-async def _later_with_rows(result: Any, field: str, rows: list) -> Message:
-    return _with_rows(await result, field, rows)
-
-
-def _parts_with_rows(parts: Any, field: str, rows: list) -> Any:
-    kind = None
-    for part in parts:
-        if part is not None:
-            kind = type(part)
-        yield part
-    if kind is not None:
-        yield kind(**{field: rows})
-
-
-async def _later_parts_with_rows(parts: Any, field: str, rows: list) -> Any:
-    kind = None
-    async for part in parts:
-        if part is not None:
-            kind = type(part)
-        yield part
-    if kind is not None:
-        yield kind(**{field: rows})
+def _topics(group: Any) -> set[str]:
+    """The topics that a described consumer group shows."""
+    return {name for member in group.members for name in (
+        *member.subscribed_topic_names,
+        *(row.topic_name for held in (member.assignment, member.target_assignment)
+          for row in held.topic_partitions))}

@@ -16,6 +16,7 @@ PREPARING = "PreparingRebalance"
 COMPLETING = "CompletingRebalance"
 STABLE = "Stable"
 DEAD = "Dead"
+CLASSIC = "classic"
 CONSUMER = "consumer"
 NO_TIME = -1
 
@@ -64,17 +65,37 @@ class Member:
         return self.is_new or self.join_token is None and self.sync_token is None
 
 
-class Group:
+class Committed:
+    """What a group of any kind has: an id and committed offsets. kind: Kafka's name of it."""
+
+    __slots__ = ("id", "offset_keys", "offsets", "unstable")
+    kind: str
+
+    def __init__(self, id_: str):
+        self.id = id_
+        self.offsets: dict[tuple[str, int], Offset] = {}
+        # Of open transactions: (topic, partition) -> producer id -> (order, Offset or None).
+        self.unstable: dict[tuple[str, int], dict[int, tuple[int, Offset | None]]] = {}
+        self.offset_keys: dict[str, bytes] = {}  # topic -> records.offset_keys()
+
+    def take_offsets(self, other: "Committed") -> None:
+        """It is the same group, of another kind or read anew."""
+        self.offsets, self.unstable = other.offsets, other.unstable
+        self.offset_keys = other.offset_keys
+
+
+class Group(Committed):
     """See the module's head. `pending`: ids given out by KIP-394; `unsynced`: members yet to
     sync.
     """
 
-    __slots__ = ("awaiting", "generation", "grown", "id", "leader", "members", "offset_keys",
-                 "offsets", "pending", "previous", "protocol", "protocol_type", "state", "state_ms",
-                 "statics", "supported", "unstable", "unsynced")
+    __slots__ = ("awaiting", "generation", "grown", "leader", "members", "pending", "previous",
+                 "protocol", "protocol_type", "state", "state_ms", "statics", "supported",
+                 "unsynced")
+    kind = CLASSIC
 
     def __init__(self, id_: str, now_ms: int):
-        self.id = id_
+        super().__init__(id_)
         self.state = self.previous = EMPTY
         self.state_ms = now_ms
         self.generation = 0
@@ -88,10 +109,6 @@ class Group:
         self.supported: dict[str, int] = {}      # protocol -> members that know it
         self.awaiting = 0
         self.grown = False
-        self.offsets: dict[tuple[str, int], Offset] = {}
-        # Of open transactions: (topic, partition) -> producer id -> (order, Offset or None).
-        self.unstable: dict[tuple[str, int], dict[int, tuple[int, Offset | None]]] = {}
-        self.offset_keys: dict[str, bytes] = {}  # topic -> records.offset_keys()
 
     # ---- state ----------------------------------------------------------------------------------
 

@@ -10,13 +10,12 @@ Source: none but coordinator.groups.
 import asyncio
 from collections import namedtuple
 
-from pylog.protocol import codec
+from pylog.coordinator import embedded
+from pylog.coordinator.group import CLASSIC
 from pylog.protocol.errors import ProtocolError
 
 STEP = 200              # Groups looked at in one go,
 STEP_OFFSETS = 2000     # and their committed offsets.
-ASSIGNMENT = "ConsumerProtocolAssignment"
-ASSIGNMENT_VERSION_MAX = 3
 
 Row = namedtuple("Row", ("id", "state", "generation", "members", "offsets"))
 Row.__doc__ = """One group. members: how many. offsets: {(topic, partition): group.Offset}, a
@@ -75,12 +74,20 @@ async def rows(coordinator, room: Room) -> tuple:
 
 async def members(coordinator, group_id: str) -> list:
     """[{field: value}] of the members of one group, with the partitions that each was given."""
-    group, _ = coordinator.look(group_id, lambda machine: machine.groups.get(group_id))
-    if group is None:
+    found, _ = coordinator.look(group_id, lambda machine: (
+        machine.groups.get(group_id), machine.image().topics_by_id))
+    if found is None or found[0] is None:
         return []
+    group, topics = found
     return [{"member_id": member.id, "client_id": member.client_id, "host": member.client_host,
-             "instance_id": member.instance_id, "partitions": assigned(member.assignment)}
+             "instance_id": member.instance_id, "partitions": assigned(member.assignment)
+             if group.kind == CLASSIC else _held(member, topics)}
             for member in group.members.values()]
+
+
+def _held(member, topics: dict) -> list:
+    return [(topics[topic_id].name, index) for held in (member.assigned, member.revoking)
+            for topic_id, partitions in held.items() if topic_id in topics for index in partitions]
 
 
 async def events(coordinator) -> dict:
@@ -95,7 +102,7 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
     """
     found = {}
     for shard in shards:
-        for group_id, _ in shard.snapshot.names():
+        for group_id, _, _ in shard.snapshot.names():
             if group_id in elsewhere:
                 continue
             one = known.get(group_id)
@@ -111,12 +118,8 @@ def kept_rows(shards, known: dict, elsewhere: set, room: Room) -> dict:
 
 def assigned(assignment: bytes) -> list:
     """[(topic, partition)] of a member's assignment; [] of what is not a consumer's."""
-    if len(assignment) < 2:
-        return []
-    version = min(int.from_bytes(assignment[:2], "big", signed=True), ASSIGNMENT_VERSION_MAX)
     try:
-        message = codec.program(ASSIGNMENT, version).decode(bytes(assignment), 2)
-        return [(part.topic, index) for part in message.assigned_partitions
+        return [(part.topic, index) for part in embedded.assignment(assignment).assigned_partitions
                 for index in part.partitions]
     except ProtocolError:
         return []

@@ -1,4 +1,4 @@
-"""Committed offsets of classic groups: commit, fetch, delete, expire.
+"""Committed offsets of groups: commit, fetch, delete, expire.
 
 Owns: nothing; the offsets lie in their groups.
 Called by: coordinator.service, the simulation.
@@ -9,9 +9,10 @@ Source: Kafka's offset requests; KIP-211 (expiry when a group is empty), KIP-496
 
 from array import array
 
-from pylog.coordinator import offsets_transactional, records
+from pylog.coordinator import embedded, offsets_transactional, records
 from pylog.coordinator.batches import TransactionalRecords
 from pylog.coordinator.group import (
+    CLASSIC,
     COMPLETING,
     CONSUMER,
     EMPTY,
@@ -20,11 +21,8 @@ from pylog.coordinator.group import (
     STABLE,
     Offset,
 )
-from pylog.protocol import codec
-from pylog.protocol.errors import ErrorCode, ProtocolError
+from pylog.protocol.errors import Error, ErrorCode, ProtocolError
 
-SUBSCRIPTION = "ConsumerProtocolSubscription"
-SUBSCRIPTION_VERSION_MAX = 3
 PLACES_STEP = 5000
 FORGET_STEP = 1000
 UNSTABLE = object()         # In place of an offset that an open transaction may change.
@@ -38,7 +36,7 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
     Returns one error code for all entries, or a list with that of each where they differ.
     """
     group, error = group_of_commit(
-        groups, request, request.generation_id_or_member_epoch, False, version)
+        groups, request, request.generation_id_or_member_epoch, False, version, entries)
     if error != ErrorCode.NONE:
         return error
     wall_ms = groups.clock.wall_ms()
@@ -72,7 +70,9 @@ def commit(groups, request, entries, version: int = 0) -> int | list:
 
 def commit_in_transaction(groups, request, entries) -> list:
     """As commit(), of a TxnOffsetCommit; the error of each entry."""
-    group, error = group_of_commit(groups, request, request.generation_id, True)
+    group, error = group_of_commit(groups, request, request.generation_id, True, 0, entries)
+    if error == ErrorCode.STALE_MEMBER_EPOCH:
+        error = ErrorCode.ILLEGAL_GENERATION   # What producers know.
     if error != ErrorCode.NONE:
         return [error] * len(entries)
     wall_ms = groups.clock.wall_ms()
@@ -97,7 +97,8 @@ def commit_in_transaction(groups, request, entries) -> list:
     return errors
 
 
-def group_of_commit(groups, request, generation: int, in_transaction: bool, version: int = 0):
+def group_of_commit(groups, request, generation: int, in_transaction: bool, version: int = 0,
+                    entries=()):
     """(group, NONE), or (None, why it does not take the commit)."""
     member_id, instance_id = request.member_id, request.group_instance_id
     group = groups.find(request.group_id)
@@ -108,6 +109,9 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
             return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_GROUP_SINCE
                           else ErrorCode.ILLEGAL_GENERATION)
         return groups.find_or_make(request.group_id), ErrorCode.NONE
+    if group.kind != CLASSIC:
+        error = _member_fault(group, request, generation, in_transaction, version, entries)
+        return (group if error == ErrorCode.NONE else None), error
     if generation < 0 and group.state == EMPTY:
         # Nobody is in the group: an administrator or a consumer that assigns itself.
         return group, ErrorCode.NONE
@@ -126,6 +130,46 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
     if group.state in (STABLE, PREPARING) and member_id in group.members:
         groups.expect(group, member_id)
     return group, ErrorCode.NONE
+
+
+def _member_fault(group, request, epoch: int, in_transaction: bool, version: int,
+                  entries) -> Error:
+    """Why a consumer group does not take a commit, or NONE. Who is behind may commit what it has
+    had since before the epoch that it names (KIP-1251)."""
+    if epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    if in_transaction and epoch == -1 and not request.member_id \
+            and request.group_instance_id is None:
+        return ErrorCode.NONE   # Older clients do not say in a transaction who they are.
+    member = group.members.get(request.member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not in_transaction and member.classic is None and version < UNKNOWN_GROUP_SINCE:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if epoch == member.epoch:
+        return ErrorCode.NONE
+    stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
+    if epoch > member.epoch:
+        return stale
+    for _, topic_id, partition, *_ in entries:
+        since = member.epoch_of(topic_id, partition)
+        if since is None or epoch < since:
+            return stale
+    return ErrorCode.NONE
+
+
+def fetch_fault(groups, group_id: str, member_id: str | None, epoch: int) -> Error:
+    """Why a member may not see what its group committed, or NONE (KIP-848)."""
+    group = groups.find(group_id)
+    if group is None or group.kind == CLASSIC or member_id is None and epoch < 0:
+        return ErrorCode.NONE
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if epoch != member.epoch:
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None \
+            else ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE
 
 
 def fetch(groups, group_id: str, topics, stable: bool = False) -> list:
@@ -237,6 +281,8 @@ def delete(groups, group_id: str, topics):
 
 def subscribed_topics(group) -> set | None:
     """The topics that members of a consumer group ask for; None when that cannot be known."""
+    if group.kind != CLASSIC:
+        return group.topics()
     if group.protocol_type != CONSUMER:
         return None
     if not group.members:
@@ -245,11 +291,8 @@ def subscribed_topics(group) -> set | None:
         return None
     topics = set()
     for member in group.members.values():
-        metadata = member.metadata(group.protocol)
         try:
-            version = min(int.from_bytes(metadata[:2], "big", signed=True),
-                          SUBSCRIPTION_VERSION_MAX)
-            topics.update(codec.program(SUBSCRIPTION, version).decode(metadata, 2).topics)
+            topics.update(embedded.subscription(member.metadata(group.protocol)).topics)
         except ProtocolError:
             return None
     return topics
@@ -270,7 +313,8 @@ def expire(groups, group) -> int:
     empty = group.state == EMPTY
     subscribed = None
     if not empty:
-        subscribed = subscribed_topics(group) if group.state == STABLE else None
+        subscribed = subscribed_topics(group) \
+            if group.kind != CLASSIC or group.state == STABLE else None
         if subscribed is None:
             return 0
     due = []
@@ -280,15 +324,15 @@ def expire(groups, group) -> int:
         elif subscribed is not None:
             over = topic not in subscribed and wall_ms - entry.commit_ms >= retention_ms
         else:
-            since_ms = entry.commit_ms if group.protocol_type is None or group.state_ms < 0 \
-                else group.state_ms
+            since_ms = entry.commit_ms if group.kind != CLASSIC or group.protocol_type is None \
+                or group.state_ms < 0 else group.state_ms
             over = wall_ms - since_ms >= retention_ms
         if over and (topic, partition) not in group.unstable:
             due.append((topic, partition))
     for topic, partition in due:
         forget(groups, group, topic, partition)
     groups.events["offset_expired"] += len(due)
-    if empty and not (group.offsets or group.pending or group.unstable):
+    if empty and not (group.offsets or group.unstable or getattr(group, "pending", None)):
         groups.drop(group)
     return len(due)
 

@@ -8,12 +8,14 @@ Invariants: (1) offsets committed for a topic go when the topic goes, those of g
 Source: Kafka's group coordinator.
 """
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 
-from pylog.coordinator import groups, offsets, offsets_transactional
+from pylog.coordinator import machine as machines
+from pylog.coordinator import offsets, offsets_transactional, targets
 from pylog.coordinator.batches import Marker
-from pylog.coordinator.group import Group
+from pylog.coordinator.group import Committed
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.internal_topic import Node, TopicSpec, partition_of
 from pylog.coordinator.pending import Pending
@@ -39,7 +41,8 @@ class GroupCoordinator:
         self._broker = broker
         self._limits = limits_from(settings)
         self._store: Store | None = None
-        self._events = dict.fromkeys(groups.EVENTS, 0)
+        self._changed_topics: set[str] = set()
+        self._events = dict.fromkeys(machines.EVENTS, 0)
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
             TopicSpec(
                 TOPIC, settings["offsets.topic.num.partitions"],
@@ -77,6 +80,7 @@ class GroupCoordinator:
         """The topic, as it now is, has other partitions or leaders, or is new."""
         if topic.name == TOPIC:
             self.runtime.topic_changed(topic)
+        self._look_again(topic.name)
 
     def topic_deleted(self, name: str) -> None:
         """Forgets what was committed for a topic that is no more. Keeps (1)."""
@@ -84,6 +88,20 @@ class GroupCoordinator:
             self.runtime.topic_deleted()
         else:
             self.runtime.step_each(lambda machine: _forget_topic(machine, name))
+            self._look_again(name)
+
+    def _look_again(self, name: str) -> None:
+        """Groups that subscribe to a topic see what became of it, at the end of this turn of the
+        loop: topics come and go in stretches."""
+        if self._store is None:
+            return
+        if not self._changed_topics:
+            asyncio.get_running_loop().call_soon(self._look_at_topics)
+        self._changed_topics.add(name)
+
+    def _look_at_topics(self) -> None:
+        names, self._changed_topics = self._changed_topics, set()
+        self.runtime.step_each(lambda machine: targets.topics_changed(machine, names))
 
     def partition_of(self, group_id: str) -> int:
         """The partition of the offsets topic that has the group; -1 while there is no topic."""
@@ -118,7 +136,7 @@ class GroupCoordinator:
         snapshot = ShardSnapshot(self._store, topic_id, index)
 
         def make() -> Groups:
-            def find(group_id: str) -> Group | None:
+            def find(group_id: str) -> Committed | None:
                 group = snapshot.find(group_id)
                 # What a load takes out gets its records at its end: amid the replay they would
                 # come behind commits that are in the log already.
@@ -127,12 +145,12 @@ class GroupCoordinator:
                 return group
 
             machine = Groups(self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
-                             self._events)
+                             self._events, lambda: self._broker.image)
             return machine
 
         return make, snapshot
 
-    def _forget_gone(self, machine: Groups, group: Group) -> None:
+    def _forget_gone(self, machine: Groups, group: Committed) -> None:
         """Takes out the offsets of topics that were deleted since they were committed."""
         topics, before = self._broker.image.topics, len(machine.records)
         for (topic, partition), entry in list(group.offsets.items()):
@@ -154,7 +172,7 @@ def _forget_topic(machine: Groups, name: str) -> None:
 
 def _expiry(machine: Groups) -> Iterator[object]:
     """Expires what nobody uses any more, some groups at each step."""
-    every = [*machine.groups, *(name for name, _ in machine.elsewhere())]
+    every = [*machine.groups, *(name for name, *_ in machine.elsewhere())]
     return _expire_all(machine, every)
 
 

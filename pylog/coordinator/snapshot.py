@@ -10,7 +10,8 @@ Source: none; the log is the truth, LMDB is the map.
 
 Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
 group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the
-topic: the offsets committed for it.
+topic: the offsets committed for it. `cg/c` + the same + digest of the member's id: a member of a
+consumer group. Of a consumer group, the rows of groups and members hold its records.
 """
 
 import struct
@@ -18,19 +19,26 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
-from pylog.coordinator import records
-from pylog.coordinator.group import NO_TIME, Group, Offset
+from pylog.coordinator import consumer_records, records
+from pylog.coordinator.consumer_group import ConsumerGroup
+from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, Committed, Group, Offset
 from pylog.coordinator.groups import Groups
+from pylog.coordinator.journal import Record
+from pylog.coordinator.machine import Changes, Name
 from pylog.metadata.store import Store
 
 DIGEST_BYTES = 16
 NO_ID = bytes(16)
 NOTHING = -1, -1
-APPLIED, GROUP, MEMBERS, OFFSETS = b"cg/a", b"cg/g", b"cg/m", b"cg/o"
+APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER = b"cg/a", b"cg/g", b"cg/m", b"cg/o", b"cg/c"
+EVERY = APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER
+KINDS = b"\xff\xff"     # In place of a classic record's version: the kind and its records follow.
+MEMBERS_STEP = 500
 Row = tuple[bytes, bytes | None]
 _PARTITION = struct.Struct(">I")
 _APPLIED = struct.Struct(">16sqi")
 _LENGTH = struct.Struct(">H")
+_SIZE = struct.Struct(">I")
 _ENTRY = struct.Struct(">iqiqq16sH")
 
 
@@ -58,15 +66,15 @@ class ShardSnapshot:
     def clear(self) -> None:
         """Forgets everything: the entries are of another log."""
         with self._store.transaction() as txn:
-            if not any(True for prefix in (APPLIED, GROUP, MEMBERS, OFFSETS)
+            if not any(True for prefix in EVERY
                        for _ in _walk(txn, prefix + self._partition)):
                 return
         with self._store.transaction(write=True) as txn:
             txn.delete(APPLIED + self._partition)
-            for prefix in (GROUP, MEMBERS, OFFSETS):
+            for prefix in EVERY[1:]:
                 _delete_all(txn, prefix + self._partition)
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> Committed | None:
         """The group with its offsets, or None."""
         with self._store.transaction() as txn:
             return self._read(txn, _digest(group_id))
@@ -76,7 +84,7 @@ class ShardSnapshot:
         for group in self.with_members():
             machine.groups[group.id] = group
 
-    def with_members(self) -> list[Group]:
+    def with_members(self) -> list[Any]:
         """The groups that had members."""
         with self._store.transaction() as txn:
             found = [key[len(MEMBERS + self._partition):]
@@ -84,36 +92,68 @@ class ShardSnapshot:
             return [group for digest in found
                     if (group := self._read(txn, digest)) is not None]
 
-    def names(self) -> list[tuple[str, str]]:
-        """[(group id, protocol type)] of all groups."""
+    def names(self) -> list[Name]:
+        """All groups."""
         found = []
         with self._store.transaction() as txn:
             for _, value in _walk(txn, GROUP + self._partition):
                 group_id, rest = _text(value)
-                found.append((group_id, _text(rest)[0]))
+                protocol_type, rest = _text(rest)
+                found.append(Name(group_id, protocol_type, _kind(rest)))
         return found
 
-    def _read(self, txn: Any, digest: bytes) -> Group | None:
+    def _read(self, txn: Any, digest: bytes) -> Committed | None:
         value = txn.get(GROUP + self._partition + digest)
         if value is None:
             return None
         group_id, rest = _text(value)
         _, rest = _text(rest)
-        group = records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
+        group: Committed
+        if _kind(rest) == CONSUMER:
+            group = self._read_consumers(txn, digest, group_id, rest)
+        else:
+            group = records.group_from(group_id, rest) if rest else Group(group_id, NO_TIME)
         for _, entries in _walk(txn, OFFSETS + self._partition + digest):
             topic, rest = _text(entries)
             group.offsets.update(_unpacked(topic, rest))
         return group
 
-    def rows(self, machine: Groups,
-             changed: set[tuple[str, str | None]]) -> Iterator[list[Row]]:
-        """Yields what write() needs, a changed group at a time: [(key, value or None)]. changed:
-        {(group id, topic or None)}, as a machine has it."""
+    def _read_consumers(self, txn: Any, digest: bytes, group_id: str,
+                        data: bytes) -> ConsumerGroup:
+        group = ConsumerGroup(group_id)
+        _, data = _text(data[len(KINDS):])
+        for value in (data, *(value for _, value in _walk(txn, MEMBER + self._partition + digest))):
+            for key, record in _unpacked_records(value):
+                consumer_records.replay(key, record, lambda _: group, lambda _: group)
+        return group
+
+    def rows(self, machine: Groups, changed: Changes) -> Iterator[list[Row]]:
+        """Yields what write() needs, a changed group at a time: [(key, value or None)]. changed: as
+        a machine has it."""
         topics_of: dict[str, set[str | None]] = {}
-        for group_id, topic in changed:
-            topics_of.setdefault(group_id, set()).add(topic)
+        members_of: dict[str, list[str]] = {}
+        for group_id, part in changed:
+            if isinstance(part, tuple):
+                members_of.setdefault(group_id, []).append(part[0])
+                topics_of.setdefault(group_id, set()).add(None)
+            else:
+                topics_of.setdefault(group_id, set()).add(part)
         for group_id, topics in topics_of.items():
             yield self._group_rows(machine, group_id, topics)
+            members = members_of.get(group_id, [])
+            for first in range(0, len(members), MEMBERS_STEP):
+                yield self._member_rows(machine, group_id, members[first:first + MEMBERS_STEP])
+
+    def _member_rows(self, machine: Groups, group_id: str, member_ids: list[str]) -> list[Row]:
+        """What write() needs for members of a consumer group, or of what was one."""
+        place = MEMBER + self._partition + _digest(group_id)
+        group = machine.groups.get(group_id)
+        rows: list[Row] = []
+        for member_id in member_ids:
+            found = consumer_records.member_state(group, member_id) \
+                if isinstance(group, ConsumerGroup) else []
+            rows.append((place + _digest(member_id), _packed_records(found) if found else None))
+        return rows
 
     def _group_rows(self, machine: Groups, group_id: str,
                     topics: set[str | None]) -> list[Row]:
@@ -125,9 +165,12 @@ class ShardSnapshot:
         group = machine.groups.get(group_id)
         if group is None:
             return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None)]
-        has_record = group.generation > 0 or group.protocol_type is not None
         head = _packed(group_id) + _packed(group.protocol_type or "")
-        value = records.group_value(group) if has_record else b""
+        if group.kind == CONSUMER:
+            value = KINDS + _packed(CONSUMER) + _packed_records(consumer_records.group_state(group))
+        else:
+            has_record = group.generation > 0 or group.protocol_type is not None
+            value = records.group_value(group) if has_record else b""
         rows: list[Row] = [(GROUP + place, head + value),
                            (MEMBERS + place, b"" if group.members else None)]
         entries: dict[str, list[bytes]] = {topic: [] for topic in topics if topic is not None}
@@ -178,6 +221,25 @@ def _text(data: bytes) -> tuple[str, bytes]:
     """(the text at the front, what follows)."""
     end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
     return data[_LENGTH.size:end].decode("utf-8", "surrogatepass"), data[end:]
+
+
+def _kind(data: bytes) -> str:
+    """Of the group whose row this is the end of."""
+    return _text(data[len(KINDS):])[0] if data.startswith(KINDS) else CLASSIC
+
+
+def _packed_records(found: list[Record]) -> bytes:
+    return b"".join(_SIZE.pack(len(part)) + part for key, value in found
+                    for part in (key, value or b""))
+
+
+def _unpacked_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    parts, at = [], 0
+    while at < len(data):
+        end = at + _SIZE.size + _SIZE.unpack_from(data, at)[0]
+        parts.append(data[at + _SIZE.size:end])
+        at = end
+    return zip(parts[::2], parts[1::2], strict=True)
 
 
 def _packed_offset(partition: int, entry: Offset) -> bytes:

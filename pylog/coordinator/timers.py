@@ -1,7 +1,7 @@
 """Deadlines by key, cheap to move: a heartbeat moves one, and most never come due.
 
 Owns: the deadlines of one coordinator's machine.
-Called by: coordinator.groups and machines like it; coordinator.runtime, which gives the clock.
+Called by: coordinator.machine and machines like it; coordinator.runtime, which gives the clock.
 Invariants: (1) a key has one deadline; (2) an entry of the heap that is no longer true is skipped
   or put back when it comes up, never before.
 Source: lazy deletion in a binary heap.
@@ -34,6 +34,9 @@ class Timers:
 
     def __len__(self) -> int:
         return len(self._deadlines)
+
+    def __contains__(self, key: tuple[Any, ...]) -> bool:
+        return key in self._deadlines
 
     def set(self, key: tuple[Any, ...], deadline_ms: int) -> None:
         """Gives `key` this deadline in place of the one that it had."""

@@ -27,7 +27,7 @@ METADATA_VERSION = NEWEST_VERSION
 METADATA_VERSION_MIN = OLDEST_VERSION
 # Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
-            "transaction.version": (0, 2)}
+            "transaction.version": (0, 2), "group.version": (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 DIRECTORY_UNASSIGNED = bytes(16)

@@ -12,8 +12,11 @@ from pylog.client import Admin, Consumer, TopicPartition, commits, errors
 from tests.brokers import REPOSITORY
 from tests.client.support import collect, new_name, new_topic, poll_until, put, rows
 
-BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "500"}
-PROTOCOLS = ["classic", pytest.param("consumer", marks=pytest.mark.kafka)]
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "500",
+                   "group.consumer.min.heartbeat.interval.ms": "200",
+                   "group.consumer.heartbeat.interval.ms": "200",
+                   "group.consumer.assignment.interval.ms": "0"}
+PROTOCOLS = ["classic", "consumer"]
 ASSIGNORS = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -23,8 +26,6 @@ def join(broker):
     made = []
 
     def member(group, topics=None, **settings):
-        if settings.get("group_protocol") == "consumer" and broker.name != "kafka":
-            pytest.skip("brokerd does not serve this protocol yet")
         told = settings.pop("listener", None)
         pattern = settings.pop("pattern", None)
         consumer = Consumer({

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pylog.config import catalogue
+from pylog.config import catalogue, groups
 
 PACKAGE = Path(catalogue.__file__).resolve().parents[1]
 QUOTED = re.compile(r"""["']([a-z][a-z0-9.]*)["']""")
@@ -32,8 +32,12 @@ def test_a_live_setting_is_read_and_one_that_is_read_is_live():
             wrong.append(f"{name} of topics")
     through_topics = {synonym for name in catalogue.topic_names() if name in read
                       for synonym in catalogue.topic(name).synonyms}
+    # A group's own setting is read by its name; what bounds it takes effect where it is set.
+    read_of_groups = {name for name in groups.SYNONYMS if name in read}
+    through_groups = {found for name in read_of_groups
+                      for found in (groups.SYNONYMS[name], *groups.BOUNDS.get(name, ()))}
     for name in catalogue.broker_names():
         live = catalogue.broker(name).effect == "live"
-        if live != (name in read or name in through_topics):
+        if live != (name in read or name in through_topics or name in through_groups):
             wrong.append(name)
     assert not wrong

@@ -5,10 +5,12 @@ import pytest
 from pylog.coordinator import offsets
 from pylog.coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE
 from pylog.coordinator.groups import Groups
+from pylog.coordinator.machine import Name
 from tests.coordinator.test_groups import LIMITS, Machine
 from tests.coordinator.world import Clock, loaded
 
 FIVE_MINUTES_MS = 300_000
+G, H = Name("g", "consumer", "classic"), Name("h", "consumer", "classic")
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ class Elsewhere:
         return source.groups.groups.get(group_id)
 
     def names(self):
-        return [(group_id, "consumer") for group_id in self.log]
+        return [Name(group_id, "consumer", "classic") for group_id in self.log]
 
 
 @pytest.fixture
@@ -201,15 +203,15 @@ def machine_over(cold):
 
 
 def test_a_group_that_is_kept_elsewhere_is_found_and_listed_once(machine_over):
-    assert machine_over.elsewhere() == [("g", "consumer"), ("h", "consumer")]
+    assert machine_over.elsewhere() == [G, H]
     assert machine_over.find("g").state == EMPTY and machine_over.find("x") is None
-    assert machine_over.elsewhere() == [("h", "consumer")]
+    assert machine_over.elsewhere() == [H]
     assert machine_over.find("g") is machine_over.find_or_make("g")
 
 
 def test_a_group_that_was_dropped_does_not_come_back_from_where_else_it_is_kept(machine_over):
     machine_over.drop(machine_over.find("g"))
-    assert machine_over.find("g") is None and machine_over.elsewhere() == [("h", "consumer")]
+    assert machine_over.find("g") is None and machine_over.elsewhere() == [H]
     assert machine_over.find_or_make("g").generation == 0
     key, value = machine_over.records[-1]
     machine_over.replay(machine_over.records[0][0], None)
@@ -219,4 +221,4 @@ def test_a_group_that_was_dropped_does_not_come_back_from_where_else_it_is_kept(
 def test_a_replayed_tombstone_hides_what_is_kept_elsewhere(machine_over):
     key = next(key for key, value in Elsewhere("h").log["h"])
     machine_over.replay(key, None)
-    assert machine_over.find("h") is None and machine_over.elsewhere() == [("g", "consumer")]
+    assert machine_over.find("h") is None and machine_over.elsewhere() == [G]

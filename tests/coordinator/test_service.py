@@ -46,7 +46,7 @@ class Node:
         topic = SimpleNamespace(name=TOPIC, id=bytes(15) + b"\x01", partitions=[
             SimpleNamespace(leader=self.node_id, leader_epoch=0)] * PARTITIONS)
         self.image = SimpleNamespace(topics={
-            TOPIC: topic, "t": SimpleNamespace(id=TOPIC_ID)})
+            TOPIC: topic, "t": SimpleNamespace(id=TOPIC_ID)}, offset=0)
         self.logs = SimpleNamespace(get=lambda name, index: self.parts[index])
         self.store = Store(str(root))
         self.now_ms = lambda: 5_000

@@ -51,7 +51,7 @@ def test_a_group_without_a_record_of_its_own_comes_back(kept):
     found = kept.find("g")
     assert (found.offsets, found.state, found.protocol_type) == \
         (machine.group.offsets, "Empty", None)
-    assert kept.names() == [("g", "")] and kept.with_members() == []
+    assert kept.names() == [("g", "", "classic")] and kept.with_members() == []
     assert kept.find("h") is None
 
 

@@ -4,7 +4,7 @@ import logging
 
 from pylog.replication.registration import features
 
-SERVED = {"metadata.version": (7, 30), "transaction.version": (0, 2),
+SERVED = {"metadata.version": (7, 30), "transaction.version": (0, 2), "group.version": (0, 1),
           "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 
 

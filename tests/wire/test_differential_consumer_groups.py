@@ -1,0 +1,218 @@
+"""Random walks over consumer groups of KIP-848: the same right and wrong requests to Apache Kafka
+and to brokerd, every answer compared.
+
+They follow --seed; --seed random looks further. Members join, beat, revoke, commit, leave and come
+back, as instances too; epochs, ids and partitions are wrong now and then. All ask for the range
+assignor, which leaves nothing to chance.
+"""
+
+import random
+import time
+import uuid
+
+import pytest
+
+from tests.wire.messages import ask
+from tests.wire.sides import Side, compare
+from tests.wire.talk import unique
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+BEAT, DESCRIBE, LIST, COMMIT, FETCH, FORGET, DELETE = 68, 69, 16, 8, 9, 47, 42
+FIND, CONFIGURE, JOIN, SYNC, HEARTBEAT, LEAVE, DESCRIBE_CLASSIC = 10, 44, 11, 14, 12, 13, 15
+GROUP, GROUP_CONFIG = 0, 32
+LOADING, NOT_COORDINATOR, NOT_AVAILABLE = 14, 16, 15
+STEPS = 150
+WAIT_S = 20
+
+
+class Talk:
+    """One side: a group that makes its assignments at once, and topics."""
+
+    def __init__(self, side: Side):
+        self.side = side
+        self.group = unique("group")
+        side.stems[self.group] = "group"
+        self.topics = [side.topic("first", 3), side.topic("second", 2)]
+        self.names = {uuid.UUID(side.id_of(topic)).hex: topic for topic in self.topics}
+        self.until(FIND, 4, lambda answer: answer["coordinators"][0]["error_code"],
+                   coordinator_keys=[self.group], key_type=GROUP)
+        self.until(DESCRIBE, 1, lambda answer: answer["groups"][0]["error_code"],
+                   group_ids=[self.group], include_authorized_operations=False)
+        answer = ask(side.connection, CONFIGURE, 1, resources=[{
+            "resource_type": GROUP_CONFIG, "resource_name": self.group, "configs": [
+                {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "0"}]}])
+        assert answer["responses"][0]["error_code"] == 0, answer
+
+    def until(self, key, version, error_of, **fields):
+        """Asked again while the coordinator is not there yet."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            answer = ask(self.side.connection, key, version, **fields)
+            if error_of(answer) not in (LOADING, NOT_COORDINATOR, NOT_AVAILABLE):
+                return answer
+            assert time.monotonic() < end_s, answer
+            time.sleep(0.02)
+
+    def beat(self, label: str, member_id: str, epoch: int, version: int = 1, **fields) -> dict:
+        owned = fields.pop("owned", None)
+        answer = self.until(
+            BEAT, version, lambda answer: answer["error_code"], group_id=self.group,
+            member_id=member_id, member_epoch=epoch, rebalance_timeout=fields.pop("timeout", -1),
+            topic_partitions=None if owned is None else [
+                {"topic_id": uuid.UUID(self.side.id_of(topic)), "partitions": partitions}
+                for topic, partitions in owned.items()], **fields)
+        self.note(label, answer)
+        return answer
+
+    def note(self, label: str, answer: dict) -> None:
+        shown = dict(answer)
+        if shown.get("assignment"):
+            shown["assignment"] = self.shown(shown["assignment"])
+        self.side.note(label, shown)
+
+    def held(self, assignment: dict) -> dict:
+        return {self.names[row["topic_id"]]: sorted(row["partitions"])
+                for row in assignment["topic_partitions"]}
+
+    def shown(self, assignment: dict) -> list:
+        return sorted((self.side.stems[topic], partitions)
+                      for topic, partitions in self.held(assignment).items())
+
+    def describe(self, label: str) -> None:
+        answer = ask(self.side.connection, DESCRIBE, 1, group_ids=[self.group],
+                     include_authorized_operations=False)
+        for group in answer["groups"]:
+            group["members"].sort(key=lambda member: member["member_id"])
+            for member in group["members"]:
+                member["subscribed_topic_names"].sort()
+                for field in ("assignment", "target_assignment"):
+                    member[field] = self.shown(member[field])
+        self.side.note(label, answer)
+
+    def listed(self, label: str) -> None:
+        answer = ask(self.side.connection, LIST, 5, states_filter=[], types_filter=[])
+        self.side.note(label, [row for row in answer["groups"] if row["group_id"] == self.group])
+
+
+class Member:
+    """What one client knows of itself. instance: None for a dynamic member."""
+
+    def __init__(self, number: int):
+        self.id = f"member-{number}"
+        self.instance = f"instance-{number}" if number == 3 else None
+        self.epoch = 0
+        self.owned: dict[str, list[int]] = {}
+        self.topics = 2
+
+
+class Walk:
+    """One side's walk."""
+
+    def __init__(self, side: Side, seed: int):
+        self.talk = Talk(side)
+        self.side = side
+        self.random = random.Random(seed)
+        self.members = [Member(number) for number in range(4)]
+        self.label = ""
+        self.lives = 0
+
+    def run(self) -> None:
+        moves = [(self.join, 12), (self.beat, 30), (self.full_beat, 12), (self.wrong, 8),
+                 (self.leave, 5), (self.change, 4), (self.commit, 10), (self.fetch, 5),
+                 (self.describe, 8), (self.list_, 3), (self.delete, 2), (self.forget, 2)]
+        for step in range(STEPS):
+            move, = self.random.choices([move for move, _ in moves],
+                                        [weight for _, weight in moves])
+            member = self.random.choice(self.members)
+            self.label = f"{step} {move.__name__} of {member.id}"
+            move(member)
+
+    def sent(self, member: Member, epoch: int, **fields) -> None:
+        answer = self.talk.beat(self.label, member.id, epoch, instance_id=member.instance, **fields)
+        if answer["error_code"] in (25, 110):
+            member.epoch, member.owned = 0, {}
+        elif answer["error_code"] == 0:
+            member.epoch = max(0, answer["member_epoch"])
+            if answer["assignment"] is not None:
+                member.owned = self.talk.held(answer["assignment"])
+
+    def full(self, member: Member) -> dict:
+        return {"timeout": 60_000, "server_assignor": "range", "owned": member.owned,
+                "subscribed_topic_names": self.talk.topics[:member.topics]}
+
+    def join(self, member: Member) -> None:
+        if member.instance is not None and self.random.random() < 0.5:
+            self.lives += 1
+            member.id = f"member-3-{self.lives}"
+        member.owned = {}
+        # A newcomer without topics is given some in Kafka, where the others have the same ones.
+        member.topics = max(1, member.topics)
+        self.sent(member, 0, **self.full(member))
+
+    def beat(self, member: Member) -> None:
+        owned = member.owned if self.random.random() < 0.6 else None
+        self.sent(member, member.epoch, owned=owned)
+
+    def full_beat(self, member: Member) -> None:
+        self.sent(member, member.epoch, **self.full(member))
+
+    def change(self, member: Member) -> None:
+        member.topics = self.random.randrange(3)
+        self.sent(member, member.epoch, subscribed_topic_names=self.talk.topics[:member.topics],
+                  owned=self.random.choice((None, member.owned)))
+
+    def wrong(self, member: Member) -> None:
+        epoch = member.epoch + self.random.choice((-2, -1, 1, 5))
+        fields = self.random.choice(({}, {"owned": member.owned}, {"owned": {
+            self.talk.topics[0]: [0, 1, 2]}}, {"server_assignor": "none"}, {"rack_id": ""}))
+        id_ = self.random.choice((member.id, member.id, "nobody", ""))
+        self.talk.beat(self.label, id_, epoch, self.random.randrange(2), **fields,
+                       instance_id=self.random.choice((member.instance, None, "instance-3", "")))
+
+    def leave(self, member: Member) -> None:
+        for_a_while = member.instance is not None and self.random.random() < 0.6
+        self.sent(member, -2 if for_a_while else -1)
+        member.epoch, member.owned = 0, {}
+
+    def commit(self, member: Member) -> None:
+        version = self.random.choice((8, 9, 9))
+        self.side.note(self.label, ask(
+            self.side.connection, COMMIT, version, group_id=self.talk.group, member_id=member.id,
+            generation_id_or_member_epoch=member.epoch + self.random.choice((0, 0, 0, -1, 1)),
+            group_instance_id=None, topics=[{"name": self.talk.topics[0], "partitions": [
+                {"partition_index": self.random.randrange(3), "committed_offset": 5,
+                 "committed_leader_epoch": -1, "committed_metadata": ""}]}]))
+
+    def fetch(self, member: Member) -> None:
+        who = self.random.choice(((None, -1), (member.id, member.epoch), (member.id, 77)))
+        self.side.note(self.label, ask(
+            self.side.connection, FETCH, 9, require_stable=False, groups=[{
+                "group_id": self.talk.group, "member_id": who[0], "member_epoch": who[1],
+                "topics": [{"name": self.talk.topics[0], "partition_indexes": [0, 1, 2]}]}]))
+
+    def describe(self, member: Member) -> None:
+        self.talk.describe(self.label)
+        self.side.note(self.label + " (15)", ask(
+            self.side.connection, DESCRIBE_CLASSIC, self.random.choice((5, 6)),
+            groups=[self.talk.group], include_authorized_operations=False))
+
+    def list_(self, member: Member) -> None:
+        self.talk.listed(self.label)
+
+    def delete(self, member: Member) -> None:
+        self.side.note(self.label, ask(
+            self.side.connection, DELETE, 2, groups_names=[self.talk.group]))
+
+    def forget(self, member: Member) -> None:
+        self.side.note(self.label, ask(
+            self.side.connection, FORGET, 0, group_id=self.talk.group, topics=[
+                {"name": self.talk.topics[1], "partitions": [{"partition_index": 0}]}]))
+
+
+def walk(side: Side, seed: int) -> None:
+    Walk(side, seed).run()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
+    compare(kafka, brokerd, walk, random_source.randrange(1 << 30))
