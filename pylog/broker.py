@@ -166,6 +166,7 @@ class Broker:
             if self.settings.is_member:
                 self.membership = self._member()
                 self.publisher.replicas = self.membership.replicas
+                self.publisher.membership = self.membership
                 self.metadata.departures = self.membership.departures
                 self.publisher.name_nodes = self._name_nodes
                 self._name_nodes(self.image)
@@ -196,6 +197,7 @@ class Broker:
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
+        from pylog.monitor.cluster import ClusterFigures
         from pylog.monitor.server import Monitor
 
         assert self.metadata.store is not None   # open() made it.
@@ -204,6 +206,9 @@ class Broker:
             quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
+            cluster=ClusterFigures(
+                self.metadata, self.settings, lambda: [] if self.membership is None else
+                self.membership.leadership.led, time.monotonic_ns).samples,
             node_id=self.node_id, cluster_id=self.cluster_id, now_ms=self.now_ms,
             seconds=time.monotonic)
         self.monitor.open()

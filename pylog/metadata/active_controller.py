@@ -48,7 +48,10 @@ class ActiveController(Members):
         self._take_office(self._log.elect(self._node_id))
         records = self._first_records()
         if "broker" in self._settings["process.roles"]:
-            records += controller.lead_again(self._image, self._node_id, clean)
+            if not self._settings.controller_listeners:
+                records += controller.left_alone(self._image, self._node_id)
+            records += controller.lead_again(
+                after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
             records += [*controller.bootstrap_cluster(), *first]
         self._commit_now(records)

@@ -35,6 +35,8 @@ from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
 
 ASK_AGAIN_S = 0.2
+# An empty node waits so long for the first of the controllers, which may have data.
+FIRST_S = 10.0
 TOKEN = "pylog"
 
 log = logging.getLogger("pylog.metadata")
@@ -91,23 +93,42 @@ class ControllerMember(MemberMetadata):
             self._member.start()
         paths = [path for _, path in self._logs.disks.usable()]
         known_id = identity.cluster_of(paths)
-        cluster_id = await self._patiently(
-            self._quorum.cluster_id, known_id or id_text(random_id(self._random)))
-        if known_id not in (None, cluster_id):
-            # Keeps (3).
-            raise StartError(f"{paths[0]} belongs to cluster {known_id}, the quorum to "
-                             f"{cluster_id}: start the node that has the data first, and the "
-                             "others with empty directories")
+        cluster_id = await self._cluster_id(known_id)
+        self._check_cluster(paths[0], known_id, cluster_id)
         self.previous_epoch = checkpoints.clean_epoch(paths[0])
         store, clean, known = self._open_directories(cluster_id)
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
             await self._reach_the_end()
+            self._check_cluster(paths[0], known_id, await self._patiently(
+                self._quorum.cluster_id, cluster_id))
             self.tail.begin()
             self._take_newest()
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
+
+    async def _cluster_id(self, known_id: str | None) -> str:
+        """The cluster's id. known_id: of the directories, None of empty ones: those of the first
+        controller may be about to give the cluster its id, and what it holds."""
+        wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
+        while True:
+            found = await self._patiently(self._quorum.known_cluster_id) or known_id
+            if found is not None:
+                return found
+            if wait_s <= 0:
+                return await self._patiently(
+                    self._quorum.cluster_id, id_text(random_id(self._random)))
+            wait_s -= ASK_AGAIN_S
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    @staticmethod
+    def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
+        """Keeps (3)."""
+        if known_id not in (None, cluster_id):
+            raise StartError(f"{path} belongs to cluster {known_id}, the quorum to "
+                             f"{cluster_id}: start the node that has the data first, and the "
+                             "others with empty directories")
 
     def _open_log(self, store, checkpoint) -> None:
         self._log = QuorumLog(
@@ -160,7 +181,7 @@ class ControllerMember(MemberMetadata):
         """This node's own log becomes the quorum's. Blocks."""
         image = self.tail.newest
         self._log.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
-        if self._log.found_quorum():
+        if self._log.found_quorum(self.cluster_id):
             log.info("the cluster goes on from this node's metadata", extra={
                 "offset": image.offset})
 

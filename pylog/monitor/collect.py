@@ -102,12 +102,13 @@ def error_name(code: int) -> str:
 
 class Collector:
     """store: state.lmdb. replicas: gives figures by the names of REPLICA_STATS, none where there
-    are no other brokers. seconds: a clock that never goes back."""
+    are no other brokers. cluster: a source. seconds: a clock that never goes back."""
 
     def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
-                 store: Store, replicas: Callable[[], dict[str, int]], node_id: int,
-                 cluster_id: str, seconds: Callable[[], float]):
-        self.sources: list[Callable[[], list]] = []
+                 store: Store, replicas: Callable[[], dict[str, int]],
+                 cluster: Callable[[], list], node_id: int, cluster_id: str,
+                 seconds: Callable[[], float]):
+        self.sources: list[Callable[[], list]] = [cluster]
         self._groups = groups
         self._logs = logs
         self._reactors = reactors

@@ -64,7 +64,8 @@ class Membership:
             settings=settings, credentials=metadata.credentials,
             registration=self._registration, heartbeat=self._heartbeat,
             is_ready=lambda: not logs.recovering, registered=self._registered)
-        self.controller = RemoteController(self.channel, node_id)
+        self.controller = RemoteController(
+            self.channel, node_id, lambda offline: self.replicas.lose(metadata.image, offline))
         self.forwarding = Forwarding(self.channel, principal_of)
         self.departures = Departures(lambda: now_ns() / 1e9)
         self._fetchers = ReplicaFetchers(
@@ -106,6 +107,17 @@ class Membership:
             raise StartError(
                 f"the cluster did not take this broker in within {wait_s:.0f} s: {reason}") \
                 from None
+
+    async def register_again(self, addresses: list) -> None:
+        """Registers listeners that came or went; returns once the image has them. addresses: as
+        bound."""
+        self._addresses = addresses
+        wanted, tail = self._metadata.endpoints(addresses), self._metadata.tail
+        self.lifecycle.amend()
+        self.channel.beat()
+        while (own := tail.published.brokers.get(self._node_id)) is None \
+                or [tuple(endpoint) for endpoint in own.endpoints] != wanted:
+            await tail.wait(tail.published.offset + 1)
 
     async def leave(self) -> None:
         """Keeps (2)."""

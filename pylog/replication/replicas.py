@@ -74,6 +74,15 @@ class Replicas:
             for index in {*wanted.stop, *wanted.drop}:
                 self.fetchers.unfollow(topic_id, index)
 
+    def lose(self, image: Image, offline: list[tuple[str, int]]) -> None:
+        """Partitions whose disk failed: they are not fetched any more, or their leaders would take
+        them for caught up."""
+        for name, index in offline:
+            topic = image.topics.get(name)
+            if topic is not None:
+                self.fetchers.unfollow(topic.id, index)
+                self.leadership.rest(topic.id, index)
+
     def start(self, image: Image, changes: dict[bytes, Commands]) -> None:
         """The logs have their roles: lets them be led and followed."""
         for topic_id, wanted in changes.items():
@@ -101,11 +110,16 @@ class Replicas:
     def _begin(self, topic: Topic, lead: list, follow: list) -> None:
         self.assignments.look(topic)
         for index in lead:
-            partition_log = self._logs.get(topic.name, index)
+            partition_log = self._usable(topic.name, index)
             if partition_log is not None and partition_log.is_leader:
                 self.leadership.lead(topic, index, partition_log)
         for index in follow:
-            partition_log, state = self._logs.get(topic.name, index), topic.partitions[index]
+            partition_log, state = self._usable(topic.name, index), topic.partitions[index]
             if partition_log is not None:
                 self.fetchers.follow(partition_log, topic.id, topic.name, index, state.leader,
                                      state.leader_epoch)
+
+    def _usable(self, name: str, index: int) -> Any:
+        """The partition's log; None without one, or without its disk."""
+        found = self._logs.get(name, index)
+        return None if found is None or found.log_dir.offline else found
