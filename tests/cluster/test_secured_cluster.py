@@ -119,7 +119,9 @@ def id_of(cluster, topic: str) -> bytes:
 async def asked(cluster, account: str, listener: str, request, version: int):
     """What a node that logs in as a user is answered by the first node."""
     given = {name: str(value) for name, value in cluster.brokers[1].overrides.items()}
-    settings = Settings({**given, **secured(cluster.root, account)})
+    own = cluster.root / "asking"
+    own.mkdir(exist_ok=True)
+    settings = Settings({**given, **secured(own, account)})
     credentials = securing.between_brokers(settings) if listener == "brokers" \
         else securing.towards_controllers(settings)
     listed = settings.listeners if listener == "brokers" else settings.controller_listeners
