@@ -47,6 +47,8 @@ class MemberMetadata(MetadataService):
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
         self.credentials = securing.towards_controllers(settings)
+        # Decisions are made elsewhere.
+        self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
         self.previous_epoch = -1
         self._following: asyncio.Task | None = None

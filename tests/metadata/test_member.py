@@ -22,6 +22,10 @@ def roles(metadata):
         metadata.tail.published.topics["t"])]
 
 
+def test_a_broker_that_is_no_controller_decides_nothing():
+    assert member(1).controller is None
+
+
 def test_nothing_is_led_in_the_name_of_the_run_before():
     image, _ = create(cluster(3), topic("t", -1, -1, assignments=[(0, [1, 2]), (1, [2, 1])]))
     metadata = member(1)
