@@ -218,7 +218,7 @@ def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost()
     for id_ in (1, 2):
         made.register(id_)
         made.take(decided(brokers.unfenced(made.rules, id_)))
-    made.image, _ = create(made.image, topic("t", assignments=[(0, [1, 2])]))
+    made.image, _ = create(made.image, topic("t", -1, -1, assignments=[(0, [1, 2])]))
     made.take([messages.PartitionChangeRecord(
         partition_id=0, topic_id=made.image.topics["t"].id, isr=[1], leader=1,
         eligible_leader_replicas=[2])])
