@@ -131,6 +131,7 @@ struct log_role {
     _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most all replicas */
     _Atomic uint32_t resignations;
     _Atomic int64_t epoch_start; /* the end at which it became leader */
+    _Atomic bool throttled_leading, throttled_following; /* log_set_throttled; any time */
     /* The settings acks_all_flush and flush_before_fetch, readable without a lock. */
     _Atomic bool flush_before_ack, flush_before_fetch;
 };
@@ -460,6 +461,9 @@ void log_aborted_free(struct segment *s) REQUIRES(s->index_lock);
 /* log_role.c */
 /* The current leader epoch begins at `offset` when it has no entry yet. */
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
+/* So does that of a record which a leader sent: epochs above it in which nothing was appended here
+ * give way. */
+int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
 void log_set_last_stable(struct log *log) REQUIRES(log->view.lock);
 /* A transaction has ended; it is stable when its marker is below the high watermark.
  * 0 or LOG_E_MEMORY. */

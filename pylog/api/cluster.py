@@ -16,6 +16,7 @@ import itertools
 
 from pylog.metadata.controller import topic_name_fault
 from pylog.metadata.image import NO_LEADER, is_internal
+from pylog.metadata.partition_change import is_online
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -197,14 +198,16 @@ def _topic(image, topic, first, room):
 
 def offline_replicas(image, state) -> tuple:
     """The replicas of a partition whose broker is not serving, or that lie on a disk that failed:
-    an in-sync one on an active broker would lead otherwise.
+    where nobody leads, an in-sync one on an active broker would lead otherwise.
     """
     if state.leader == NO_LEADER:
         return tuple(id_ for id_ in state.replicas
                      if id_ in state.isr or not image.broker_is_active(id_))
-    for broker_id in state.replicas:
-        broker = image.brokers.get(broker_id)
-        if broker is None or broker.fenced:
-            return tuple(id_ for id_ in state.replicas
-                         if id_ not in image.brokers or image.brokers[id_].fenced)
-    return ()
+    placed = len(state.directories) == len(state.replicas)
+    found: tuple = ()
+    for at, id_ in enumerate(state.replicas):
+        broker = image.brokers.get(id_)
+        if broker is None or broker.fenced or placed and not is_online(
+                image, id_, state.directories[at]):
+            found += id_,
+    return found

@@ -414,6 +414,38 @@ def lead_again(image: Image, broker_id: int, clean: bool):
     return records
 
 
+def left_alone(image: Image, broker_id: int) -> list:
+    """What remains of a cluster for the one broker of it that goes on by itself.
+
+    It leads what it has in sync. Of what it lacks nobody leads anything, and the last ISR is still
+    known. Nobody else is eligible: it does not wait for them from now on.
+    """
+    records = [messages.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=1)
+        for broker in image.brokers.values() if broker.id != broker_id and not broker.fenced]
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            changes = _left_alone(state, broker_id)
+            if changes:
+                records.append(messages.PartitionChangeRecord(
+                    partition_id=index, topic_id=topic.id, **changes))
+    return records
+
+
+def _left_alone(state, broker_id: int) -> dict:
+    if broker_id not in state.isr:
+        return {} if state.leader in (broker_id, NO_LEADER) else {"leader": NO_LEADER}
+    changes: dict = {}
+    if len(state.isr) > 1:
+        changes["isr"] = [broker_id]
+    if state.leader != broker_id:
+        changes["leader"] = broker_id
+    for known in ("eligible_leader_replicas", "last_known_elr"):
+        if getattr(state, known):
+            changes[known] = []
+    return changes
+
+
 def allocate_producer_ids(image: Image, broker_id: int):
     """A block of producer ids for a broker. Returns (records, ProducerIds)."""
     first = image.next_producer_id

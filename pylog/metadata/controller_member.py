@@ -15,10 +15,10 @@ import logging
 import os
 
 from pylog._native.log import LogError
-from pylog.config import clusters
+from pylog.config import ConfigError, clusters
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
-from pylog.metadata import identity, snapshots
+from pylog.metadata import etcd_security, identity, snapshots
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.controller import id_text, random_id
 from pylog.metadata.etcd import Etcd
@@ -35,20 +35,25 @@ from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
 
 ASK_AGAIN_S = 0.2
+# An empty node waits so long for the first of the controllers, which may have data.
+FIRST_S = 10.0
 TOKEN = "pylog"
 
 log = logging.getLogger("pylog.metadata")
 
 
 class ControllerMember(MemberMetadata):
-    """As MemberMetadata. `controller`: the active one while that is here, else None."""
+    """As MemberMetadata. `controller`: the active one while that is here, else None. first: records
+    that a new cluster begins with."""
 
     _log: QuorumLog
 
-    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds):
+    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
         super().__init__(settings, logs, node_id, now_ms)
         self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self._first = first
         self._voters = clusters.voters(settings)
+        self._etcd_context = etcd_security.context(settings)
         self._member = self._new_member()
         keys, prefix = self._keys()
         self._quorum = Quorum(
@@ -62,8 +67,8 @@ class ControllerMember(MemberMetadata):
         if settings["quorum.zookeeper.connect"]:
             return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
         return Etcd(settings["quorum.etcd.endpoints"] or [
-            f"{host.host}:{host.client_port}" for host in self._nearest_first()]), \
-            settings["quorum.etcd.prefix"]
+            f"{host.host}:{host.client_port}" for host in self._nearest_first()],
+            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
 
     def _new_member(self) -> Member | None:
         settings = self._settings
@@ -71,7 +76,7 @@ class ControllerMember(MemberMetadata):
             return None
         return Member(settings["quorum.etcd.command"],
                       os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
-                      TOKEN)
+                      TOKEN, etcd_security.write_files(settings), self._etcd_context)
 
     def _hosts(self) -> list:
         ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])
@@ -88,23 +93,42 @@ class ControllerMember(MemberMetadata):
             self._member.start()
         paths = [path for _, path in self._logs.disks.usable()]
         known_id = identity.cluster_of(paths)
-        cluster_id = await self._patiently(
-            self._quorum.cluster_id, known_id or id_text(random_id(self._random)))
-        if known_id not in (None, cluster_id):
-            # Keeps (3).
-            raise StartError(f"{paths[0]} belongs to cluster {known_id}, the quorum to "
-                             f"{cluster_id}: start the node that has the data first, and the "
-                             "others with empty directories")
+        cluster_id = await self._cluster_id(known_id)
+        self._check_cluster(paths[0], known_id, cluster_id)
         self.previous_epoch = checkpoints.clean_epoch(paths[0])
         store, clean, known = self._open_directories(cluster_id)
         try:
             self._open_log(store, known.pop(QuorumLog.KEY, None) if 0 in clean else None)
             await self._reach_the_end()
+            self._check_cluster(paths[0], known_id, await self._patiently(
+                self._quorum.cluster_id, cluster_id))
             self.tail.begin()
             self._take_newest()
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
+
+    async def _cluster_id(self, known_id: str | None) -> str:
+        """The cluster's id. known_id: of the directories, None of empty ones: those of the first
+        controller may be about to give the cluster its id, and what it holds."""
+        wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
+        while True:
+            found = await self._patiently(self._quorum.known_cluster_id) or known_id
+            if found is not None:
+                return found
+            if wait_s <= 0:
+                return await self._patiently(
+                    self._quorum.cluster_id, id_text(random_id(self._random)))
+            wait_s -= ASK_AGAIN_S
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    @staticmethod
+    def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
+        """Keeps (3)."""
+        if known_id not in (None, cluster_id):
+            raise StartError(f"{path} belongs to cluster {known_id}, the quorum to "
+                             f"{cluster_id}: start the node that has the data first, and the "
+                             "others with empty directories")
 
     def _open_log(self, store, checkpoint) -> None:
         self._log = QuorumLog(
@@ -115,7 +139,8 @@ class ControllerMember(MemberMetadata):
         own = next(voter for voter in self._voters if voter.node_id == self._node_id)
         self.office = Office(
             self._log, self, self._node_id, own.host, own.port,
-            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)))
+            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)),
+            self.credentials)
 
     async def _patiently(self, call, *arguments):
         """What a call of the quorum returns, as soon as there is one."""
@@ -156,7 +181,7 @@ class ControllerMember(MemberMetadata):
         """This node's own log becomes the quorum's. Blocks."""
         image = self.tail.newest
         self._log.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
-        if self._log.found_quorum():
+        if self._log.found_quorum(self.cluster_id):
             log.info("the cluster goes on from this node's metadata", extra={
                 "offset": image.offset})
 
@@ -202,7 +227,7 @@ class ControllerMember(MemberMetadata):
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
         self.controller = controller
-        await controller.begin(epoch)
+        await controller.begin(epoch, self._first)
 
     async def dismiss(self) -> None:
         """Keeps (2), and (1): returns when no decision is under way any more."""
@@ -210,6 +235,16 @@ class ControllerMember(MemberMetadata):
         if controller is not None:
             controller.resign()
             await controller.resigned()
+
+
+def _login(settings) -> tuple | None:
+    """To an etcd that others run. Raises ConfigError."""
+    name, password = settings["quorum.etcd.username"], settings["quorum.etcd.password"]
+    if name is None:
+        return None
+    if not password:
+        raise ConfigError("quorum.etcd.username is set, and quorum.etcd.password is not")
+    return name, password
 
 
 def _zookeeper(settings) -> Keys:

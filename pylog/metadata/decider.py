@@ -15,8 +15,10 @@ from pylog._native.log import LogError
 from pylog.metadata import snapshots
 from pylog.metadata.image import Delta, Image, apply
 from pylog.metadata.log import MetadataBatch, NotController
+from pylog.metadata.partition_change import RECOVERING
 from pylog.metadata.slices import in_slices
 from pylog.metadata.threads import in_thread, whole
+from pylog.protocol import messages
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Decider:
         self._deciding = _Turn()
         self._try_offset = 0         # before which no snapshot is tried again
         self._grown: asyncio.Event | None = None
+        self.elections = {"clean": 0, "unclean": 0}      # Leaders; for any thread.
 
     @property
     def _image(self) -> Image:
@@ -175,7 +178,14 @@ class Decider:
             "metadata.version", snapshots.NEWEST_VERSION)
         last_offset = self._log.append(records, self._epoch, self._image.offset + 1)
         assert last_offset == self._image.offset + len(records), (last_offset, self._image.offset)
+        self._count_elections(records)
         return self._tail.fold(MetadataBatch(last_offset, self._epoch, records))
+
+    def _count_elections(self, records: list) -> None:
+        for record in records:
+            if type(record) is messages.PartitionChangeRecord and record.leader >= 0:
+                self.elections["unclean" if record.leader_recovery_state == RECOVERING
+                               else "clean"] += 1
 
     def _take_snapshot(self) -> None:
         image = self._image

@@ -3,8 +3,8 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.members, in a decision's turn.
 Invariants: (1) only the leader of the newest epoch changes an ISR, from the state that it names;
-  (2) a replica enters only under the epoch of its broker's registration, and while that broker is
-  neither fenced nor stopping; (3) one partition's fault is its own.
+  (2) a replica enters only under the epoch of its broker's registration, while that broker is
+  neither fenced nor stopping and has the disk with it; (3) one partition's fault is its own.
 Source: KIP-497 (AlterPartition), KIP-704, KIP-841, KIP-903 (broker epochs); Kafka's
   ReplicationControlManager, whose order of checks this is.
 """
@@ -38,7 +38,7 @@ def _altered(rules, topic, wanted, broker_id, version) -> tuple:
     index = wanted.partition_index
     members = [(member.broker_id, member.broker_epoch) for member in wanted.new_isr_with_epochs] \
         if version >= WITH_EPOCHS else [(id_, -1) for id_ in wanted.new_isr]
-    error = _fault(rules.image, topic, wanted, members, broker_id)
+    error = _fault(rules, topic, wanted, members, broker_id)
     if error != ErrorCode.NONE:
         return None, new(partition_index=index, error_code=error)
     change = PartitionChange(rules, topic, index)
@@ -58,7 +58,7 @@ def _altered(rules, topic, wanted, broker_id, version) -> tuple:
         leader_recovery_state=state.leader_recovery_state, partition_epoch=state.partition_epoch)
 
 
-def _fault(image: Image, topic, wanted, members, broker_id) -> int:
+def _fault(rules: Rules, topic, wanted, members, broker_id) -> int:
     """Keeps (1)."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -83,9 +83,20 @@ def _fault(image: Image, topic, wanted, members, broker_id) -> int:
     if recovery == RECOVERING and (len(ids) > 1 or state.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
     # Keeps (2).
-    if all(_may_join(image, *member) for member in members):
+    if all(_may_join(rules.image, *member) and _has_disk(rules, topic, wanted, member[0])
+           for member in members):
         return ErrorCode.NONE
     return ErrorCode.INELIGIBLE_REPLICA
+
+
+def _has_disk(rules: Rules, topic, wanted, broker_id: int) -> bool:
+    """Whether the directory that has the replica is online, as far as it is known."""
+    index = wanted.partition_index
+    state = topic.partitions[index]
+    if len(state.directories) != len(state.replicas):
+        return True
+    return rules.has_disk(broker_id, topic.name, index,
+                          state.directories[state.replicas.index(broker_id)])
 
 
 def _may_join(image: Image, broker_id: int, broker_epoch: int) -> bool:

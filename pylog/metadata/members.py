@@ -58,6 +58,13 @@ class Members(Decider):
     async def register_broker(self, request):
         """Decides a BrokerRegistrationRequest. Returns its response."""
         def decision():
+            local_id = self._known().local_id
+            if local_id not in (None, request.broker_id):
+                # Its own replicas would neither follow nor wait for those of others.
+                raise Refusal(
+                    ErrorCode.INVALID_REGISTRATION,
+                    f"Broker {local_id} is its own controller, and the only broker: one of "
+                    "several has its controllers in other processes, or three of them")
             return brokers.register(
                 self._rules(), self._known(), request, self._cluster_id, _now_ns())
 

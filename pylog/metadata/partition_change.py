@@ -49,11 +49,17 @@ class Rules:
 
     def has_disk(self, broker_id: int, name: str, index: int, directory: bytes) -> bool:
         """Whether the directory of a replica is online, as far as it is known."""
-        broker = self.image.brokers.get(broker_id)
-        if (broker_id, name, index) in self._lost or broker is None or directory == LOST:
-            return False
-        return directory in (UNASSIGNED, MIGRATING) or not broker.directories \
-            or directory in broker.directories
+        return (broker_id, name, index) not in self._lost and is_online(
+            self.image, broker_id, directory)
+
+
+def is_online(image: Image, broker_id: int, directory: bytes) -> bool:
+    """Whether a broker has a log directory, as far as it is known."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or directory == LOST:
+        return False
+    return directory in (UNASSIGNED, MIGRATING) or not broker.directories \
+        or directory in broker.directories
 
 
 class PartitionChange:
@@ -112,7 +118,7 @@ class PartitionChange:
             return
         self.eligible = sorted({
             id_ for id_ in (*self.eligible, *self.state.isr)
-            if id_ not in self.isr and id_ not in self.crashed})
+            if id_ not in self.isr and id_ not in self.crashed and id_ in self.replicas})
 
     # ---- the leader -----------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ class Quorum:
 
     # ---- the cluster ----------------------------------------------------------------------------
 
+    def known_cluster_id(self) -> str | None:
+        """The cluster's id, None before somebody gave it one. Raises QuorumLost."""
+        row = self._tried(lambda: self.keys.get(self._key("cluster.id")))
+        return None if row is None else row.value.decode()
+
     def cluster_id(self, candidate: str) -> str:
         """The cluster's id: the candidate of whoever asked first. Raises QuorumLost."""
         key = self._key("cluster.id")
@@ -108,21 +113,29 @@ class Quorum:
 
         return self._tried(attempt)
 
-    def found(self, end: int, epoch: int, snapshot: bytes) -> bool:
-        """Begins this quorum's log at `end`, after a snapshot of all before; False: it has begun.
+    def found(self, cluster_id: str, end: int, epoch: int, snapshot: bytes) -> bool:
+        """Begins this quorum's log at `end`, after a snapshot of all before, as that cluster's;
+        False: it has begun, or is another cluster's.
 
         For a node that was its own controller until now. Raises QuorumLost, Conflict.
         """
+        name = self._key("cluster.id")
         key, text = self._key("at/epoch"), f"{epoch} founded".encode()
         chunks = _chunks(snapshot)
         for number, chunk in enumerate(chunks):
             self._change([Absent(key)], [Put(self._chunk(end, number), chunk)])
 
         def attempt() -> bool:
-            done = self.keys.transact([Absent(key)], [
-                Put(key, text), Put(self._key("at/end"), str(end).encode()),
+            named = self.keys.get(name)
+            if named is not None and named.value != cluster_id.encode():
+                return False
+            # Together: whoever comes with nothing begins nothing in a cluster that has a name.
+            is_ours = Absent(name) if named is None else Is(*named)
+            done = self.keys.transact([Absent(key), is_ours], [
+                Put(name, cluster_id.encode()), Put(key, text),
+                Put(self._key("at/end"), str(end).encode()),
                 self._put_snapshot(end, epoch, len(chunks))], [Get(key)])
-            return done.succeeded or done.rows[0][0].value == text
+            return done.succeeded or bool(done.rows[0]) and done.rows[0][0].value == text
 
         return self._tried(attempt)
 

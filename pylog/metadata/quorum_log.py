@@ -76,14 +76,14 @@ class QuorumLog(ObservedLog):
         self._epoch = max(self._epoch, epoch)
         return True
 
-    def found_quorum(self) -> bool:
+    def found_quorum(self, cluster_id: str) -> bool:
         """The state that the newest snapshot has becomes the quorum's, unless that has one. Blocks.
         Raises QuorumLost, Conflict."""
         assert self._snapshot is not None and self.snapshot_end == self._log.end_offset, (
             self._snapshot, self._log.end_offset)
         path, end, epoch = self._snapshot
         with open(path, "rb") as file:
-            return self._quorum.found(end, epoch, file.read())
+            return self._quorum.found(cluster_id, end, epoch, file.read())
 
     # ---- in office ------------------------------------------------------------------------------
 

@@ -59,8 +59,9 @@ class MetadataService:
 
     # ---- start and stop -------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Formats or reads the log directories and opens the partitions. Raises StartError."""
+    def open(self, first=()) -> None:
+        """Formats or reads the log directories and opens the partitions. first: records that a new
+        cluster begins with whose brokers are elsewhere. Raises StartError."""
         store, clean, checkpoints = self._open_directories(None)
         logs = self._logs
         try:
@@ -69,7 +70,8 @@ class MetadataService:
                 self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
-            self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
+            self.controller.take_office(
+                all(number in clean for number, _ in logs.disks.usable()), first)
         except (MetadataError, LogError, ValueError) as error:
             raise self._unreadable(error) from error
         try:
@@ -233,15 +235,16 @@ class MetadataService:
             log.error("dynamic settings cannot be used", extra={"reason": refused})
 
 
-def local_roles(topic, node_id: int, replicates: bool = False) -> list:
-    """The Role of a node per partition; None where it has no replica."""
+def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = True) -> list:
+    """The Role of a node per partition; None where it has no replica. may_lead: else it follows
+    whoever leads, itself included."""
     roles = {}
     found = []
     for state in topic.partitions:
         # Partition states are shared, so that a topic has few different ones.
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else Role(
-                state.leader == node_id, state.leader_epoch, len(state.isr),
+                may_lead and state.leader == node_id, state.leader_epoch, len(state.isr),
                 replicates and len(state.replicas) > 1)
         found.append(roles[state])
     return found

@@ -70,7 +70,9 @@ REPLICA_STATS = (
     ("pylog_replica_isr_shrinks", "shrinks"), ("pylog_replica_isr_expands", "expands"),
     ("pylog_replica_isr_refusals", "refusals"), ("pylog_replica_partitions_followed", "followed"),
     ("pylog_replica_lag_records_max", "lag"), ("pylog_replica_in_bytes", "batches_bytes"),
-    ("pylog_replica_connections_lost", "connections_lost"))
+    ("pylog_replica_connections_lost", "connections_lost"),
+    ("pylog_replica_throttled_out_bytes_per_second", "throttled_leading"),
+    ("pylog_replica_throttled_in_bytes_per_second", "throttled_following"))
 CLEANER_STATS = (
     ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
     ("pylog_cleaner_written_bytes", "bytes_written"),
@@ -100,12 +102,13 @@ def error_name(code: int) -> str:
 
 class Collector:
     """store: state.lmdb. replicas: gives figures by the names of REPLICA_STATS, none where there
-    are no other brokers. seconds: a clock that never goes back."""
+    are no other brokers. cluster: a source. seconds: a clock that never goes back."""
 
     def __init__(self, groups: GroupLags, *, logs: LogManager, reactors: Reactors, io_pool: IoPool,
-                 store: Store, replicas: Callable[[], dict[str, int]], node_id: int,
-                 cluster_id: str, seconds: Callable[[], float]):
-        self.sources: list[Callable[[], list]] = []
+                 store: Store, replicas: Callable[[], dict[str, int]],
+                 cluster: Callable[[], list], node_id: int, cluster_id: str,
+                 seconds: Callable[[], float]):
+        self.sources: list[Callable[[], list]] = [cluster]
         self._groups = groups
         self._logs = logs
         self._reactors = reactors

@@ -48,7 +48,35 @@ METRICS = (
     ("pylog_partition_size_bytes", "gauge", PARTITION, "bytes", "Bytes in all segments."),
     ("pylog_partition_segments", "gauge", PARTITION, "", "Segments."),
 
+    # ---- the cluster, as this broker knows it: the same number on each of them
+    ("pylog_cluster_brokers", "gauge", ("state",), "",
+     "Registered brokers: active, fenced (they lead nothing), stopping."),
+    ("pylog_cluster_partitions", "gauge", (), "", "Partitions."),
+    ("pylog_cluster_partitions_offline", "gauge", (), "", "Partitions that nobody leads."),
+    ("pylog_cluster_partitions_moving", "gauge", (), "",
+     "Partitions whose replicas are being moved, added or removed."),
+    ("pylog_cluster_partitions_led_elsewhere", "gauge", (), "",
+     "Partitions that another than their first replica leads."),
+    ("pylog_metadata_offset", "gauge", (), "",
+     "Offset of the last metadata record that is in force here."),
+    ("pylog_controller_epoch", "gauge", (), "",
+     "Epoch of that record: it rises with each new active controller."),
+    ("pylog_controller_active", "gauge", (), "", "1 where the active controller is."),
+    ("pylog_controller_elections", "counter", ("kind",), "",
+     "Leaders that this controller elected, since it took over: clean, or unclean ones, that may "
+     "lack acknowledged records."),
+
     # ---- replicas; all 0 in a cluster of one broker
+    ("pylog_replica_partitions_led", "gauge", (), "", "Partitions led here."),
+    ("pylog_replica_partitions_under_min_isr", "gauge", (), "",
+     "Partitions led here with fewer replicas in sync than min.insync.replicas: producers with "
+     "acks=all are refused."),
+    ("pylog_replica_partitions_at_min_isr", "gauge", (), "",
+     "Partitions led here that would be so with one replica less."),
+    ("pylog_replica_follower_lag_records", "gauge", ("follower",), "",
+     "Records that a follower lacks, of the partition led here where it lacks most."),
+    ("pylog_replica_follower_lag_seconds", "gauge", ("follower",), "seconds",
+     "Since when a follower has not been at the end, of the partition where that is longest."),
     ("pylog_replica_partitions_under_replicated", "gauge", (), "",
      "Partitions led here that have a replica out of sync."),
     ("pylog_replica_isr_shrinks", "counter", (), "",
@@ -64,6 +92,10 @@ METRICS = (
     ("pylog_replica_in_bytes", "counter", (), "bytes", "Record batches fetched from leaders."),
     ("pylog_replica_connections_lost", "counter", (), "",
      "Connections to leaders that ended, or gave no answer."),
+    ("pylog_replica_throttled_out_bytes_per_second", "gauge", (), "",
+     "Sent to followers from partitions under leader.replication.throttled.rate."),
+    ("pylog_replica_throttled_in_bytes_per_second", "gauge", (), "",
+     "Fetched of partitions under follower.replication.throttled.rate."),
 
     # ---- consumer groups, of the coordinator that is here
     ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),

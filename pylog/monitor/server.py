@@ -59,19 +59,21 @@ def parse_address(text: str) -> tuple[str, int]:
 class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
 
-    coordinator, logs, quotas, reactors, io_pool, store, replicas: what the pages are about; see
-    Collector. now_ms: the wall clock. seconds: a clock that never goes back.
+    coordinator, logs, quotas, reactors, io_pool, store, replicas, cluster: what the pages are
+    about; see Collector. now_ms: the wall clock. seconds: a clock that never goes back.
     """
 
     def __init__(self, listener: str, *, coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
-                 replicas: Callable[[], dict[str, int]], node_id: int, cluster_id: str,
-                 now_ms: Callable[[], int], seconds: Callable[[], float]):
+                 replicas: Callable[[], dict[str, int]], cluster: Callable[[], list],
+                 node_id: int, cluster_id: str, now_ms: Callable[[], int],
+                 seconds: Callable[[], float]):
         self._listener = listener
         self._lags_of = functools.partial(GroupLags, coordinator, logs, quotas, now_ms, seconds)
         self._collector_of = functools.partial(
             Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
-            replicas=replicas, node_id=node_id, cluster_id=cluster_id, seconds=seconds)
+            replicas=replicas, cluster=cluster, node_id=node_id, cluster_id=cluster_id,
+            seconds=seconds)
         self.address: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
         self._stopping = threading.Event()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pylog.metadata.image import Partition
 
+RECOVERING = 1
 REFUSED_NS = 1_000_000_000       # Keeps (5).
 ANY_EPOCH = -1
 
@@ -53,6 +54,8 @@ class Isr:
         self.leader_epoch: int = state.leader_epoch
         self.partition_epoch: int = state.partition_epoch
         self.replicas: tuple = state.replicas
+        self.directories: tuple = state.directories     # Of the replicas, in order, when known.
+        self.is_recovering = state.leader_recovery_state == RECOVERING
         self.proposal: Proposal | None = None      # Its outcome is not known.
         self.asked = False                         # It is to be asked again by nobody else.
         self._node_id = node_id
@@ -74,12 +77,14 @@ class Isr:
         if state.leader_epoch != self.leader_epoch:
             self._elected_ns = now_ns
         self._adopt(state.leader_epoch, state.partition_epoch, state.isr)
-        self.replicas = state.replicas
+        self.replicas, self.directories = state.replicas, state.directories
+        self.is_recovering = state.leader_recovery_state == RECOVERING
         return True
 
     def _adopt(self, leader_epoch: int, partition_epoch: int, isr) -> None:
         self.leader_epoch, self.partition_epoch = leader_epoch, partition_epoch
         self.committed, self.proposal, self._refused_ns = tuple(isr), None, None
+        self.is_recovering = False      # Whatever is proposed says that the log is whole.
 
     def brokers_changed(self) -> None:
         """Who was refused may be let in now (5)."""
@@ -114,7 +119,14 @@ class Isr:
             found = self.join(follower, log, now_ns)
             if found is not None:
                 return found
-        return None
+        return self.recovered(now_ns)
+
+    def recovered(self, now_ns: int) -> Proposal | None:
+        """After an unclean election the controller is to know that this log is all there is: it
+        allows no other replica in sync before (KIP-704)."""
+        if not self.is_recovering or not self._may_propose(now_ns):
+            return None
+        return self._propose(set(self.committed), None)
 
     def _may_propose(self, now_ns: int) -> bool:
         # Keeps (2), (5).

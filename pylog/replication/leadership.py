@@ -17,6 +17,7 @@ import logging
 from collections import namedtuple
 
 from pylog._native.log import LogError
+from pylog.metadata.partition_change import is_online
 from pylog.peer.errors import PeerError
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -51,20 +52,26 @@ class Leadership:
         self._led: dict[tuple[bytes, int], Led] = {}
         self._epochs: dict[int, int] = {}        # Broker epochs of those that may be in an ISR.
         self._registered: dict[int, int] = {}    # Broker epochs of all.
+        self._image: Image                       # From take_brokers() on.
         self._waiting: dict[tuple[bytes, int], Any] = {}    # Proposals that are to be asked.
         self._asking: asyncio.Task | None = None
         self.shrinks = self.expands = self.failures = 0
 
     @property
+    def led(self) -> list[Led]:
+        """What is led here; for any thread."""
+        return list(self._led.values())
+
+    @property
     def under_replicated(self) -> int:
         """Partitions led here with a replica out of sync; for any thread."""
-        return sum(len(led.isr.committed) < len(led.isr.replicas)
-                   for led in list(self._led.values()))
+        return sum(len(led.isr.committed) < len(led.isr.replicas) for led in self.led)
 
     # ---- what the image says --------------------------------------------------------------------
 
     def take_brokers(self, image: Image) -> None:
-        """Brokers came, went, were fenced or unfenced."""
+        """Brokers came, went, were fenced or unfenced, or lost a log directory."""
+        self._image = image
         self._epochs = {id_: broker.epoch for id_, broker in image.brokers.items()
                         if image.broker_is_active(id_)}
         self._registered = {id_: broker.epoch for id_, broker in image.brokers.items()}
@@ -78,11 +85,24 @@ class Leadership:
         led = self._led.get(key)
         if led is None or led.log is not partition_log:
             led = self._led[key] = Led(topic.name, partition_log, Isr(
-                state, self._node_id, lambda id_: self._epochs.get(id_), self._now_ns()))
+                state, self._node_id, lambda id_: self._epoch_of(key, id_), self._now_ns()))
             self._waiting.pop(key, None)
         elif led.isr.follow(state, self._now_ns()):
             self._waiting.pop(key, None)
         self._tell(led)
+        self._propose(key, led, led.isr.recovered(self._now_ns()))
+
+    def _epoch_of(self, key: tuple[bytes, int], broker_id: int) -> int | None:
+        """The epoch of a broker that may be in the ISR, and has the disk with its replica."""
+        led = self._led.get(key)
+        return None if led is None or not self._has_disk(led.isr, broker_id) \
+            else self._epochs.get(broker_id)
+
+    def _has_disk(self, isr: Isr, broker_id: int) -> bool:
+        if len(isr.directories) != len(isr.replicas) or broker_id not in isr.replicas:
+            return True
+        return is_online(
+            self._image, broker_id, isr.directories[isr.replicas.index(broker_id)])
 
     def rest(self, topic_id: bytes, index: int) -> None:
         """A partition is led no more. Keeps (4)."""
@@ -99,7 +119,8 @@ class Leadership:
                 [(id_, registered.get(id_, -1), id_ in isr.committed, id_ in maximal)
                  for id_ in isr.replicas],
                 len(isr.committed),
-                ineligible=[id_ for id_ in isr.replicas if id_ not in self._epochs])
+                ineligible=[id_ for id_ in isr.replicas if id_ not in self._epochs
+                            or not self._has_disk(isr, id_)])
         except LogError as error:
             # It was closed, or leads no more: what made it so says more.
             log.info("a log does not take its replicas", extra={
@@ -131,7 +152,7 @@ class Leadership:
             return
         if len(proposal.isr) < len(led.isr.committed):
             self.shrinks += 1
-        else:
+        elif len(proposal.isr) > len(led.isr.committed):
             self.expands += 1
         log.info("in-sync replicas are proposed", extra={
             "topic": led.name, "partition": key[1],

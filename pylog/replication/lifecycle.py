@@ -52,6 +52,7 @@ class Lifecycle:
         self._random_id = random_id
         self._previous_epoch = previous_epoch
         self._incarnation_id: bytes = random_id()
+        self._must_amend = False
 
     @property
     def is_registered(self) -> bool:
@@ -68,7 +69,7 @@ class Lifecycle:
         """
         if self.stage is Stage.STOPPED:
             return None
-        if self.stage is Stage.REGISTER:
+        if self.stage is Stage.REGISTER or self._must_amend:
             return Register(self._incarnation_id, self._previous_epoch)
         # Keeps (2).
         behind = image_offset < self.broker_epoch or not ready
@@ -77,13 +78,20 @@ class Lifecycle:
 
     def registered(self, error: int, broker_epoch: int) -> None:
         """A registration was answered."""
-        if self.stage is not Stage.REGISTER:
+        if self.stage is not Stage.REGISTER and not self._must_amend:
             # It was sent before the broker began to stop.
             return
         self.refusal = error or None
         if not error:
             assert broker_epoch >= 0, broker_epoch
-            self.broker_epoch, self.stage = broker_epoch, Stage.CATCH_UP
+            if broker_epoch != self.broker_epoch:
+                self.broker_epoch, self.stage = broker_epoch, Stage.CATCH_UP
+            self._must_amend = False
+
+    def amend(self) -> None:
+        """What is registered of this broker has changed: it is said again, under the same
+        incarnation, and the broker stays what it is."""
+        self._must_amend = self.is_registered and not self.is_stopping
 
     def beaten(self, sent: Heartbeat, error: int, is_fenced: bool, should_shut_down: bool) -> None:
         """A heartbeat was answered."""
@@ -99,6 +107,7 @@ class Lifecycle:
 
     def _lose_epoch(self) -> None:
         """Keeps (3)."""
+        self._must_amend = False
         self._previous_epoch, self.broker_epoch = NO_EPOCH, NO_EPOCH
         if self.is_stopping:
             # Keeps (4): nobody waits for what it leads.
@@ -110,5 +119,6 @@ class Lifecycle:
 
     def stop(self) -> None:
         """The broker wants to leave; next() is None once it may."""
+        self._must_amend = False         # Keeps (4).
         if not self.is_stopping:
             self.stage = Stage.STOPPING if self.is_registered else Stage.STOPPED

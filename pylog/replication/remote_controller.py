@@ -18,17 +18,21 @@ from pylog.protocol.errors import ErrorCode
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from pylog.replication.channel import ControllerChannel
 
 
 class RemoteController:
-    """channel: to the active controller."""
+    """channel: to the active controller. lose: has partitions [(topic, index)] neither led nor
+    followed any more."""
 
-    def __init__(self, channel: ControllerChannel, node_id: int):
+    def __init__(self, channel: ControllerChannel, node_id: int,
+                 lose: Callable[[list[tuple[str, int]]], object]):
         self._channel = channel
         self._node_id = node_id
+        self._lose = lose
         self._asking = asyncio.Lock()
         self._producer_ids = ProducerIds(0, 0)
 
@@ -67,8 +71,9 @@ class RemoteController:
             raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return ProducerIds(answer.producer_id_start, answer.producer_id_len)
 
-    async def leave_offline(self, offline: Any) -> bool:
+    async def leave_offline(self, offline: list[tuple[str, int]]) -> bool:
         """Partitions of disks that failed: the next heartbeat names the disks, and the controller
         takes the leaders away."""
+        self._lose(offline)
         self._channel.beat()
         return True

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pylog.replication.departures import Departures
     from pylog.replication.leadership import Leadership
     from pylog.replication.roles import Commands
+    from pylog.replication.throttles import Throttles
 
 log = logging.getLogger("pylog.replication")
 
@@ -33,10 +34,12 @@ class Replicas:
     name of the one that brokers use among themselves."""
 
     def __init__(self, node_id: int, logs: LogManager, leadership: Leadership, fetchers: Any,
-                 assignments: Assignments, listener: str, departures: Departures):
+                 assignments: Assignments, throttles: Throttles, listener: str,
+                 departures: Departures):
         self.leadership = leadership
         self.assignments = assignments
         self.fetchers = fetchers
+        self.throttles = throttles
         self._node_id = node_id
         self._logs = logs
         self._listener = listener
@@ -62,13 +65,23 @@ class Replicas:
         led, lag = self.leadership, self.fetchers.lag()
         return {"under_replicated": led.under_replicated, "shrinks": led.shrinks,
                 "expands": led.expands, "refusals": led.failures, "followed": len(lag),
-                "lag": max(0, *(row[3] for row in lag)) if lag else 0, **self.fetchers.stats()}
+                "lag": max(0, *(row[3] for row in lag)) if lag else 0, **self.fetchers.stats(),
+                **self.throttles.stats()}
 
     def stop(self, changes: dict[bytes, Commands]) -> None:
         """What is followed no more, or otherwise, is not written to any longer. Keeps (1)."""
         for topic_id, wanted in changes.items():
             for index in {*wanted.stop, *wanted.drop}:
                 self.fetchers.unfollow(topic_id, index)
+
+    def lose(self, image: Image, offline: list[tuple[str, int]]) -> None:
+        """Partitions whose disk failed: they are not fetched any more, or their leaders would take
+        them for caught up."""
+        for name, index in offline:
+            topic = image.topics.get(name)
+            if topic is not None:
+                self.fetchers.unfollow(topic.id, index)
+                self.leadership.rest(topic.id, index)
 
     def start(self, image: Image, changes: dict[bytes, Commands]) -> None:
         """The logs have their roles: lets them be led and followed."""
@@ -80,21 +93,33 @@ class Replicas:
                 if state.leader != self._node_id:
                     self.leadership.rest(topic_id, index)
             if topic is not None:
+                self.throttles.take(image, topic)
                 self._begin(topic, wanted.lead, wanted.follow)
 
-    def begin(self, topic: Topic) -> None:
+    def take_topic_configs(self, image: Image, topics: list[Topic]) -> None:
+        """Topics have other settings."""
+        for topic in topics:
+            self.throttles.take(image, topic)
+
+    def begin(self, image: Image, topic: Topic) -> None:
         """Every replica of a topic has its role: at the start, and when logs came late (2)."""
+        self.throttles.take(image, topic)
         wanted = commands(None, topic, self._node_id)
         self._begin(topic, wanted.lead, wanted.follow)
 
     def _begin(self, topic: Topic, lead: list, follow: list) -> None:
         self.assignments.look(topic)
         for index in lead:
-            partition_log = self._logs.get(topic.name, index)
+            partition_log = self._usable(topic.name, index)
             if partition_log is not None and partition_log.is_leader:
                 self.leadership.lead(topic, index, partition_log)
         for index in follow:
-            partition_log, state = self._logs.get(topic.name, index), topic.partitions[index]
+            partition_log, state = self._usable(topic.name, index), topic.partitions[index]
             if partition_log is not None:
                 self.fetchers.follow(partition_log, topic.id, topic.name, index, state.leader,
                                      state.leader_epoch)
+
+    def _usable(self, name: str, index: int) -> Any:
+        """The partition's log; None without one, or without its disk."""
+        found = self._logs.get(name, index)
+        return None if found is None or found.log_dir.offline else found

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 SALT_BYTES = 26
 NONCE_BYTES = 24
+REPEATED = ("Authentication failed: the client's nonce stands twice in its last message, against "
+            "RFC 5802, as with librdkafka before 2.6.1")
 # Kafka's numbers of the mechanisms (KIP-554), and the hash of each.
 SHA_256, SHA_512 = 1, 2
 MECHANISMS = {"SCRAM-SHA-256": SHA_256, "SCRAM-SHA-512": SHA_512}
@@ -130,6 +132,8 @@ class Exchange:
     def _finish(self, text: str) -> bytes:
         assert self._first is not None and self._credential is not None
         found = _FINAL.fullmatch(text)
+        if found is not None and found["nonce"] == self._first["nonce"] + self._nonce:
+            raise AuthenticationFailed(REPEATED)
         # Keeps (2).
         if found is None or found["nonce"] != self._nonce \
                 or _decoded(found["binding"]) != self._first["header"].encode():

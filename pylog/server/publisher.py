@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pylog.metadata.image import Image
+    from pylog.replication.membership import Membership
     from pylog.replication.replicas import Replicas
 
 log = logging.getLogger("pylog.publisher")
@@ -47,6 +48,7 @@ class Publisher:
         self._registering: asyncio.Task | None = None
         self.replicas: Replicas | None = None      # Where there are other brokers.
         self.name_nodes: Callable[[Image], None] | None = None     # Where they are reached.
+        self.membership: Membership | None = None  # Likewise.
 
     async def run(self) -> None:
         """Puts records into force as they are committed, until cancelled. Keeps (1)."""
@@ -95,7 +97,7 @@ class Publisher:
         if addresses is not None:
             # Not awaited: it is a decision, and those may wait for what is applied here.
             self._registering = asyncio.get_running_loop().create_task(
-                self._metadata.register_again(addresses))
+                (self.membership or self._metadata).register_again(addresses))
 
     async def _apply_brokers(self, delta: Delta) -> None:
         if self.replicas is not None and delta.after.brokers is not delta.before.brokers:
@@ -140,6 +142,8 @@ class Publisher:
         if topics:
             await in_thread(_each, topics, lambda topic: self._logs.configure(
                 topic.name, after.topic_config(topic.name)))
+            if self.replicas is not None:
+                self.replicas.take_topic_configs(after, topics)
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:

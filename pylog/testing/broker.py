@@ -2,8 +2,8 @@
 
 Owns: the broker's directory, when none was given.
 Called by: tests and testing.plugin.
-Invariants: (1) the broker listens on 127.0.0.1 and a port of its own, which a restart keeps; (2) it
-  shares nothing with another one of the same process.
+Invariants: (1) the broker listens on 127.0.0.1 and a port of its own, which a restart keeps, unless
+  it is one of a cluster; (2) it shares nothing with another one of the same process.
 """
 
 from __future__ import annotations
@@ -54,13 +54,16 @@ class Broker:
 
     settings: by Kafka's names, with dots or underscores. directory: its data, by default a new one
     in memory that goes with it. process: a child process instead of threads of this one; only that
-    can be killed. tls: it speaks TLS, with certificates of an authority of its own (`authority`);
-    "mutual": its clients show a certificate, too. For that the library `cryptography` is needed.
+    can be killed. host: that its settings name. log_dirs: how many log directories it has. tls: it
+    speaks TLS, with certificates of an authority of its own (`authority`); "mutual": its clients
+    show a certificate, too. For that the library `cryptography` is needed.
     """
 
     def __init__(self, directory: Any = None, *, settings: dict[str, Any] | None = None,
-                 process: bool = False, tls: bool | str = False):
+                 process: bool = False, tls: bool | str = False, host: str = "127.0.0.1",
+                 log_dirs: int = 1):
         self.process = process
+        self._address = host
         # A name with dots may hold an underscore of its own: that of a listener.
         self.settings = {name if "." in name else name.replace("_", "."): _text(value)
                          for name, value in (settings or {}).items()}
@@ -73,6 +76,7 @@ class Broker:
             self.settings = {**_tls_settings(self.authority, tls == "mutual"), **self.settings}
         self._is_temporary = directory is None
         self.directory = data_directories.make() if directory is None else os.fspath(directory)
+        self._names_of_dirs = [f"data-{number}" if number else "data" for number in range(log_dirs)]
         self._host: Any = None
         self._port = 0
         self._ahead_ms = 0
@@ -100,7 +104,7 @@ class Broker:
         return self
 
     def _new_host(self) -> Any:
-        texts = {"log.dirs": os.path.join(self.directory, "data"), **self.settings}
+        texts = {"log.dirs": ",".join(self.log_dirs), **self.settings}
         if "listeners" not in texts:
             protocol = "PLAINTEXT" if self.authority is None else "SSL"
             address = f"{protocol}://127.0.0.1:{self._port or free_port()}"
@@ -129,6 +133,33 @@ class Broker:
         if self._host is not None:
             self._host.kill()
             self._host = None
+
+    def die(self) -> None:
+        """Ends without a word to anybody: the cluster is not told, and the next start finds what
+        a kill leaves. A process is killed; on threads, connections end and nothing is handed over.
+        """
+        if self.process:
+            self.kill()
+        elif self._host is not None:
+            self._host.call("die")
+            self.stop()
+
+    def pause(self) -> None:
+        """Stands still until resume(); on threads, those of its decisions."""
+        self._running_host().pause()
+
+    def resume(self) -> None:
+        self._running_host().resume()
+
+    def _running_host(self) -> Any:
+        if self._host is None:
+            raise BrokerFailed("the broker is not running")
+        return self._host
+
+    @property
+    def log_dirs(self) -> list[str]:
+        """Its log directories, unless its settings name others."""
+        return [os.path.join(self.directory, name) for name in self._names_of_dirs]
 
     @property
     def pid(self) -> int:
@@ -162,9 +193,7 @@ class Broker:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Asks the broker's Node; for the objects made here. Raises BrokerFailed."""
-        if self._host is None:
-            raise BrokerFailed("the broker is not running")
-        return self._host.call(name, *arguments)
+        return self._running_host().call(name, *arguments)
 
     def advance(self, ms: int, timers: bool) -> None:
         """See Clock.advance."""
@@ -180,7 +209,7 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         """For a client's bootstrap.servers."""
-        return f"127.0.0.1:{self._port}"
+        return f"{self._address}:{self._port}"
 
     def client_settings(self, name: str = "") -> dict[str, str]:
         """What a client of a broker with TLS sets, by Kafka's names. name: in a certificate of its
@@ -206,7 +235,8 @@ class Broker:
         return Topic(self, name)
 
     def create_topic(self, name: str | None = None, partitions: int = 1,
-                     config: dict[str, Any] | None = None, **settings: Any) -> Topic:
+                     config: dict[str, Any] | None = None, replicas: int = 1,
+                     **settings: Any) -> Topic:
         """A new topic; without a name it gets one of its own. Raises Refused.
 
         settings: the topic's, by Kafka's names with underscores: `retention_ms=1000`. config: the
@@ -215,7 +245,7 @@ class Broker:
         name = f"topic-{next(self._names)}" if name is None else name
         texts = {key.replace("_", "."): _text(value)
                  for key, value in {**(config or {}), **settings}.items()}
-        self.call("create_topic", name, partitions, texts)
+        self.call("create_topic", name, partitions, texts, replicas)
         return Topic(self, name)
 
     def topics(self) -> list[str]:

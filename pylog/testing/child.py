@@ -92,6 +92,12 @@ class ChildHost:
                 self.kill()
                 raise BrokerFailed(f"the broker did not stop within {STOP_WAIT_S} s") from None
 
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL: what was not acknowledged may be lost."""
         self._process.kill()

@@ -8,6 +8,7 @@ Invariants: (1) every call runs on the broker's event loop; (2) arguments and re
 """
 
 import asyncio
+import errno
 
 from pylog._native import batch
 from pylog.broker import Broker
@@ -15,12 +16,16 @@ from pylog.config import Settings
 from pylog.coordinator import inventory
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
+from pylog.log.checkpoints import remove_clean_mark
 from pylog.log.errors import StartError
 from pylog.metadata.image import RESOURCE_TOPIC, is_internal
 from pylog.protocol import messages
+from pylog.replication.lifecycle import Stage
+from pylog.testing import links
 from pylog.testing.clock import MovedClock
 from pylog.testing.disturbances import Disturbances
 from pylog.testing.errors import BrokerFailed, Refused
+from pylog.testing.links import Rules
 from pylog.testing.records import Record
 
 DRAIN_MS_MAX = 100
@@ -69,7 +74,8 @@ class Node:
             raise BrokerFailed(str(error)) from None
         self._running = broker
         self._at_first = self._state()
-        port = broker.network.addresses[0][2]
+        # A controller alone has no listener for clients.
+        port = (broker.network.addresses or broker.network.controller_addresses)[0][2]
         self._disturbances = Disturbances(broker, port, "advertised.listeners" in self._texts)
         return port
 
@@ -82,6 +88,16 @@ class Node:
             # descriptors and logs would stay until the next garbage collection.
             for part in (broker.groups, broker):
                 vars(part).clear()
+
+    async def die(self) -> None:
+        """Ends as by a kill: nobody is told, and nothing says that the stop was clean."""
+        broker = self._broker
+        paths = [path for _, path in broker.logs.disks.usable()]
+        if broker.membership is not None:
+            broker.membership.lifecycle.stage = Stage.STOPPED
+        await self.end()
+        for path in paths:
+            remove_clean_mark(path)
 
     def _state(self):
         image = self._broker.image
@@ -151,17 +167,26 @@ class Node:
         self._spent = "its disk was disturbed"
         self._disturbances.set_disk(kind)
 
+    async def fail_directory(self, number: int) -> None:
+        """Takes a log directory offline, for good, as a disk does that does not answer."""
+        self._spent = "its disk was disturbed"
+        self._broker.logs.disks.fail(number, OSError(errno.EIO, "lost by the test"))
+
+    async def cut_links(self, rules: Rules, host_prefix: str) -> None:
+        """See testing.links; for a broker in a process of its own."""
+        links.apply(rules, host_prefix)
+
     async def clear_faults(self) -> None:
         self._disturbances.set_disk("system")
         await self._disturbances.take_relay_away()
 
     # ---- topics ---------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, partitions: int, config: dict) -> None:
+    async def create_topic(self, name: str, partitions: int, config: dict, replicas: int) -> None:
         """Raises Refused."""
         result, = await self._broker.controller.create_topics(NEW_TOPICS(topics=[
             NEW_TOPICS.CreatableTopic(
-                name=name, num_partitions=partitions, replication_factor=1,
+                name=name, num_partitions=partitions, replication_factor=replicas,
                 configs=[NEW_TOPICS.CreatableTopicConfig(name=key, value=value)
                          for key, value in config.items()])]))
         if result.error:
@@ -179,6 +204,12 @@ class Node:
         """Name -> number of partitions; without the broker's own."""
         return {name: len(topic.partitions) for name, topic in self._broker.image.topics.items()
                 if not is_internal(name)}
+
+    async def partitions(self, name: str) -> list:
+        """(leader, ISR, replicas) of each partition; none of a topic that is not there."""
+        topic = self._broker.image.topics.get(name)
+        return [] if topic is None else [
+            (state.leader, tuple(state.isr), tuple(state.replicas)) for state in topic.partitions]
 
     async def ends(self, name: str) -> list:
         """(first offset, end) of each partition."""

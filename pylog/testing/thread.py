@@ -25,6 +25,8 @@ class ThreadHost:
         self._node = Node(texts)
         self._loop = MovedLoop(self._node.clock)
         self._ended = asyncio.Event()
+        self._goes_on = threading.Event()
+        self._goes_on.set()
         self._thread = threading.Thread(target=self._run, name="pylog-broker", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +59,22 @@ class ThreadHost:
         except concurrent.futures.CancelledError:
             raise BrokerFailed("the broker was stopped meanwhile") from None
 
+    def pause(self) -> None:
+        """Its event loop stands still; returns when it does."""
+        self._goes_on.clear()
+        still = threading.Event()
+        self._loop.call_soon_threadsafe(self._stand_still, still)
+        still.wait(CALL_WAIT_S)
+
+    def _stand_still(self, still: threading.Event) -> None:
+        still.set()
+        self._goes_on.wait()
+
+    def resume(self) -> None:
+        self._goes_on.set()
+
     def stop(self) -> None:
+        self.resume()
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._end)
         self._thread.join(CALL_WAIT_S)

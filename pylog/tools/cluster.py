@@ -18,7 +18,7 @@ from pylog.client.cluster import Cluster
 from pylog.client.errors import KafkaError
 from pylog.protocol import messages
 from pylog.tools import inquiry, replicas, verify
-from pylog.tools.cluster_moves import drain, move
+from pylog.tools.cluster_moves import drain, grow, move, shrink
 from pylog.tools.command import TOPIC, Tools, shared
 from pylog.tools.printer import size
 from pylog.tools.session import Session, ToolError
@@ -134,8 +134,8 @@ async def _quorum(asked: Cluster) -> dict[str, Any] | None:
             "observers": [other.replica_id for other in row.observers]}
 
 
-cluster.add_command(move)
-cluster.add_command(drain)
+for command in (move, drain, grow, shrink):
+    cluster.add_command(command)
 
 
 async def _overview(asked: Cluster) -> dict[str, Any]:

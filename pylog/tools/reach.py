@@ -21,12 +21,13 @@ from pylog.client.errors import KafkaError
 from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
 from pylog.protocol import messages
-from pylog.tools import inquiry
+from pylog.tools import inquiry, replicas
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
 from pylog.tools.printer import size, span
 
 ANSWER_WARN_S = 0.25
 FREE_SHARE_WARN = 0.15
+EXPLAINED_MAX = 3            # Partitions, the worst first.
 ADVERTISE = "set advertised.listeners of the broker to an address that this machine can reach"
 
 
@@ -40,7 +41,7 @@ async def look(cluster: Any, bootstrap: str) -> tuple[list[Finding], list[str]]:
     for rows in await asyncio.gather(*[_broker(cluster, node, is_remote) for node in nodes]):
         found += rows
     found.append(_controller(metadata))
-    found += _partitions(metadata)
+    found += [*_missing(metadata), *_partitions(metadata), *await _explained(cluster, metadata)]
     dirs, local = await _log_dirs(cluster)
     return [*found, *dirs], local
 
@@ -125,6 +126,34 @@ def _controller(metadata: Any) -> Finding:
         return Finding("controller", "", OK, f"broker {metadata.controller}")
     return Finding("controller", "", FAIL, "there is none: nothing can be created or changed",
                    "look at the controllers' logs: is there a majority?")
+
+
+def _missing(metadata: Any) -> list[Finding]:
+    """Brokers that have replicas and are not there."""
+    placed = [node for topic in metadata.topics.values() for part in topic.partitions.values()
+              for node in part.replicas]
+    return [Finding("broker", str(node), FAIL,
+                    f"it is not there, and has replicas of {placed.count(node)} partitions",
+                    "start it, or give its replicas to others: pylog cluster drain "
+                    f"{node}") for node in sorted({*placed} - metadata.nodes.keys())]
+
+
+async def _explained(cluster: Any, metadata: Any) -> list[Finding]:
+    """Why the worst partitions are as they are."""
+    bad = sorted((part.leader >= 0, part.topic, part.partition)
+                 for topic in metadata.topics.values() for part in topic.partitions.values()
+                 if part.leader < 0 or len(part.isr) < len(part.replicas))[:EXPLAINED_MAX]
+    told = await asyncio.gather(*[replicas.facts_of(cluster, topic, partition)
+                                  for _, topic, partition in bad], return_exceptions=True)
+    found = []
+    for (has_leader, _, _), facts in zip(bad, told, strict=True):
+        if not isinstance(facts, replicas.Facts):
+            # It was deleted meanwhile, or nobody answers: the other findings say so.
+            continue
+        state, *why = replicas.sentences(facts)
+        found.append(Finding("partition", facts.name, WARN if has_leader else FAIL, state,
+                             " ".join(why) or "look at the log of its leader"))
+    return found
 
 
 def _partitions(metadata: Any) -> list[Finding]:

@@ -18,11 +18,14 @@ from pylog.protocol import messages
 from pylog.tools import inquiry, resources
 from pylog.tools.session import ToolError
 
+SAMPLE_S = 1.0
+
 
 class Facts(NamedTuple):
     """Of one partition. lags: broker -> records that its replica lacks, None where it did not
-    answer. alive: brokers that the cluster lists. eligible, last_known: replicas that may lead
-    though they are not in sync, None when the cluster does not tell."""
+    answer. gains: broker -> how many records nearer it comes in a second. alive: brokers that the
+    cluster lists. eligible, last_known: replicas that may lead though they are not in sync, None
+    when the cluster does not tell. adding, removing: replicas, by a move under way."""
 
     topic: str
     partition: int
@@ -35,6 +38,9 @@ class Facts(NamedTuple):
     last_known: tuple[int, ...] | None = None
     in_sync_min: int | None = None
     lags: dict[int, int | None] = {}
+    gains: dict[int, float] = {}
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -55,6 +61,8 @@ def sentences(facts: Facts) -> list[str]:
         found.append(f"{facts.name} is under-replicated: led by broker {facts.leader}, "
                      f"{_brokers(missing)} not in sync.")
         found += [_why_not_in_sync(facts, replica) for replica in missing]
+    if facts.adding or facts.removing:
+        found.append(f"It is being moved: {_moved(facts)}.")
     if facts.in_sync_min is not None and len(facts.isr) < min(
             facts.in_sync_min, len(facts.replicas)):
         found.append(f"Producers with acks=all are refused: {len(facts.isr)} in sync, "
@@ -93,7 +101,23 @@ def _why_not_in_sync(facts: Facts, replica: int) -> str:
         return f"Broker {replica} does not say how far it is."
     if lag == 0:
         return f"Broker {replica} has caught up and is about to be in sync."
-    return f"Broker {replica} is {lag} records behind: it catches up, or its disk or link is slow."
+    behind = f"Broker {replica} is {lag} records behind"
+    gain = facts.gains.get(replica)
+    if gain is None:
+        return f"{behind}: it catches up, or its disk or link is slow."
+    if gain < 1:
+        return (f"{behind} and comes no nearer: its disk or link is slow, a throttle holds it "
+                "back, or its log says what is wrong.")
+    return f"{behind} and gains {gain:.0f} a second: in sync in about {lag / gain:.0f} s."
+
+
+def _moved(facts: Facts) -> str:
+    parts = []
+    if facts.adding:
+        parts.append(f"{_brokers(list(facts.adding), 'gets', 'get')} a replica")
+    if facts.removing:
+        parts.append(f"{_brokers(list(facts.removing), 'gives', 'give')} theirs up then")
+    return ", ".join(parts)
 
 
 def _brokers(numbers: list[int], one: str = "is", more: str = "are") -> str:
@@ -109,13 +133,16 @@ async def facts_of(cluster: Cluster, topic: str, partition: int) -> Facts:
     info = (await inquiry.topics(cluster, [topic]))[0].partitions.get(partition)
     if info is None:
         raise ToolError(f"topic {topic} has no partition {partition}")
-    row, lags, in_sync_min = await asyncio.gather(
+    row, lags, in_sync_min, (adding, removing) = await asyncio.gather(
         _described(cluster, topic, partition), _lags(cluster, topic, partition),
-        _in_sync_min(cluster, topic))
+        _in_sync_min(cluster, topic), _moving(cluster, topic, partition))
+    behind = [replica for replica in info.replicas if replica not in info.isr and lags.get(replica)]
+    gains = await _gains(cluster, topic, partition, lags) if behind else {}
     return Facts(
         topic, partition, info.leader, info.replicas, info.isr, frozenset(cluster.metadata.nodes),
         info.offline_replicas, None if row is None else _numbers(row.eligible_leader_replicas),
-        None if row is None else _numbers(row.last_known_elr), in_sync_min, lags)
+        None if row is None else _numbers(row.last_known_elr), in_sync_min, lags, gains,
+        adding, removing)
 
 
 def _numbers(found: Any) -> tuple[int, ...]:
@@ -148,6 +175,31 @@ async def _lags(cluster: Cluster, topic: str, partition: int) -> dict[int, int |
     ended = await asyncio.gather(*map(ask, nodes), return_exceptions=True)
     return {node: None if isinstance(found, BaseException) else found
             for node, found in zip(nodes, ended)}
+
+
+async def _gains(cluster: Cluster, topic: str, partition: int, before: dict[int, int | None]
+                 ) -> dict[int, float]:
+    """By how many records a second each replica comes nearer to its leader."""
+    await asyncio.sleep(SAMPLE_S)
+    after = await _lags(cluster, topic, partition)
+    return {node: (lag - left) / SAMPLE_S for node, lag in before.items()
+            if lag is not None and (left := after.get(node)) is not None}
+
+
+async def _moving(cluster: Cluster, topic: str, partition: int
+                  ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(replicas that are added, replicas that are removed) by a move under way."""
+    new = messages.ListPartitionReassignmentsRequest
+    try:
+        answer = await cluster.send_any(new(topics=[new.ListPartitionReassignmentsTopics(
+            name=topic, partition_indexes=[partition])]))
+    except KafkaError:
+        return (), ()
+    for found in answer.topics:
+        for row in found.partitions:
+            if row.partition_index == partition:
+                return _numbers(row.adding_replicas), _numbers(row.removing_replicas)
+    return (), ()
 
 
 async def _in_sync_min(cluster: Cluster, topic: str) -> int | None:

@@ -253,3 +253,24 @@ def test_a_partition_without_a_leader_is_led_again_by_who_may():
     states = image.topics["t"].partitions
     assert [(s.leader, s.isr, s.eligible_leader_replicas) for s in states] \
         == [(1, (1,), ()), (1, (1,), (2,)), (-1, (2,), (1,))]
+
+
+def test_a_broker_that_is_left_alone_leads_what_it_has_in_sync_and_waits_for_nobody():
+    image, _ = create(cluster(3), topic(partitions=4))
+    topic_id = image.topics["t"].id
+    image = apply(image, [messages.PartitionChangeRecord(
+        partition_id=index, topic_id=topic_id, leader=leader, replicas=[1, 2, 3], isr=isr,
+        eligible_leader_replicas=eligible)
+        for index, leader, isr, eligible in (
+            (0, 2, [2, 1], []), (1, 1, [1], [2]), (2, 3, [3, 2], []), (3, 1, [1], []))],
+        image.offset + 4, 1)
+    records = controller.left_alone(image, 1)
+    after = apply(image, records, image.offset + len(records), 1)
+    assert [(s.leader, s.isr, s.eligible_leader_replicas) for s in after.topics["t"].partitions] \
+        == [(1, (1,), ()), (1, (1,), ()), (-1, (3, 2), ()), (1, (1,), ())]
+    assert {broker.id: broker.fenced for broker in after.brokers.values()} == {
+        1: False, 2: True, 3: True}
+    # It took the lead of one, and kept that of the others.
+    assert [new.leader_epoch - old.leader_epoch for old, new in zip(
+        image.topics["t"].partitions, after.topics["t"].partitions, strict=True)] == [1, 0, 1, 0]
+    assert not controller.left_alone(after, 1)

@@ -64,6 +64,21 @@ def test_the_cluster_has_the_id_of_who_asked_first(quorum):
     assert quorum.cluster_id("second") == "first"
 
 
+def test_a_node_with_records_founds_the_log_and_names_the_cluster_at_once(quorum):
+    assert quorum.known_cluster_id() is None
+    assert quorum.found("own", 7, 3, b"snapshot")
+    assert (quorum.known_cluster_id(), quorum.look()[:2]) == ("own", (3, 7))
+    assert quorum.load_snapshot() == (7, 3, b"snapshot")
+    assert quorum.cluster_id("other") == "own"
+
+
+def test_nobody_founds_a_log_in_another_cluster(quorum):
+    quorum.cluster_id("first")
+    assert not quorum.found("own", 7, 3, b"snapshot")
+    assert quorum.look()[:2] == (0, 0)
+    assert quorum.found("first", 7, 3, b"snapshot")
+
+
 def test_batches_are_read_back_in_order_as_they_were_written(quorum):
     term = in_office(quorum)
     written = [Batch(2 * number, random.Random(number).randbytes(10 ** (number % 6)))

@@ -175,3 +175,20 @@ def _decide(isr, truth, random_source, now):
     if random_source.random() < 0.7:
         isr.answered(proposal, error, row(newest.isr, newest.partition_epoch),
                      now * REFUSED_NS)
+
+
+def test_after_an_unclean_election_the_leader_says_that_its_log_is_whole_before_others_join():
+    isr = Isr(state(isr=(1,))._replace(leader_recovery_state=1), 1, {1: 11, 2: 12}.get, now_ns=0)
+    told = isr.recovered(0)
+    assert told == Proposal(3, 5, ((1, 11),))
+    assert isr.recovered(0) is None and isr.join(follower(2), LOG, 0) is None
+    assert not isr.answered(told, ErrorCode.NONE, row([1]), 0)
+    assert isr.recovered(0) is None
+    assert isr.join(follower(2), LOG, 0) == Proposal(3, 6, ((1, 11), (2, 12)))
+
+
+def test_that_the_log_is_whole_is_said_again_when_it_was_refused():
+    isr = Isr(state(isr=(1,))._replace(leader_recovery_state=1), 1, {1: 11}.get, now_ns=0)
+    isr.answered(isr.recovered(0), ErrorCode.INELIGIBLE_REPLICA, None, 0)
+    assert isr.tick([], LOG, 1, LAG_NS) is None
+    assert isr.tick([], LOG, REFUSED_NS, LAG_NS) == Proposal(3, 5, ((1, 11),))

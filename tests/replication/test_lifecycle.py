@@ -111,3 +111,27 @@ def test_a_stop_whose_epoch_is_stale_is_over():
     made.stop()
     made.beaten(made.next(20, True), ErrorCode.STALE_BROKER_EPOCH, True, False)
     assert made.next(20, True) is None
+
+
+def test_what_changed_of_a_broker_is_registered_again_and_it_stays_what_it_is():
+    made = running()
+    first = made.next(20, True)
+    made.amend()
+    again = made.next(20, True)
+    assert again == Register(bytes(16), -1)
+    made.registered(ErrorCode.NOT_CONTROLLER, -1)
+    assert made.next(20, True) == again
+    made.registered(0, 10)
+    assert (made.stage, made.next(20, True)) == (Stage.RUNNING, first)
+
+
+def test_a_broker_that_is_not_registered_or_stops_registers_nothing_again():
+    made = fresh()
+    made.amend()
+    made.registered(0, 10)
+    assert isinstance(made.next(10, True), Heartbeat)
+    made.amend()
+    made.stop()
+    assert made.next(10, True).want_shut_down
+    made.registered(0, 30)
+    assert made.broker_epoch == 10

@@ -67,6 +67,16 @@ def test_a_last_message_that_is_not_bound_to_the_first_fails(changed):
         server.step(client.final(first, **changed))
 
 
+def test_a_client_that_repeats_its_nonce_is_told_why_it_fails():
+    """librdkafka before 2.6.1, which kcat often comes with."""
+    server, client = exchange(), ScramClient("alice", "secret")
+    first = server.step(client.first())
+    nonce = dict(part.split("=", 1) for part in first.decode().split(","))["r"]
+    with pytest.raises(AuthenticationFailed, match=r"librdkafka before 2\.6\.1"):
+        server.step(client.final(first, nonce=client.nonce + nonce))
+    assert not server.is_complete
+
+
 def test_a_message_of_another_login_fails():
     users = {"alice": kept("secret")}
     client = ScramClient("alice", "secret")

@@ -52,6 +52,11 @@ def facts(**changed):
     ({"isr": (1, 2), "alive": frozenset((1, 2))},
      ["under-replicated", "broker 3 is not in sync", "Broker 3 is not there"]),
     ({"isr": (1, 2), "lags": {3: 500}}, ["Broker 3 is 500 records behind"]),
+    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: 250.0}},
+     ["500 records behind and gains 250 a second: in sync in about 2 s"]),
+    ({"isr": (1, 2), "lags": {3: 500}, "gains": {3: -4.0}}, ["comes no nearer"]),
+    ({"isr": (1, 2), "adding": (3,), "removing": (1,)},
+     ["broker 3 gets a replica, broker 1 gives theirs up then"]),
     ({"isr": (1, 2), "lags": {3: 0}}, ["about to be in sync"]),
     ({"isr": (1, 2), "lags": {}}, ["does not say how far"]),
     ({"isr": (1, 2), "offline": (3,)}, ["cannot use the log directory"]),
@@ -86,6 +91,22 @@ def test_a_replica_goes_to_a_rack_that_has_none():
     metadata = cluster_of({1: "a", 2: "b", 3: "a", 4: "b"}, (1, 2), (3, 4))
     assert planned(metadata, metadata.topics["t"].partitions.values(), {2, 3, 4}) == {
         ("t", 0): [3, 2]}
+
+
+def test_partitions_grow_without_moving_what_they_have():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3, 4)), (1,), (2, 1), (1, 2, 3))
+    plan = planned(metadata, metadata.topics["t"].partitions.values(), {1, 2, 3, 4},
+                   lambda count: max(count, 3))
+    assert plan == {("t", 0): [1, 4, 3], ("t", 1): [2, 1, 4]}
+
+
+def test_partitions_shrink_onto_the_brokers_that_are_left():
+    metadata = cluster_of(dict.fromkeys((1, 2, 3)), (1, 2, 3), (2, 3), (3, 1), (1,))
+    parts = metadata.topics["t"].partitions.values()
+    assert planned(metadata, parts, {1}, lambda count: min(count, 1)) == {
+        ("t", 0): [1], ("t", 1): [1], ("t", 2): [1]}
+    assert planned(metadata, parts, {1, 2}, lambda count: min(count, 2)) == {
+        ("t", 0): [1, 2], ("t", 1): [2, 1], ("t", 2): [2, 1]}
 
 
 def test_too_few_brokers_are_told():
