@@ -1,5 +1,5 @@
-"""A consumer group of KIP-848, its clients and the wire between them, from one seed and on a virtual
-clock.
+"""A consumer group of KIP-848, its clients and the wire between them, from one seed and on a
+virtual clock.
 
 The machine is the real one; its records go to a list that stands for the log, some of which are not
 on disk yet. A restart builds the machine from those that are; what waited for the others is never

@@ -22,7 +22,8 @@ def shown(found) -> dict:
 
 
 def test_range_gives_neighbours_and_the_first_members_one_more():
-    found = assign_range(members("z", "x", "y", topics=(A, B)), {A: TopicShape(5), B: TopicShape(2)})
+    found = assign_range(members("z", "x", "y", topics=(A, B)),
+                         {A: TopicShape(5), B: TopicShape(2)})
     assert shown(found) == {"x": {A: [0, 1], B: [0]}, "y": {A: [2, 3], B: [1]}, "z": {A: [4]}}
 
 

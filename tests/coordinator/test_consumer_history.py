@@ -1,5 +1,6 @@
-"""Histories of consumer groups from seeds: no partition is given twice in one epoch, what is counted
-follows from the members, a restart changes nothing, and in the end everybody has a share."""
+"""Histories of consumer groups from seeds: no partition is given twice in one epoch, what is
+counted follows from the members, a restart changes nothing, and in the end everybody has a share.
+"""
 
 import random
 

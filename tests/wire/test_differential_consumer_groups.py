@@ -233,8 +233,8 @@ def expressions(side: Side) -> None:
                           subscribed_topic_regex=text, server_assignor="range",
                           topic_partitions=[])
 
-    for text in ("(", "a{2", "[z-a]", "(?=x)", "\\1", "*", "x**", "(?P<n>x)", "[[:alpha:]]+", "\\pN",
-                 "\\Qa.b\\E", "a{1001}", "(?i)x"):
+    for text in ("(", "a{2", "[z-a]", "(?=x)", "\\1", "*", "x**", "(?P<n>x)", "[[:alpha:]]+",
+                 "\\pN", "\\Qa.b\\E", "a{1001}", "(?i)x"):
         side.note(f"join {text}", full(0, text, {})["error_code"])
         talk.beat(f"leave {text}", "m", -1)
     topic = side.topic("matched-1", 2)
