@@ -82,6 +82,11 @@ class ControllerMember(MemberMetadata):
     def _nearest_first(self) -> list:
         return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
 
+    @property
+    def quorum(self) -> Quorum:
+        """What keeps the controllers' log."""
+        return self._quorum
+
     # ---- start and stop -------------------------------------------------------------------------
 
     async def join(self) -> None:
