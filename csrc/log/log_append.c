@@ -313,7 +313,7 @@ static int log_follow_batch(struct log *log, const uint8_t *batch, const struct 
         if (far) log_publish(log, s, 0, h->base_offset);
     }
     if (batch_last_offset(h) - s->base_offset > INT32_MAX) return LOG_E_RANGE;
-    if ((result = log_begin_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
+    if ((result = log_follow_epoch(log, h->leader_epoch, h->base_offset)) != 0) return result;
     return log_append_last(log, s, batch, len, h, now_ms);
 }
 

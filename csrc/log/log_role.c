@@ -88,8 +88,8 @@ int log_complete(struct log *log, int64_t first_offset, int64_t last_offset) {
 
 int64_t log_open_transaction(const struct log *log) { return atomic_load(&log->append.first_open); }
 
-int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
-    if (epoch < 0 || epoch <= epochs_last(&log->append.epochs)) return 0;
+int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) {
+    if (epoch < 0 || epoch == epochs_last(&log->append.epochs)) return 0;
     assert(log->append.epochs_loaded); /* Or it would hide the file's. */
     assert(offset >= 0);
     log_view_change(log);
@@ -98,6 +98,10 @@ int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
     assert(result != 1 || epochs_last(&log->append.epochs) == epoch);
     if (result == 1) log_mark(&log->flush.epochs_marks);
     return result < 0 ? LOG_E_MEMORY : 0;
+}
+
+int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) {
+    return epoch <= epochs_last(&log->append.epochs) ? 0 : log_follow_epoch(log, epoch, offset);
 }
 
 /* `alone`: there is no other replica that the high watermark waits for. */

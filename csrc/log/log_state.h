@@ -460,6 +460,9 @@ void log_aborted_free(struct segment *s) REQUIRES(s->index_lock);
 /* log_role.c */
 /* The current leader epoch begins at `offset` when it has no entry yet. */
 int log_begin_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
+/* So does that of a record which a leader sent: epochs above it in which nothing was appended here
+ * give way. */
+int log_follow_epoch(struct log *log, int32_t epoch, int64_t offset) LOG_APPENDING(log);
 void log_set_last_stable(struct log *log) REQUIRES(log->view.lock);
 /* A transaction has ended; it is stable when its marker is below the high watermark.
  * 0 or LOG_E_MEMORY. */

@@ -64,6 +64,7 @@ class Accumulator:
         self.flushing = 0
         self.changed = False
         self.sleeping = False
+        self.wakes_s = 0.0       # When the sender that sleeps wakes by itself.
         self._wake = wake
         self._queues: dict[tuple[str, int], Queue] = {}
         self._number = 0
@@ -116,7 +117,7 @@ class Accumulator:
                     return None
                 index = queue.builder.append(key, value, timestamp, headers)
                 queue.open, queue.reserved = self._new(queue, reserved), reserved
-                if self.sleeping and len(self.active) == 1:
+                if self.sleeping and queue.open.created_s + self.linger_s < self.wakes_s:
                     self._notify()
             pending: Pending = queue.open
             if callback is not None:
@@ -187,13 +188,13 @@ class Accumulator:
 
     # For the sender.
 
-    def may_sleep(self) -> bool:
+    def may_sleep(self, until_s: float) -> bool:
         """False when something has changed since the last call. Keeps (3)."""
         with self.lock:
             if self.changed:
                 self.changed = False
                 return False
-            self.sleeping = True
+            self.sleeping, self.wakes_s = True, until_s
             return True
 
     def close_due(self, queue: Queue, now_s: float) -> float | None:

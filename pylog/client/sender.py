@@ -66,7 +66,7 @@ class Sender:
     async def run(self) -> None:
         while True:
             wait_s = self.step()
-            if not self.accumulator.may_sleep():
+            if not self.accumulator.may_sleep(time.monotonic() + wait_s):
                 await asyncio.sleep(0)
                 continue
             await self._sleep(wait_s)

@@ -3,7 +3,9 @@
 Owns: the copy of the metadata log, the task that follows the active controller.
 Called by: broker, which has it where others have a MetadataService.
 Invariants: (1) partitions are opened from an image that holds all that was committed when the start
-  asked; (2) the identity of the cluster is the controllers', never made up here.
+  asked; (2) the identity of the cluster is the controllers', never made up here; (3) nothing is led
+  before this run's registration is in force: until then the image's leader is the last run, whose
+  records a loss of power may have taken, and its epoch would have others at the same offsets.
 Source: KIP-631, KIP-595; Kafka's BrokerServer.
 """
 
@@ -18,7 +20,7 @@ from pylog.metadata.image import MetadataError
 from pylog.metadata.local import limits_of
 from pylog.metadata.observed import ObservedLog
 from pylog.metadata.observer import Observer
-from pylog.metadata.service import MetadataService
+from pylog.metadata.service import MetadataService, local_roles
 from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
 from pylog.peer.connection import Peer
@@ -39,9 +41,12 @@ class MemberMetadata(MetadataService):
 
     replicates = True
     _log: ObservedLog
+    _last_epoch: int | None = None       # Of this broker, as the last run registered it.
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
+        # Decisions are made elsewhere.
+        self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
         self.previous_epoch = -1
         self._following: asyncio.Task | None = None
@@ -69,6 +74,17 @@ class MemberMetadata(MetadataService):
             await in_thread(self._open_partitions, store, clean, known)
         except (MetadataError, LogError) as error:
             raise StartError(str(error)) from error
+
+    def _take_newest(self) -> None:
+        super()._take_newest()
+        broker = self.tail.newest.brokers.get(self._node_id)
+        self._last_epoch = broker.epoch if broker is not None else None
+
+    def local_roles(self, topic) -> list:
+        # Keeps (3).
+        broker = self.tail.published.brokers.get(self._node_id)
+        may_lead = broker is not None and broker.epoch != self._last_epoch
+        return local_roles(topic, self._node_id, self.replicates, may_lead)
 
     def _open_copy(self, store, clean: frozenset, known: dict) -> Observer:
         try:

@@ -118,7 +118,7 @@ class PartitionChange:
             return
         self.eligible = sorted({
             id_ for id_ in (*self.eligible, *self.state.isr)
-            if id_ not in self.isr and id_ not in self.crashed})
+            if id_ not in self.isr and id_ not in self.crashed and id_ in self.replicas})
 
     # ---- the leader -----------------------------------------------------------------------------
 

@@ -233,15 +233,16 @@ class MetadataService:
             log.error("dynamic settings cannot be used", extra={"reason": refused})
 
 
-def local_roles(topic, node_id: int, replicates: bool = False) -> list:
-    """The Role of a node per partition; None where it has no replica."""
+def local_roles(topic, node_id: int, replicates: bool = False, may_lead: bool = True) -> list:
+    """The Role of a node per partition; None where it has no replica. may_lead: else it follows
+    whoever leads, itself included."""
     roles = {}
     found = []
     for state in topic.partitions:
         # Partition states are shared, so that a topic has few different ones.
         if state not in roles:
             roles[state] = None if node_id not in state.replicas else Role(
-                state.leader == node_id, state.leader_epoch, len(state.isr),
+                may_lead and state.leader == node_id, state.leader_epoch, len(state.isr),
                 replicates and len(state.replicas) > 1)
         found.append(roles[state])
     return found

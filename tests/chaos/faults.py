@@ -25,6 +25,11 @@ def _victim(machines, chance):
     return machines.of[chance.choice(sorted(machines.of))]
 
 
+def _seed(chance) -> int | None:
+    """Of what is left of unsynced writes; None: nothing."""
+    return chance.randrange(1, 1 << 32) if chance.random() < 0.5 else None
+
+
 def _started(machine) -> None:
     machine.spawn()
     machine.await_ready()
@@ -53,7 +58,7 @@ def powerless(machines, chance):
     machines.network.isolate(machine.number)
     machine.kill()
     machines.network.reboot(machine.number)
-    machine.disk.cut(chance if chance.random() < 0.5 else None)
+    machine.disk.cut(_seed(chance))
     yield f"power cut at {machine.number}"
     machines.network.heal()
     _started(machine)
@@ -64,7 +69,7 @@ def all_powerless(machines, chance):
     for machine in machines.of.values():
         machine.kill()
     for machine in machines.of.values():
-        machine.disk.cut(chance if chance.random() < 0.5 else None)
+        machine.disk.cut(_seed(chance))
     yield "power cut everywhere"
     for machine in machines.of.values():
         machine.spawn()

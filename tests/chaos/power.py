@@ -1,17 +1,21 @@
 """A machine's disk that a loss of power leaves, over several runs of its broker.
 
 Owns: the record of each run (tests.durability.shim.c), and what was on the disk before the first.
-Called by: tests.chaos.machines.
+Called by: tests.chaos.machines; itself (as a program).
 Invariants: (1) a run that was killed leaves its unsynced writes to the runs after it, and they are
   lost with theirs; (2) what is below a name in `spared` is left as it is.
 Model: tests.durability.disk.
 """
 
 import itertools
+import random
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from tests.brokers import REPOSITORY
 from tests.durability.disk import (
     CREATE,
     MKDIR,
@@ -26,65 +30,75 @@ from tests.durability.disk import (
     read_record,
 )
 
+SPARED = {"etcd"}
+
+
+BEFORE = "before"       # What was on the disk before the first run, among the records.
+
 
 class Disk:
     """data: the folder that it holds. records: a folder for the records, elsewhere."""
 
-    def __init__(self, data: Path, records: Path, spared=("etcd",)):
+    def __init__(self, data: Path, records: Path):
         self.data = data
         self._records = records
-        self._spared = frozenset(spared)
         self._names = itertools.count()
-        self._ids = itertools.count(1)
-        self._runs: list[Path] = []
         records.mkdir(parents=True)
-        self._found = self._all_synced()
+        self.synced()
 
     def next_record(self) -> Path:
         """Where the next run is to be recorded."""
-        self._runs.append(self._records / str(next(self._names)))
-        return self._runs[-1]
+        return self._records / f"{next(self._names):06}"
 
     def synced(self) -> None:
         """All is on disk, as after an orderly stop and some time."""
-        self._found = self._all_synced()
-        self._forget()
+        _run("rm", "-rf", *self._records.iterdir())
+        (self._records / BEFORE).mkdir()
+        if any(self.data.iterdir()):
+            _run("cp", "-a", "-t", self._records / BEFORE, *_unspared(self.data))
 
-    def cut(self, generator) -> None:
-        """The broker is dead: what no sync covers is lost, or what `generator` chooses of it."""
-        events = list(self._found)
-        names = {event.path: event.inode for event in self._found if event.type in (CREATE, MKDIR)}
-        for record in self._runs:
-            events += joined(read_record(record), names, self._ids)
-        left = self._records / "left"
-        PowerCut(events, self.data).write_to(left, generator)
-        for path in self.data.iterdir():
-            if path.name not in self._spared:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for path in left.iterdir():
-            if path.name not in self._spared:
-                shutil.move(path, self.data / path.name)
-        shutil.rmtree(left)
+    def cut(self, seed: int | None) -> None:
+        """The broker is dead: what no sync covers is lost, or what chance chooses of it. In another
+        process: the clients of this one are to go on."""
+        _run(sys.executable, "-m", "tests.chaos.power", self.data, self._records, seed or "")
         self.synced()
 
-    def _forget(self) -> None:
-        for record in self._runs:
-            record.unlink(missing_ok=True)
-        self._runs.clear()
 
-    def _all_synced(self) -> list[Event]:
-        """The events that would have made what is there."""
-        events = []
-        for path in sorted(self.data.rglob("*")):
-            if path.relative_to(self.data).parts[0] in self._spared:
-                continue
-            kind = MKDIR if path.is_dir() else CREATE
-            events.append(Event(0, next(self._ids), 0, 0, 0, kind, 0, str(path), b""))
-            if kind == CREATE and (data := path.read_bytes()):
-                events.append(replace(events[-1], type=WRITE, size=len(data), data=data))
-        for kind in (SYNC_BEGIN, SYNC_END):
-            events.append(Event(0, 0, 0, 0, 0, kind, WHOLE, "", b""))
-        return events
+def _run(*command) -> None:
+    done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, (command, done.stderr)
+
+
+def _unspared(folder: Path) -> list[Path]:
+    """What is subject to a loss of power. Keeps (2)."""
+    return [path for path in folder.iterdir() if path.name not in SPARED]
+
+
+def lay_out(data: Path, records: Path, generator: random.Random | None) -> None:
+    """Replaces what is in `data` by what a loss of power leaves of it."""
+    ids = itertools.count(1)
+    events = list(_found(records / BEFORE, data, ids))
+    names = {event.path: event.inode for event in events if event.type in (CREATE, MKDIR)}
+    for record in sorted(records.glob("[0-9]*")):
+        events += joined(read_record(record), names, ids)
+    left = records / "left"
+    PowerCut(events, data).write_to(left, generator)
+    for path in _unspared(data):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in _unspared(left):
+        shutil.move(path, data / path.name)
+
+
+def _found(folder: Path, data: Path, ids):
+    """The events that would have made what is in a folder, had it been `data`; all is synced."""
+    for path in sorted(folder.rglob("*")):
+        kind = MKDIR if path.is_dir() else CREATE
+        event = Event(0, next(ids), 0, 0, 0, kind, 0, str(data / path.relative_to(folder)), b"")
+        yield event
+        if kind == CREATE and (content := path.read_bytes()):
+            yield replace(event, type=WRITE, size=len(content), data=content)
+    for kind in (SYNC_BEGIN, SYNC_END):
+        yield Event(0, 0, 0, 0, 0, kind, WHOLE, "", b"")
 
 
 def joined(events: list[Event], names: dict[str, int], ids) -> list[Event]:
@@ -113,3 +127,8 @@ def joined(events: list[Event], names: dict[str, int], ids) -> list[Event]:
 def _rename(names: dict[str, int], source: str, goal: str) -> None:
     for path in [path for path in names if path == source or path.startswith(source + "/")]:
         names[goal + path[len(source):]] = names.pop(path)
+
+
+if __name__ == "__main__":
+    lay_out(Path(sys.argv[1]), Path(sys.argv[2]),
+            random.Random(int(sys.argv[3])) if sys.argv[3] else None)

@@ -371,3 +371,14 @@ async def test_without_a_timeout_no_leader_is_stalled(world):
     world.put(b"b" * 90)
     await asyncio.sleep(0.02)
     assert world.sender.stalled("t") == set()
+
+
+@played
+async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
+    world.put(b"a" * 10)
+    await world.wait(1)
+    while not world.accumulator.sleeping:
+        await asyncio.sleep(0)
+    world.put(b"b" * 10, partition=1)
+    await world.wait(2)
+    assert [world.sent(number)[2] for number in range(2)] == [b"a", b"b"]

@@ -6,7 +6,7 @@ from pylog.config import Settings
 from pylog.metadata import elections, reassignments
 from pylog.metadata.image import apply
 from pylog.metadata.eligible import ELR_FEATURE
-from pylog.metadata.partition_change import UNCLEAN, Rules
+from pylog.metadata.partition_change import UNCLEAN, PartitionChange, Rules
 from pylog.protocol import messages
 from tests.metadata.test_controller import cluster, create, decided, topic
 
@@ -76,3 +76,13 @@ def test_an_eligible_replica_without_its_disk_does_not_lead():
 
 def test_a_leader_from_the_isr_does_not_recover():
     assert elected(of_three(leader=-1, isr=[2])).leader_recovery_state == 0
+
+
+def test_a_replica_that_a_reassignment_removes_is_no_longer_eligible():
+    image = of_three(replicas=[3, 1], adding_replicas=[3], removing_replicas=[1], isr=[1])
+    topic = image.topics["t"]
+    change = PartitionChange(Rules(image, Settings({"min.insync.replicas": "2"})), topic, 0)
+    change.isr = [1, 3]
+    image = applied(image, change.record())
+    state = image.partition("t", 0)
+    assert (state.replicas, state.isr, state.eligible_leader_replicas) == ((3,), (3,), ())

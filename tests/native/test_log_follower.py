@@ -149,3 +149,17 @@ def test_a_log_that_restarts_amid_a_batch_takes_it_whole(directory):
     assert one.append_as_follower(made, NOW) == len(made)
     assert (one.start_offset, one.end_offset) == (23, 25)
     assert one.read(23) == made
+
+
+def test_an_epoch_that_wrote_nothing_gives_way_to_a_record_of_an_older_one(directory):
+    # It led for a moment; who leads then has a record that it lacked, of the epoch before.
+    one = opened(directory, leader=False)
+    one.become_follower(1)
+    one.append_as_follower(batch.build([(None, b"x", NOW, ())] * 5, base_offset=0,
+                                       leader_epoch=1), NOW)
+    one.become_leader(3, 2, replicated=True)
+    one.become_follower(4)
+    one.append_as_follower(batch.build([(None, b"x", NOW, ())], base_offset=5,
+                                       leader_epoch=1), NOW)
+    assert [one.epoch_of(offset) for offset in range(6)] == [1] * 6
+    assert one.end_for_epoch(1) == (1, 6)
