@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from pylog.api.tokens import Asker
     from pylog.config import Settings
     from pylog.metadata.image import Image, Topic
+    from pylog.peer.credentials import Credentials
     from pylog.replication.membership import Membership
+    from pylog.replication.throttles import Throttles
     from pylog.monitor.server import Monitor
     from pylog.security.access import Access
     from pylog.security.authorizer import Authorizer
@@ -86,7 +88,7 @@ class Broker:
         self.io_pool = IoPool(min(settings["num.io.threads"], IO_THREADS_MAX))
         self.logs = LogManager(settings, self.io_pool, self.now_ms)
         self.metadata = _metadata(
-            settings, self.logs, self.node_id, self.now_ms)
+            settings, first, self.logs, self.node_id, self.now_ms)
         self.membership: Membership | None = None    # With controllers elsewhere, from begin() on.
         self.groups = GroupCoordinator(self)
         self.markers = Markers(self, self.groups)
@@ -97,8 +99,11 @@ class Broker:
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
+        self.throttles = self._new_throttles()        # Where there are other brokers.
         self.network = Network(settings, self.grants, self.io_pool, self.quotas.native,
-                               asks=self._authorizer is not None)
+                               asks=self._authorizer is not None,
+                               throttle=None if self.throttles is None else self.throttles.leading)
+        self.credentials = _credentials(settings)     # Towards the other brokers.
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas,
@@ -147,8 +152,10 @@ class Broker:
         self.logs.open()
         if self.settings.is_member:
             await self.metadata.join()
+            assert self.throttles is not None
+            self.throttles.take_settings()
         else:
-            self.metadata.open()
+            self.metadata.open(self._first)
         if self._authorizer is not None or any(
                 listener.protocol in SASL_PROTOCOLS for listener in self.settings.all_listeners):
             self.guard().take(self.image.security)
@@ -172,10 +179,21 @@ class Broker:
         # Imported here: a broker that is its own controller does without.
         from pylog.replication.membership import Membership
 
+        assert self.throttles is not None
         return Membership(
             self.node_id, self.settings, self.metadata, self.logs, self.network.addresses,
             time.monotonic_ns, lambda number: (
-                None if self._guard is None else self._guard.identities.principal(number)))
+                None if self._guard is None else self._guard.identities.principal(number)),
+            self.credentials, self.throttles)
+
+    def _new_throttles(self) -> Throttles | None:
+        if not self.settings.is_member:
+            return None
+        # Imported here: a broker that is its own controller does without.
+        from pylog.replication.throttles import Throttles
+
+        return Throttles(self.settings, self.node_id, self.logs,
+                         lambda: time.monotonic_ns() // 1_000_000)
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
@@ -199,6 +217,8 @@ class Broker:
         """Puts changed settings into force in what the broker composes. Blocks. Returns the
         listeners' addresses when they changed."""
         self._resize_io()
+        if self.throttles is not None:
+            self.throttles.take_settings()
         return self.network.addresses if self.network.apply() else None
 
     def guard(self) -> Guard:
@@ -373,7 +393,7 @@ class Broker:
         """Logs of a topic are there that were not, or are others: they are led and followed."""
         topic = self.image.topics.get(name)
         if self.membership is not None and topic is not None:
-            self.membership.replicas.begin(topic)
+            self.membership.replicas.begin(self.image, topic)
 
     async def _keep_up(self) -> None:
         """Rolls, retention, checkpoints: whatever is due, on a worker thread."""
@@ -463,7 +483,17 @@ def run(settings, ready=None, first=()) -> int:
     return asyncio.run(_serve(settings, ready, first))
 
 
-def _metadata(settings, *arguments):
+def _credentials(settings: Settings) -> Credentials | None:
+    """Towards the other brokers, None in plain text. Raises ConfigError."""
+    if not settings.is_member or "broker" not in settings["process.roles"]:
+        return None
+    # Imported here: a broker that is its own controller does without.
+    from pylog.peer import securing
+
+    return securing.between_brokers(settings)
+
+
+def _metadata(settings, first, *arguments):
     """What the broker knows of its cluster, by where its controller is."""
     if not settings.is_member:
         return MetadataService(settings, *arguments)
@@ -471,7 +501,7 @@ def _metadata(settings, *arguments):
     if has_quorum(settings):
         from pylog.metadata.controller_member import ControllerMember
 
-        return ControllerMember(settings, *arguments, seconds=time.monotonic)
+        return ControllerMember(settings, *arguments, seconds=time.monotonic, first=first)
     from pylog.metadata.member import MemberMetadata
 
     return MemberMetadata(settings, *arguments)

@@ -65,7 +65,7 @@ def _serve(command: str, argv: list[str]) -> int:
     args = _serve_arguments().parse_args(argv)
     if args.version:
         return _version(command)
-    from .config import Settings
+    from .config import ConfigError, Settings
 
     settings = Settings.load(args.properties, args.override, _derivation(args.cluster))
     from .monitor import logfmt
@@ -89,7 +89,7 @@ def _serve(command: str, argv: list[str]) -> int:
     except broker.StartError as error:
         return _report_error(command, error, EXIT_FAILED)
     except Exception as error:
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, ConfigError)):
             raise
         # Keeps (1): a bug's traceback is a field of one log line.
         log.critical("brokerd failed", exc_info=True)

@@ -76,6 +76,7 @@ class Brokerd:
         self.overrides = dict(overrides or {})
         self.environment = dict(environment or {})
         self.preexec = preexec
+        self.arguments: list[str] = []       # Besides the settings.
         self.port = 0
         self.ready_ms = 0
         self.output = self.root / "brokerd.out"
@@ -90,7 +91,7 @@ class Brokerd:
         command = [sys.executable, "-m", "pylog"]
         for key, value in settings.items():
             command += ["--override", f"{key}={value}"]
-        return command
+        return command + self.arguments
 
     def _before_exec(self) -> None:
         _die_with_parent()

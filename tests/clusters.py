@@ -16,9 +16,10 @@ START_S = 60.0
 
 class Cluster:
     """`brokers` by node id. controllers: how many of them, the first ones, are controllers too.
-    settings: of all."""
+    settings: of all. protocol: of all listeners. arguments: more of each brokerd's."""
 
-    def __init__(self, root, count: int = 3, controllers: int = 3, settings: dict | None = None):
+    def __init__(self, root, count: int = 3, controllers: int = 3, settings: dict | None = None,
+                 protocol: str = "PLAINTEXT", arguments=()):
         self.root = root
         clients, peers = free_port(), free_port()
         ports = {number: (free_port(), free_port()) for number in range(1, count + 1)}
@@ -27,18 +28,21 @@ class Cluster:
         self.brokers = {}
         for number, (port, controller_port) in ports.items():
             is_controller = number <= controllers
-            listeners = f"PLAINTEXT://127.0.0.1:{port}" + (
+            listeners = f"{protocol}://127.0.0.1:{port}" + (
                 f",CONTROLLER://{_host(number)}:{controller_port}" if is_controller else "")
             broker = Brokerd(root / f"broker-{number}", {
                 "node.id": number, "controller.quorum.voters": voters, "listeners": listeners,
                 "process.roles": "broker,controller" if is_controller else "broker",
                 "controller.listener.names": "CONTROLLER",
+                "security.inter.broker.protocol": protocol,
+                "listener.security.protocol.map": f"{protocol}:{protocol},CONTROLLER:{protocol}",
                 "quorum.etcd.client.port": clients, "quorum.etcd.peer.port": peers,
                 "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500,
                 "default.replication.factor": min(count, 3),
                 "min.insync.replicas": min(count, 2), "num.network.threads": 1,
                 "offsets.topic.num.partitions": 4, **(settings or {})})
             broker.port = port
+            broker.arguments = list(arguments)
             self.brokers[number] = broker
 
     def start(self) -> "Cluster":

@@ -8,6 +8,7 @@ import types
 import pytest
 
 from pylog import cli
+from pylog.config import ConfigError
 from tests.brokers import Brokerd
 
 
@@ -90,6 +91,15 @@ def test_a_broker_that_cannot_start_says_why_in_one_line(with_broker, capsys):
     with_broker(fail)
     assert cli.brokerd([]) == 1
     assert capsys.readouterr().err == "brokerd: 127.0.0.1:9092 is in use\n"
+
+
+def test_settings_that_only_a_start_finds_wrong_are_no_bug(with_broker, capsys):
+    def fail(settings, ready, first):
+        raise ConfigError("authorizer.class.name=x: no such class")
+
+    with_broker(fail)
+    assert cli.brokerd([]) == cli.EXIT_USAGE
+    assert capsys.readouterr().err == "brokerd: authorizer.class.name=x: no such class\n"
 
 
 def test_a_bug_is_one_log_line_and_no_traceback(with_broker, capsys):

@@ -46,6 +46,7 @@ def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
         producer.flush(WAIT_S)
         cluster.nodes[leader].kill()
         cluster.nodes[leader].start()
+    _settled(admin, topic)
     return seen
 
 
@@ -109,6 +110,7 @@ def java(cluster: Cluster, topic: str, count: int) -> list[float]:
                 at_s = acknowledged.get(timeout=WAIT_S)
             seen.append(at_s - begin_s)
             cluster.nodes[leader].start()
+        _settled(admin, topic)
     except queue.Empty:
         raise LoadFailed(f"no acknowledgement in {WAIT_S} s") from None
     finally:

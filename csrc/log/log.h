@@ -239,12 +239,18 @@ struct log_follower_fetch {
     int64_t now_ns;               /* CLOCK_MONOTONIC */
     int64_t told_high; /* out: the high watermark at its fetch before, -1: there was none */
     int32_t broker;
+    bool in_sync; /* out: it is in the ISR */
     bool may_ask; /* whether 1 may be answered */
 };
 /* A follower fetches from `offset` on; moves the high watermark. 0; 1: it may join the ISR, which
  * is said once for each log_set_replicas; LOG_E_NOT_LEADER: this log does not lead, or another
  * process of that broker is registered since; LOG_E_NOT_REPLICA; LOG_E_RANGE. */
 int log_follower_at(struct log *log, struct log_follower_fetch *at);
+/* Whether its replication counts on the throttles (KIP-73): what its followers fetch from here, and
+ * what is fetched for it as a follower. */
+void log_set_throttled(struct log *log, bool leading, bool following);
+bool log_is_throttled_leading(const struct log *log);
+bool log_is_throttled_following(const struct log *log);
 struct log_follower {
     int64_t epoch, end, start;        /* as it said; -1: it has said nothing yet */
     int64_t fetched_ns, caught_up_ns; /* 0: not yet */

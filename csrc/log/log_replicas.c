@@ -184,12 +184,26 @@ int log_follower_at(struct log *log, struct log_follower_fetch *at) {
         }
         log_replicas_move(log, at->now_ns);
         at->told_high = r->told_high;
+        at->in_sync = r->in_sync;
         r->told_high = atomic_load(&log->ends.high_watermark);
     }
     bool moved = atomic_load(&log->ends.high_watermark) > high;
     log_view_unlock(log);
     if (moved) log_replicas_wake(log);
     return result;
+}
+
+void log_set_throttled(struct log *log, bool leading, bool following) {
+    atomic_store(&log->role.throttled_leading, leading);
+    atomic_store(&log->role.throttled_following, following);
+}
+
+bool log_is_throttled_leading(const struct log *log) {
+    return atomic_load_explicit(&log->role.throttled_leading, memory_order_relaxed);
+}
+
+bool log_is_throttled_following(const struct log *log) {
+    return atomic_load_explicit(&log->role.throttled_following, memory_order_relaxed);
 }
 
 uint32_t log_followers(struct log *log, struct log_follower *out, uint32_t max) {

@@ -131,6 +131,7 @@ struct log_role {
     _Atomic int32_t in_sync_count_min; /* min.insync.replicas, at most all replicas */
     _Atomic uint32_t resignations;
     _Atomic int64_t epoch_start; /* the end at which it became leader */
+    _Atomic bool throttled_leading, throttled_following; /* log_set_throttled; any time */
     /* The settings acks_all_flush and flush_before_fetch, readable without a lock. */
     _Atomic bool flush_before_ack, flush_before_fetch;
 };

@@ -124,6 +124,7 @@ static bool use_key(SSL_CTX *to, const struct tls_settings *settings, char *why)
 }
 
 static bool use_own(SSL_CTX *to, const struct tls_settings *settings, char *why) {
+    if (settings->connects && settings->chain == NULL && settings->key == NULL) return true;
     if (settings->chain == NULL || settings->key == NULL)
         return refuse(why, "there is no certificate with its key");
     int count;
@@ -159,15 +160,17 @@ static bool use_revoked(SSL_CTX *to, const char *pem, char *why) {
 
 static bool use_trust(SSL_CTX *to, const struct tls_settings *settings, char *why) {
     int count = 0;
-    if (settings->client_auth == TLS_CLIENT_NONE) return true;
+    bool required = settings->connects || settings->client_auth == TLS_CLIENT_REQUIRED;
+    if (!required && settings->client_auth == TLS_CLIENT_NONE) return true;
     if (settings->trusted != NULL &&
         !each_certificate(settings->trusted, take_trusted, to, &count))
         return refuse(why, "the trusted certificates cannot be used");
-    if (count == 0) return refuse(why, "there are no trusted certificates to check clients by");
+    if (settings->trusted == NULL && settings->connects)
+        count = SSL_CTX_set_default_verify_paths(to);
+    if (count == 0) return refuse(why, "there are no trusted certificates to check others by");
     /* As in Java, whatever is trusted ends a chain. */
     X509_STORE_set_flags(SSL_CTX_get_cert_store(to), X509_V_FLAG_PARTIAL_CHAIN);
     if (settings->revoked != NULL && !use_revoked(to, settings->revoked, why)) return false;
-    bool required = settings->client_auth == TLS_CLIENT_REQUIRED;
     SSL_CTX_set_verify(to, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
                        NULL);
     return true;
@@ -269,7 +272,7 @@ struct tls *tls_new(const struct tls_settings *settings, char why[TLS_WHY_BYTES]
     struct tls *tls = calloc(1, sizeof *tls);
     if (tls != NULL) {
         atomic_store(&tls->references, 1);
-        tls->context = SSL_CTX_new(TLS_server_method());
+        tls->context = SSL_CTX_new(settings->connects ? TLS_client_method() : TLS_server_method());
         tls->socket = transport_tls_socket();
     }
     if (tls == NULL || tls->context == NULL || tls->socket == NULL)

@@ -1,4 +1,5 @@
-/* TLS of one listener, by OpenSSL: its certificate, whom it trusts, and what it agrees to.
+/* TLS of one listener, or of the connections to one, by OpenSSL: the certificate, whom it trusts,
+ * and what it agrees to.
  *
  * A context (struct tls) is made whole or not at all, never changed, and counted: connections keep
  * the one that they began with. A server is what a listener holds: it hands the newest context to
@@ -17,7 +18,10 @@ struct tls_settings {
     /* Names of OpenSSL or the IANA, between colons; NULL: the default. */
     const char *ciphers;
     int version_min, version_max; /* TLS1_2_VERSION, TLS1_3_VERSION */
-    enum tls_client_auth client_auth;
+    enum tls_client_auth client_auth; /* of a listener */
+    /* For connections that begin here: without a certificate of its own too, and the system's
+     * authorities where none are named. */
+    bool connects;
 };
 
 enum { TLS_WHY_BYTES = 256 };
@@ -40,6 +44,8 @@ struct ssl_st;
 struct bio_method_st;
 /* Over t->fd. False: out of memory. */
 bool transport_tls_accept(struct tls *tls, struct transport *t);
+/* The same, as the side that begins. host: whom the certificate is for, if it is checked. */
+bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked);
 /* How OpenSSL reaches the socket. NULL: out of memory. */
 struct bio_method_st *transport_tls_socket(void);
 

@@ -53,6 +53,9 @@ struct transport {
 /* The bytes as they are. */
 extern const struct transport_calls transport_plain;
 
+/* Ends its session, if it has one, and closes the descriptor. */
+void transport_close(struct transport *t);
+
 /* What a listener's connections get. Counted; any thread. */
 struct transport_maker {
     /* `t` has the descriptor only. False: out of memory. */

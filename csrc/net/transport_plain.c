@@ -3,6 +3,7 @@
 
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "format/assertion.h"
 
@@ -26,3 +27,11 @@ static ssize_t plain_sendfile(struct transport *t, int file, off_t position, siz
 
 const struct transport_calls transport_plain = {
     .recv = plain_recv, .send = plain_send, .sendfile = plain_sendfile};
+
+void transport_close(struct transport *t) {
+    assert(t->fd >= 0);
+    if (t->session != NULL) t->calls->end(t);
+    assert(t->session == NULL);
+    close(t->fd);
+    t->fd = -1;
+}

@@ -5,9 +5,11 @@
  * Ranges of files are read into a record's worth of stack and encrypted from there: the bytes are
  * in the processor's cache then, the file may be cut or its disk fail meanwhile, and nothing is
  * mapped. OpenSSL copies what it encrypts in any case. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -282,10 +284,10 @@ static const struct transport_calls transport_tls = {.recv = tls_recv,
                                                      .failure = tls_failure,
                                                      .end = tls_end};
 
-bool transport_tls_accept(struct tls *tls, struct transport *t) {
-    struct session *s = calloc(1, sizeof *s);
-    SSL *ssl = s == NULL ? NULL : tls_open(tls);
-    BIO *bio = ssl == NULL ? NULL : BIO_new(tls_socket(tls));
+/* `ssl` is the session's from now on. False: out of memory, and it is freed. */
+static bool begin(struct tls *tls, struct transport *t, SSL *ssl) {
+    struct session *s = ssl == NULL ? NULL : calloc(1, sizeof *s);
+    BIO *bio = s == NULL ? NULL : BIO_new(tls_socket(tls));
     if (bio == NULL) {
         SSL_free(ssl);
         free(s);
@@ -297,9 +299,41 @@ bool transport_tls_accept(struct tls *tls, struct transport *t) {
     BIO_set_data(bio, s);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio); /* takes the one reference for both */
-    SSL_set_accept_state(ssl);
     t->calls = &transport_tls;
     t->session = s;
     t->handshaking = true;
     return true;
+}
+
+bool transport_tls_accept(struct tls *tls, struct transport *t) {
+    SSL *ssl = tls_open(tls);
+    if (ssl != NULL) SSL_set_accept_state(ssl);
+    return begin(tls, t, ssl);
+}
+
+/* Whom the certificate has to be for, and what the other side is told of that. */
+static bool name(SSL *ssl, const char *host, bool checked) {
+    uint8_t address[16];
+    bool numeric =
+        inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
+    /* RFC 6066: an address is no name of a server. */
+    if (!numeric && SSL_set_tlsext_host_name(ssl, host) != 1) return false;
+    if (!checked) return true;
+    return numeric ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1
+                   : SSL_set1_host(ssl, host) == 1;
+}
+
+bool transport_tls_connect(struct tls *tls, struct transport *t, const char *host, bool checked) {
+    SSL *ssl = tls_open(tls);
+    if (ssl != NULL && !name(ssl, host, checked)) {
+        SSL_free(ssl);
+        ERR_clear_error();
+        ssl = NULL;
+    }
+    if (ssl != NULL) {
+        SSL_set_connect_state(ssl);
+        /* Who dialled may have closed the socket before the session ends. */
+        SSL_set_quiet_shutdown(ssl, 1);
+    }
+    return begin(tls, t, ssl);
 }

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "format/hash.h"
 
@@ -99,7 +98,7 @@ static void attach(struct fetcher *f, struct connecting *c) REQUIRES(f->role) {
         leader_attach(f, l, c);
         return;
     }
-    close(c->fd);
+    transport_close(&c->transport);
     c->lost.what = (struct fetchers_notice){.kind = FETCHERS_LOST, .code = ENOMEM,
                                             .leader_id = c->leader_id, .leader_epoch = -1,
                                             .token = c->serial};

@@ -32,6 +32,7 @@ enum {
     FETCHER_EXACT_BYTES = 64 * 1024,     /* what is known to be missing and so long ends a read */
     FETCHER_GROWN_BYTES_MAX = 8 * 1024 * 1024, /* asked for of a partition whose batches are cut */
     BACKOFF_MS_FIRST = 50,
+    THROTTLE_MS = 100, /* a throttled partition is left out for so long, and looked at again */
     FETCHER_FAST_ANSWERS_MAX = 4, /* that bring nothing, one after the other, before a pause */
     FETCHER_STOPS_MAX = 8, /* of a partition in FETCHER_STOPS_MS, before it is made to wait */
     FETCHER_STOPS_MS = 10000
@@ -91,7 +92,7 @@ struct connecting { /* fetchers_attach and fetchers_detach; then the connection'
     struct message_link link;
     struct notice lost;
     int32_t leader_id;
-    int fd;
+    struct transport transport;
     int16_t version;
     uint64_t serial;
 };

@@ -39,7 +39,7 @@ static void discard(const struct message *m) {
     struct connecting *c = m->data;
     switch (m->kind) {
     case MESSAGE_ATTACH:
-        close(c->fd);
+        transport_close(&c->transport);
         free(c);
         break;
     case MESSAGE_DETACH: free(c); break;
@@ -189,18 +189,19 @@ static bool post_connecting(struct fetchers *fs, int thread, const struct connec
     return true;
 }
 
-bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id, int fd, int16_t version,
-                     uint64_t serial) {
+bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id,
+                     const struct transport *to, int16_t version, uint64_t serial) {
+    assert(!to->handshaking);
     assert(version >= ANSWER_VERSION_MIN && version <= ANSWER_VERSION_MAX);
     struct connecting what = {
-        .leader_id = leader_id, .fd = fd, .version = version, .serial = serial};
+        .leader_id = leader_id, .transport = *to, .version = version, .serial = serial};
     if (post_connecting(fs, thread, &what, MESSAGE_ATTACH)) return true;
-    close(fd);
+    transport_close(&what.transport);
     return false;
 }
 
 bool fetchers_detach(struct fetchers *fs, int thread, int32_t leader_id) {
-    struct connecting what = {.leader_id = leader_id, .fd = -1};
+    struct connecting what = {.leader_id = leader_id, .transport = {.fd = -1}};
     return post_connecting(fs, thread, &what, MESSAGE_DETACH);
 }
 

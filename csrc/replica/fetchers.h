@@ -4,7 +4,8 @@
  * an incremental fetch session (KIP-227): the next request is the acknowledgement of what the last
  * answer brought. Not on reactors: checking and writing a large answer takes milliseconds.
  *
- * The control plane says who leads, dials (fetchers_attach hands a connected descriptor over), and
+ * The control plane says who leads, dials (fetchers_attach hands a connection over, which TLS and
+ * its login are done with), and
  * decides what a fetcher cannot: where a log is truncated, where it begins anew. A fetcher tells it
  * by notices, at most one of each kind for a partition at a time, so that a leader that lies or
  * errs costs neither memory nor a spinning thread: what cannot go on waits, for a while or until
@@ -25,6 +26,7 @@ enum { FETCHERS_THREADS_MAX = 64, FETCHERS_CLIENT_ID_BYTES_MAX = 64 };
 
 struct fetchers;
 struct followed;
+struct throttle;
 
 struct fetchers_config {
     int threads;
@@ -36,6 +38,9 @@ struct fetchers_config {
     int32_t batch_bytes_max; /* a longer one is refused */
     /* A position is told when it is on disk: an acknowledgement survives the loss of power. */
     bool flush_first;
+    /* Of what is fetched of partitions that count on it and are behind; outlives the fetchers.
+     * NULL: none do. */
+    struct throttle *throttle;
 };
 
 /* NULL and errno when it cannot be had. No thread runs yet. */
@@ -78,11 +83,12 @@ enum followed_state {
 };
 void followed_figures_take(const struct followed *p, struct followed_figures *out);
 
-/* A connection to the leader for this thread, which owns the descriptor from now on; one that it
- * had is closed. `version` of Fetch: ANSWER_VERSION_MIN to _MAX; `serial` names the connection in
- * FETCHERS_LOST. False: no memory, and the descriptor is closed. */
-bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id, int fd, int16_t version,
-                     uint64_t serial);
+struct transport;
+/* A connection to the leader for this thread, which owns it from now on, a copy of *to that is; one
+ * that it had is closed. `version` of Fetch: ANSWER_VERSION_MIN to _MAX; `serial` names the
+ * connection in FETCHERS_LOST. False: no memory, and it is closed. */
+bool fetchers_attach(struct fetchers *fs, int thread, int32_t leader_id,
+                     const struct transport *to, int16_t version, uint64_t serial);
 /* Closes it without a notice. False: no memory, try again. */
 bool fetchers_detach(struct fetchers *fs, int thread, int32_t leader_id);
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "serve/error_codes.h"
+#include "thread/throttle.h"
 
 void followed_release(struct followed *p) {
     uint32_t before = atomic_fetch_sub(&p->references, 1);
@@ -74,8 +75,25 @@ static void leave_fetching(struct followed *p) {
     p->in_session = false;
 }
 
+/* Whether it is to be left out for now (KIP-73): it is behind, or it is not known how far. */
+static bool is_over(struct fetcher *f, const struct followed *p) REQUIRES(f->role) {
+    struct throttle *throttle = f->all->config.throttle;
+    return throttle != NULL && log_is_throttled_following(p->log) &&
+           atomic_load(&p->lag) != 0 && throttle_is_over(throttle, f->now_ms);
+}
+
+static void leave_out(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
+    leave_fetching(p);
+    atomic_store(&p->state, FOLLOWED_BACKING_OFF);
+    timers_set(&f->timers, &p->timer, f->now_ms + THROTTLE_MS);
+}
+
 static void fetch(struct fetcher *f, struct followed *p) REQUIRES(f->role) {
     assert(p->leader != NULL);
+    if (is_over(f, p)) {
+        leave_out(f, p);
+        return;
+    }
     timers_cancel(&f->timers, &p->timer);
     if (atomic_load(&p->state) != FOLLOWED_FETCHING) p->leader->fetching_count++;
     atomic_store(&p->state, FOLLOWED_FETCHING);
@@ -310,6 +328,12 @@ static void go_on(struct fetcher *f, struct followed *p, const struct answer_par
     int64_t end = log_end_offset(p->log);
     atomic_store(&p->lag, a->high_watermark > end ? a->high_watermark - end : 0);
     atomic_store(&p->answered_ns, f->now_ms * 1000000);
+    if (f->all->config.throttle != NULL && log_is_throttled_following(p->log))
+        throttle_count(f->all->config.throttle, (int64_t)a->records_bytes, f->now_ms);
+    if (is_over(f, p)) {
+        leave_out(f, p);
+        return;
+    }
     if (p->cut) ask_for_more(f, p);
     if (end != p->told_end || log_start_offset(p->log) != p->told_start) followed_change(p);
 }

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "serve/error_codes.h"
 
@@ -29,14 +28,14 @@ void leader_attach(struct fetcher *f, struct leader *l, struct connecting *c) {
     leader_disconnect(f, l, 0);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint32_t)l->id};
     l->connection = c;
-    l->transport = (struct transport){.calls = &transport_plain, .fd = c->fd};
+    l->transport = c->transport;
     l->version = c->version;
     l->in = malloc(FETCHER_RECEIVE_BYTES);
     l->in_room = l->in == NULL ? 0 : FETCHER_RECEIVE_BYTES;
     l->want = SIZE_BYTES;
     if (l->in == NULL)
         leader_disconnect(f, l, ENOMEM);
-    else if (epoll_ctl(f->epoll, EPOLL_CTL_ADD, c->fd, &event) != 0)
+    else if (epoll_ctl(f->epoll, EPOLL_CTL_ADD, l->transport.fd, &event) != 0)
         leader_disconnect(f, l, errno);
 }
 
@@ -52,8 +51,7 @@ static void tell_lost(struct fetcher *f, struct connecting *c, int error) {
 void leader_disconnect(struct fetcher *f, struct leader *l, int error) {
     struct connecting *c = l->connection;
     if (c == NULL) return;
-    close(l->transport.fd);
-    l->transport.fd = -1;
+    transport_close(&l->transport);
     l->connection = NULL;
     timers_cancel(&f->timers, &l->timer);
     reply_clear(&l->out);
@@ -176,7 +174,8 @@ static void end_answer(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
     timers_cancel(&f->timers, &l->timer);
     meter_add(&f->answers, 1);
     end_session_step(l);
-    if (l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
+    /* Not while batches come: those pages would be taken and given back with every answer. */
+    if (!l->useful && l->in_room > FETCHER_RECEIVE_BYTES && l->in_start == l->in_end) {
         uint8_t *smaller = realloc(l->in, FETCHER_RECEIVE_BYTES);
         if (smaller != NULL) {
             l->in = smaller;
@@ -288,7 +287,8 @@ static bool make_room(struct leader *l) {
 }
 
 static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
-    for (size_t turn = 0; turn < FETCHER_TURN_BYTES;) {
+    /* What a session has taken out of the socket is no event: one answer is all that can come. */
+    for (size_t turn = 0; turn < FETCHER_TURN_BYTES || l->transport.session != NULL;) {
         if (!make_room(l)) {
             leader_disconnect(f, l, ENOMEM);
             return;
@@ -299,7 +299,10 @@ static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         if (l->want >= have + FETCHER_EXACT_BYTES && l->want - have < room) room = l->want - have;
         ssize_t n = l->transport.calls->recv(&l->transport, l->in + l->in_end, room);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            if (l->transport.left) continue;
+            return;
+        }
         if (n <= 0) {
             leader_disconnect(f, l, n == 0 ? ECONNRESET : errno);
             return;
@@ -308,7 +311,7 @@ static void receive(struct fetcher *f, struct leader *l) REQUIRES(f->role) {
         turn += (size_t)n;
         meter_add(&f->bytes_in, (uint64_t)n);
         while (take_step(f, l)) {}
-        if (l->connection == NULL || (size_t)n < room) return;
+        if (l->connection == NULL || ((size_t)n < room && !l->transport.left)) return;
     }
 }
 

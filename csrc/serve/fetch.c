@@ -322,10 +322,14 @@ static enum log_bound bound_of(const struct fetch *f) {
     return f->read_committed ? LOG_BOUND_LAST_STABLE : LOG_BOUND_HIGH_WATERMARK;
 }
 
-/* One partition's share of the answer. */
+/* One partition's share of the answer. `over`: what is throttled has used up its share. */
 static void read_part(struct fetch *f, struct fetch_part *p, int32_t bytes_left, bool at_least_one,
-                      bool nowait) {
+                      bool nowait, bool over) {
     struct fetch_read *read = p->read;
+    if (over && read->throttled && read->behind) {
+        bytes_left = 0;
+        at_least_one = false;
+    }
     assert_slow(bytes_left >= 0 && read->waiter.mailbox == NULL);
     log_range_release(&read->range);
     memset(&read->range, 0, sizeof read->range);
@@ -365,11 +369,11 @@ static bool evaluate(struct serve *s, struct fetch *f, bool nowait) {
     int64_t limit = f->bytes_max;
     if (limit > s->shared->limits.fetch_bytes_max) limit = s->shared->limits.fetch_bytes_max;
     int64_t taken = 0;
-    bool ready = false, any = false;
+    bool ready = false, any = false, over = f->throttled && fetch_is_over(s);
     f->blocked = false;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next) {
         int64_t left = limit - taken;
-        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait);
+        read_part(f, p, left < 0 ? 0 : (int32_t)left, taken == 0, nowait, over);
         if (f->blocked) return true;
         taken += p->read->range.length;
         /* What is unknown is part of the answer, but does not hasten it. */

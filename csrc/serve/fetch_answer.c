@@ -143,6 +143,7 @@ static void count(const struct serve *s, const struct fetch_part *p) {
     if (p->read->error != 0) serve_count_error(s, API_FETCH, p->read->error);
     if (p->read->topic != NULL && p->read->log != NULL)
         log_count_read(p->read->log, p->read->range.length, p->read->error != 0);
+    if (p->read->throttled) fetch_count_throttled(s, p);
 }
 
 static void answer_topics(struct serve *s, struct reply *a, struct fetch *f) {

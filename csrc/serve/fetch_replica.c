@@ -6,6 +6,7 @@
 
 #include "format/assertion.h"
 #include "serve/nodes.h"
+#include "thread/throttle.h"
 
 enum { READERS_MAX = 16 }; /* replicas that are looked at */
 
@@ -34,6 +35,10 @@ static void follow_part(struct serve *s, struct fetch *f, struct fetch_part *p, 
         read->follow_error = ERROR_NOT_LEADER_OR_FOLLOWER;
     else if (result < 0)
         read->follow_error = log_error_code(result);
+    if (result >= 0 && s->shared->limits.throttle != NULL && log_is_throttled_leading(read->log)) {
+        read->behind = !at.in_sync;
+        f->throttled = read->throttled = true;
+    }
     if (result >= 0 && s->shared->limits.rack_aware &&
         log_high_watermark(read->log) > at.told_high)
         f->high_is_news = true;
@@ -45,6 +50,16 @@ void fetch_follow(struct serve *s, struct fetch *f) {
     f->followed = true;
     for (struct fetch_part *p = f->set->first; p != NULL; p = p->next)
         if (p->read->log != NULL && p->read->grant_error == 0) follow_part(s, f, p, now_ns);
+}
+
+bool fetch_is_over(const struct serve *s) {
+    return throttle_is_over(s->shared->limits.throttle, quotas_monotonic_ns() / NS_PER_MS);
+}
+
+void fetch_count_throttled(const struct serve *s, const struct fetch_part *p) {
+    assert(p->read->throttled);
+    throttle_count(s->shared->limits.throttle, p->read->range.length,
+                   quotas_monotonic_ns() / NS_PER_MS);
 }
 
 static bool is_in_rack(const struct nodes *nodes, const struct serve_request *r, int32_t id,

@@ -20,6 +20,8 @@ struct fetch_read {
     struct log_range range;
     struct log_waiter waiter;
     bool had_data; /* the answer carried records of it */
+    bool throttled; /* it counts on the leader's throttle */
+    bool behind;    /* its follower is not in the ISR */
     bool answer;   /* goes into this answer */
 };
 
@@ -41,6 +43,7 @@ struct fetch {
     int16_t version, error;
     bool flexible, by_id, read_committed, full, waiting, job_running, blocked;
     bool followed;     /* the positions of a follower are entered */
+    bool throttled;    /* some part is */
     bool high_is_news; /* to this follower, whose consumers wait for it */
 };
 
@@ -52,6 +55,10 @@ int16_t fetch_check_epochs(const struct fetch *f, struct fetch_part *p);
 /* fetch_replica.c */
 /* A follower's positions, once for each request, on its reactor. */
 void fetch_follow(struct serve *s, struct fetch *f);
+/* Whether followers that are behind have to wait for the rest of a throttled partition. */
+bool fetch_is_over(const struct serve *s);
+/* Counts what the answer has of a throttled partition. */
+void fetch_count_throttled(const struct serve *s, const struct fetch_part *p);
 /* The replica in the consumer's rack that it is sent to, -1: none (KIP-392). */
 int32_t fetch_preferred(struct serve *s, const struct serve_request *r, const struct fetch *f,
                         const struct fetch_part *p);

@@ -78,11 +78,15 @@ struct serve_request {
                          acknowledgement. */
 };
 
+struct throttle;
 struct serve_limits {
     int32_t fetch_bytes_max;      /* fetch.max.bytes of the broker */
     int32_t sessions_max;         /* max.incremental.fetch.session.cache.slots */
     int32_t inline_inflate_bytes; /* compressed batches above this are checked on the io pool */
     bool rack_aware; /* consumers are sent to a replica in their rack (KIP-392) */
+    /* Of what followers fetch that are not in the ISR, from partitions that count on it; outlives
+     * what is shared. NULL: none do. */
+    struct throttle *throttle;
 };
 
 /* What all reactors share. The pool's workers have a scratch (scratch.h). */

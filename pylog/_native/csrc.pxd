@@ -371,6 +371,7 @@ cdef extern from "log/log.h" nogil:
         bint in_sync, maximal, eligible
     int log_set_replicas(log_t *log, int32_t partition_epoch, const log_replica *named,
                          uint32_t count, int32_t in_sync_count)
+    void log_set_throttled(log_t *log, bint leading, bint following)
     struct log_follower_fetch:
         int64_t epoch, offset, start_offset, now_ns, told_high
         int32_t broker
@@ -489,6 +490,17 @@ cdef extern from "serve/grants.h" nogil:
     int grants_allow(grants *g, uint32_t principal, const uint8_t *id, uint8_t rights)
     void grants_void(grants *g)
 
+# ---- throttle.h
+cdef extern from "thread/throttle.h" nogil:
+    int64_t THROTTLE_NONE
+    struct throttle
+    throttle *throttle_new(uint32_t samples, int64_t window_ms)
+    void throttle_free(throttle *t)
+    void throttle_set(throttle *t, int64_t bytes_per_second)
+    bint throttle_is_over(throttle *t, int64_t now_ms)
+    void throttle_count(throttle *t, int64_t count, int64_t now_ms)
+    double throttle_rate(throttle *t, int64_t now_ms)
+
 # ---- quotas.h
 cdef extern from "serve/quotas.h" nogil:
     enum quota_kind:
@@ -586,6 +598,7 @@ cdef extern from "serve/serve.h" nogil:
     struct serve_limits:
         int32_t fetch_bytes_max, sessions_max, inline_inflate_bytes
         bint rack_aware
+        throttle *throttle
     struct serve_join:
         uint8_t *topic_id
         int32_t partition, broker
@@ -598,6 +611,27 @@ cdef extern from "serve/serve.h" nogil:
 
 # ---- transport.h
 cdef extern from "net/transport.h" nogil:
+    enum: TRANSPORT_TEXT_BYTES
+    enum transport_shake:
+        TRANSPORT_FAILED, TRANSPORT_WAITS, TRANSPORT_SAFE
+    struct transport_report:
+        char text[TRANSPORT_TEXT_BYTES]
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    struct transport
+    struct transport_calls:
+        ssize_t (*recv)(transport *t, void *to, size_t room) noexcept nogil
+        ssize_t (*send)(transport *t, iovec *pieces, size_t count, bint more) noexcept nogil
+        transport_shake (*handshake)(transport *t, transport_report *out) noexcept nogil
+        const char *(*failure)(const transport *t) noexcept nogil
+        void (*end)(transport *t) noexcept nogil
+    struct transport:
+        const transport_calls *calls
+        int fd
+        bint left
+        void *session
+    const transport_calls transport_plain
     struct transport_maker:
         void (*retain)(transport_maker *m)
         void (*release)(transport_maker *m)
@@ -618,8 +652,10 @@ cdef extern from "net/tls.h" nogil:
         const char *ciphers
         int version_min, version_max
         tls_client_auth client_auth
+        bint connects
     struct tls:
         pass
+    bint transport_tls_connect(tls *context, transport *t, const char *host, bint checked)
     tls *tls_new(const tls_settings *settings, char *why)
     void tls_release(tls *context)
     struct tls_server:
@@ -732,6 +768,7 @@ cdef extern from "replica/fetchers.h" nogil:
         int32_t replica_id, wait_ms_max, bytes_min, bytes_max, partition_bytes_max
         int32_t backoff_ms_max, answer_ms_max, batch_bytes_max
         bint flush_first
+        throttle *throttle
     fetchers *fetchers_new(const fetchers_config *config)
     int fetchers_start(fetchers *fs)
     void fetchers_stop(fetchers *fs)
@@ -747,8 +784,8 @@ cdef extern from "replica/fetchers.h" nogil:
         int64_t lag, answered_ns
         int state
     void followed_figures_take(const followed *p, followed_figures *out)
-    bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, int fd, int16_t version,
-                         uint64_t serial)
+    bint fetchers_attach(fetchers *fs, int thread, int32_t leader_id, const transport *to,
+                         int16_t version, uint64_t serial)
     bint fetchers_detach(fetchers *fs, int thread, int32_t leader_id)
     struct fetchers_notice:
         uint32_t kind

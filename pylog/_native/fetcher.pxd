@@ -1,6 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from pylog._native cimport csrc as c
+from pylog._native.throttle cimport Throttle
 
 
 cdef class Notice:
@@ -19,3 +20,4 @@ cdef class Fetchers:
     cdef readonly int threads
     # Whose memory the logs stand in.
     cdef set directories
+    cdef Throttle throttle

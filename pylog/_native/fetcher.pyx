@@ -10,10 +10,13 @@ Source: csrc/replica/fetchers.h.
 import os
 
 import cython
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport errno
 from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from pylog._native.log cimport Log
+from pylog._native.throttle cimport Throttle
 from pylog._native cimport csrc as c
 
 REFUSED = c.FETCHERS_REFUSED
@@ -76,12 +79,13 @@ cdef class Followed:
 cdef class Fetchers:
     """The fetcher threads of one broker. Times are in milliseconds.
 
-    flush_first: positions are told when they are on disk. See csrc/replica/fetchers.h.
+    flush_first: positions are told when they are on disk. throttle: of what is fetched. See
+    csrc/replica/fetchers.h.
     """
 
     def __cinit__(self, *, int threads, int32_t replica_id, wait_ms_max, bytes_min, bytes_max,
                   partition_bytes_max, backoff_ms_max, answer_ms_max, batch_bytes_max,
-                  bint flush_first=False):
+                  bint flush_first=False, Throttle throttle=None):
         cdef c.fetchers_config config
         if not 0 < threads <= c.FETCHERS_THREADS_MAX:
             raise ValueError(f"{threads} fetcher threads, not 1 to {c.FETCHERS_THREADS_MAX}")
@@ -95,6 +99,8 @@ cdef class Fetchers:
         config.answer_ms_max = answer_ms_max
         config.batch_bytes_max = min(batch_bytes_max, c.BATCH_BYTES_MAX)
         config.flush_first = flush_first
+        config.throttle = NULL if throttle is None else throttle.ptr
+        self.throttle = throttle
         self.threads = threads
         self.directories = set()
         self.ptr = c.fetchers_new(&config)
@@ -147,11 +153,25 @@ cdef class Fetchers:
         """After DIVERGED, OUT_OF_RANGE or FAILED: goes on from where its log ends."""
         c.fetchers_resume(self.ptr, followed.ptr)
 
-    def attach(self, int thread, int32_t leader_id, int fd, int16_t version, uint64_t serial):
-        """Hands a connected socket's descriptor over: the thread's way to this leader."""
+    def attach(self, int thread, int32_t leader_id, int fd, int16_t version, uint64_t serial,
+               tls=None):
+        """Hands a connected socket's descriptor over: the thread's way to this leader.
+
+        tls: what TlsSession.give() returns, of that descriptor; None for plain text.
+        """
+        cdef c.transport to
+        cdef c.transport *given
         assert 0 <= thread < self.threads, thread
         assert c.ANSWER_VERSION_MIN <= version <= c.ANSWER_VERSION_MAX, version
-        if not c.fetchers_attach(self.ptr, thread, leader_id, fd, version, serial):
+        memset(&to, 0, sizeof(to))
+        to.calls = &c.transport_plain
+        if tls is not None:
+            given = <c.transport *>PyCapsule_GetPointer(tls, "pylog.transport")
+            assert given.session != NULL, "given before"
+            to = given[0]
+            given.session = NULL
+        to.fd = fd
+        if not c.fetchers_attach(self.ptr, thread, leader_id, &to, version, serial):
             raise MemoryError("a connection")
 
     def detach(self, int thread, int32_t leader_id):

@@ -208,6 +208,11 @@ cdef class Log:
         return [(found[i].broker, found[i].epoch, found[i].end, found[i].start,
                  found[i].fetched_ns, found[i].caught_up_ns) for i in range(count)]
 
+    def set_throttled(self, bint leading, bint following) -> None:
+        """Whether replication of it counts on the throttles: from here, and to here."""
+        self.use()
+        csrc.log_set_throttled(self.ptr, leading, following)
+
     def follower_at(self, int32_t broker_id, int64_t broker_epoch, int64_t offset,
                     int64_t start_offset, int64_t now_ns) -> bool:
         """A follower's fetch, as the data plane enters it. True: it may join the ISR. Raises

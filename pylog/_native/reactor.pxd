@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from pylog._native cimport csrc
+from pylog._native.throttle cimport Throttle
 
 
 cdef class RequestContext:
@@ -74,5 +75,6 @@ cdef class Reactors:
     cdef object grants
     cdef object io_pool
     cdef object quotas
+    cdef Throttle throttle
     cdef int _listen(self, int listener, str host, int port, int backlog, int first,
                      unsigned flags, object maker) except -1

@@ -3,6 +3,7 @@ from typing import final
 from pylog._native.grants import Grants
 from pylog._native.iopool import IoPool
 from pylog._native.quotas import Quotas
+from pylog._native.throttle import Throttle
 
 POLL_EVENTS_MAX: int
 THREADS_MAX: int
@@ -205,6 +206,7 @@ class Reactors:
         quotas: Quotas | None = None,
         stranger_bytes_max: int = ...,
         rack_aware: bool = False,
+        throttle: Throttle | None = None,
     ) -> None: ...
     def listen(
         self, listener: int, host: str, port: int, backlog: int, flags: int = 0,

@@ -23,6 +23,7 @@ from libc.string cimport memcmp, memcpy
 from pylog._native.grants cimport Grants
 from pylog._native.iopool cimport IoPool
 from pylog._native.quotas cimport Quotas
+from pylog._native.throttle cimport Throttle
 from pylog._native cimport csrc
 
 cdef extern from "<arpa/inet.h>" nogil:
@@ -187,7 +188,7 @@ cdef class Reactors:
     requests; 0 is the default. fetch_bytes_max, sessions_max, inline_inflate_bytes: see
     csrc/serve/serve.h. quotas: what clients may use, None
     for no limits. stranger_bytes_max: of a request before its connection is authenticated.
-    rack_aware: consumers are sent to a replica in their rack.
+    rack_aware: consumers are sent to a replica in their rack. throttle: of what followers fetch.
     """
 
     def __cinit__(self, *, grants, io_pool, network_threads, api_versions, request_bytes_max,
@@ -195,7 +196,8 @@ cdef class Reactors:
                   input_bytes_max=0, send_buffer_bytes=-1,
                   receive_buffer_bytes=-1, fetch_bytes_max, sessions_max,
                   inline_inflate_bytes=65536, quotas=None,
-                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False):
+                  stranger_bytes_max=STRANGER_BYTES_MAX, rack_aware=False,
+                  Throttle throttle=None):
         cdef csrc.reactors_config config
         cdef csrc.serve_limits limits
         if not 0 < network_threads <= THREADS_MAX:
@@ -214,10 +216,12 @@ cdef class Reactors:
         limits.sessions_max = _at_most(sessions_max, INT32_MAX)
         limits.inline_inflate_bytes = _at_most(inline_inflate_bytes, INT32_MAX)
         limits.rack_aware = rack_aware
+        limits.throttle = NULL if throttle is None else throttle.ptr
         config.quotas = NULL if quotas is None else (<Quotas?>quotas).ptr
         self.grants = grants
         self.io_pool = io_pool
         self.quotas = quotas
+        self.throttle = throttle
         self.shared = csrc.serve_shared_new((<Grants?>grants).ptr, (<IoPool?>io_pool).pool, &limits)
         if self.shared == NULL:
             raise MemoryError("reactors")

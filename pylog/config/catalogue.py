@@ -544,9 +544,9 @@ BROKER = (
      "Socket receive buffer of followers."),
     ("replica.socket.timeout.ms", "int", 30000, "", "high", "", "live",
      "Time-out of followers' connections."),
-    ("replication.quota.window.num", "int", 11, "1..", "low", "", "inert",
+    ("replication.quota.window.num", "int", 11, "1..", "low", "", "live",
      "Samples kept for replication quotas."),
-    ("replication.quota.window.size.seconds", "int", 1, "1..", "low", "", "inert",
+    ("replication.quota.window.size.seconds", "int", 1, "1..", "low", "", "live",
      "Length of one sample of replication quotas."),
     ("request.timeout.ms", "int", 30000, "", "high", "", "inert",
      "Wait for an answer of another broker."),
@@ -589,9 +589,9 @@ BROKER = (
      "Longest pause between login attempts."),
     ("sasl.login.retry.backoff.ms", "long", 100, "", "low", "", "inert",
      "First pause between login attempts."),
-    ("sasl.mechanism.controller.protocol", "string", "GSSAPI", "", "high", "", "inert",
+    ("sasl.mechanism.controller.protocol", "string", "GSSAPI", "", "high", "", "live",
      "SASL mechanism towards controllers."),
-    ("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", "", "medium", "broker", "inert",
+    ("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI", "", "medium", "broker", "live",
      "SASL mechanism among brokers."),
     ("sasl.oauthbearer.assertion.algorithm", "string",
      "RS256",
@@ -721,7 +721,7 @@ BROKER = (
      "Whether clients must show a certificate."),
     ("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "", "medium", "broker", "live",
      "TLS versions."),
-    ("ssl.endpoint.identification.algorithm", "string", "https", "", "low", "broker", "inert",
+    ("ssl.endpoint.identification.algorithm", "string", "https", "", "low", "broker", "live",
      "How host names are checked against certificates."),
     ("ssl.engine.factory.class", "class", None, "", "low", "broker", "inert",
      "Java class that makes TLS engines."),
@@ -801,8 +801,9 @@ BROKER = (
 # cluster of Kafka's holds, are 17 MB asked for by ListOffsets and 4 MB by OffsetFetch, and at most
 # 40 MB answered; the settings of 10,000 topics with their documentation are 38 MB.
 # quorum.etcd.*: what Kafka's controllers do among themselves, several of ours leave to etcd. Ports
-# differ where machines are shared, endpoints and prefix where etcd is. quorum.zookeeper.*: for
-# sites with a ZooKeeper; the names after ssl are those of Kafka 3's zookeeper.ssl.*.
+# differ where machines are shared, endpoints, prefix, protocol and login where etcd is.
+# quorum.zookeeper.*: for sites with a ZooKeeper; the names after ssl are those of Kafka 3's
+# zookeeper.ssl.*.
 OWN = (
     ("audit.log.data.enable", "boolean", False, "", "low", "", "live",
      "Allowed reads and writes are in the audit log too; refusals and changes always are."),
@@ -829,10 +830,16 @@ OWN = (
      "Name or path of the etcd that brokerd runs on the hosts of several controllers."),
     ("quorum.etcd.endpoints", "list", (), "", "medium", "", "live",
      "host:port of an etcd that others run; empty: brokerd runs one on each controller's host."),
+    ("quorum.etcd.password", "password", None, "", "medium", "", "live",
+     "Password of quorum.etcd.username."),
     ("quorum.etcd.peer.port", "int", 2380, "1..65535", "medium", "", "live",
      "Port on each controller's host where its etcd serves the other members."),
     ("quorum.etcd.prefix", "string", "/pylog/", "non-empty", "low", "", "live",
      "What the names of this cluster's keys in etcd begin with."),
+    ("quorum.etcd.security.protocol", "string", None, "~PLAINTEXT|SSL", "medium", "", "live",
+     "How etcd is reached; unset: where brokerd runs it as the controllers, else PLAINTEXT."),
+    ("quorum.etcd.username", "string", None, "", "medium", "", "live",
+     "Who this node is to an etcd that asks for a login; unset: it does not log in."),
     ("quorum.zookeeper.connect", "list", (), "", "medium", "", "live",
      "host:port of the servers of a ZooKeeper that keeps the controllers' quorum; empty: an etcd "
      "does."),
@@ -967,11 +974,11 @@ TOPIC_DEFAULTS = (
 TOPIC_OWN = (
     ("flush.ms", "long", LONG_MAX, "0..", "medium", "", "live",
      "Age of an unflushed record at which a partition is flushed."),
-    ("follower.replication.throttled.replicas", "list", (), "", "medium", "", "inert",
+    ("follower.replication.throttled.replicas", "list", (), "", "medium", "", "live",
      "Follower replicas under the replication quota, partition:broker, or * for all."),
     ("internal.segment.bytes", "int", None, "1..", "medium", "", "live",
      "Replaces segment.bytes and its lower limit (tests)."),
-    ("leader.replication.throttled.replicas", "list", (), "", "medium", "", "inert",
+    ("leader.replication.throttled.replicas", "list", (), "", "medium", "", "live",
      "Leader replicas under the replication quota, partition:broker, or * for all."),
     ("remote.log.copy.disable", "boolean", False, "", "medium", "", "inert",
      "A tiered topic copies no more segments to the tier."),
@@ -985,6 +992,15 @@ TOPIC_OWN = (
      "Spread of the age at which segments are closed."),
     ("segment.ms", "long", 604800000, "1..", "medium", "", "live",
      "Age at which a segment is closed and a new one begun."),
+)
+
+# What brokers take while they run and have no row for in Kafka either: DescribeConfigs shows those
+# that are set, and a file cannot set them (KIP-73).
+RATES = (
+    ("follower.replication.throttled.rate", "long", None, "0..", "medium", "cluster", "live",
+     "Bytes a second that a broker fetches of replicas under the replication quota."),
+    ("leader.replication.throttled.rate", "long", None, "0..", "medium", "cluster", "live",
+     "Bytes a second that a broker sends of replicas under the replication quota."),
 )
 
 # Units of names that do not end in one.
@@ -1032,6 +1048,7 @@ class Setting:
 
 
 _BROKER = {row[0]: row for table in (BROKER, OWN) for row in table}
+_RATES = {row[0]: row for row in RATES}
 _TOPIC = dict(TOPIC_DEFAULTS)
 _TOPIC_OWN = {row[0]: row for row in TOPIC_OWN}
 
@@ -1052,6 +1069,21 @@ def is_broker(name: str) -> bool:
 
 def is_topic(name: str) -> bool:
     return name in _TOPIC
+
+
+def rate_names() -> list[str]:
+    """Names of RATES, sorted."""
+    return sorted(_RATES)
+
+
+def is_rate(name: str) -> bool:
+    """Whether it is one of RATES."""
+    return name in _RATES
+
+
+def rate(name: str) -> Setting:
+    """The one of RATES called `name`; raises KeyError."""
+    return Setting(_RATES[name])
 
 
 def broker(name: str) -> Setting:

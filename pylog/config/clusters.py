@@ -10,6 +10,7 @@ Source: KIP-631 (process.roles, controller.quorum.voters).
 from collections import namedtuple
 
 from .errors import ConfigError
+from .listeners import PROTOCOLS, SASL_PROTOCOLS
 
 CLIENT_PORT, CONTROLLER_PORT = 9092, 9093
 VOTERS = 3      # The first hosts, so that more can be added behind them.
@@ -37,20 +38,39 @@ def derived(text: str, given: dict, is_here) -> dict[str, str]:
                       for index, host in enumerate(voting, 1))
     own = hosts[number - 1]
     bind = _shown(own) if is_address(own) else ""
-    listeners = f"PLAINTEXT://{bind}:{CLIENT_PORT}"
+    protocol = _protocol(given)
+    listeners = f"{protocol}://{bind}:{CLIENT_PORT}"
     is_controller = number <= len(voting)
     if is_controller:
         listeners += f",CONTROLLER://{bind}:{CONTROLLER_PORT}"
     replicas = min(len(hosts), 3)
-    return {
+    return _secured(protocol, given) | {
         "node.id": str(number), "process.roles": "broker" + ",controller" * is_controller,
         "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
         "listeners": listeners,
-        "advertised.listeners": f"PLAINTEXT://{_shown(own)}:{CLIENT_PORT}",
+        "advertised.listeners": f"{protocol}://{_shown(own)}:{CLIENT_PORT}",
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(min(replicas, 2)),
         "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500",
     }
+
+
+def _protocol(given: dict) -> str:
+    """Of all listeners of a cluster's machines: as the brokers are told to reach each other."""
+    named = str(given.get("security.inter.broker.protocol", "")).strip().upper()
+    return named if named in PROTOCOLS else PROTOCOLS[0]
+
+
+def _secured(protocol: str, given: dict) -> dict[str, str]:
+    """What controllers need to be reached as brokers are."""
+    if protocol == PROTOCOLS[0]:
+        return {}
+    found = {"listener.security.protocol.map": ",".join(
+        [f"{name}:{name}" for name in PROTOCOLS] + [f"CONTROLLER:{protocol}"])}
+    mechanism = "sasl.mechanism.inter.broker.protocol"
+    if protocol in SASL_PROTOCOLS and mechanism in given:
+        found["sasl.mechanism.controller.protocol"] = given[mechanism]
+    return found
 
 
 def _number(hosts: list, given: dict, is_here) -> int:

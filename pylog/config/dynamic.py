@@ -75,6 +75,8 @@ def listener_of(name: str) -> str | None:
 def setting(name: str):
     """The broker setting of that name, with a listener's prefix or not, or None."""
     base = base_name(name)
+    if catalogue.is_rate(base):
+        return catalogue.rate(base)
     return catalogue.broker(base) if catalogue.is_broker(base) else None
 
 

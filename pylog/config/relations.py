@@ -9,7 +9,7 @@ Source: the checks between settings of Kafka 4.3, as observed.
 import operator
 import re
 
-from . import catalogue, clusters, listeners
+from . import catalogue, clusters
 from .errors import ConfigError
 from .values import format_value
 
@@ -20,7 +20,6 @@ _WORDS = {
 _GROUP_TIMES = ("assignment.interval.ms", "heartbeat.interval.ms", "session.timeout.ms")
 _SHARE = ("delivery.count.limit", "partition.max.record.locks", "record.lock.duration.ms")
 ALL_DIRECTORIES = "*"
-PLAINTEXT = "PLAINTEXT"
 COMPRESSION_IDS = range(5)
 _VOTER = re.compile(r"(\d+)@(\S+):(\d+)")
 _ENDPOINT = re.compile(r"(\S+):(\d+)")
@@ -58,8 +57,8 @@ def check(settings) -> None:
     _check_directories(settings)
     _check_coordinators(settings)
     _check_quorum(settings)
-    if settings.is_member:
-        _check_dialled(settings)
+    if settings.is_member and "broker" in settings["process.roles"]:
+        _check_between(settings)
 
 
 def check_reachable(settings) -> None:
@@ -186,20 +185,16 @@ def _check_controllers(settings, count: int) -> None:
                           "of such a name in listeners, which the others reach it by")
 
 
-def _check_dialled(settings) -> None:
-    """A node dials others without TLS and SASL: it must not wait for answers that never come."""
-    protocols = listeners.parse_protocol_map(
-        settings["listener.security.protocol.map"], settings["controller.listener.names"])
-    named = [("controller.listener.names", name.upper())
-             for name in settings["controller.listener.names"][:1]]
-    if "broker" in settings["process.roles"]:
-        named.append(("inter.broker.listener.name", settings.between_brokers))
-    for key, name in named:
-        protocol = protocols.get(name, PLAINTEXT)
-        if protocol != PLAINTEXT:
-            raise ConfigError(f"{key}: listener {name} has the protocol {protocol}, and nodes of "
-                              f"one cluster reach each other by {PLAINTEXT} only: name one that "
-                              "has it, on a network of the nodes' own")
+def _check_between(settings) -> None:
+    """The other brokers dial this one at the listener by which it dials them."""
+    name, protocol = "inter.broker.listener.name", "security.inter.broker.protocol"
+    if settings[name] is not None and settings.origin(protocol) != "default":
+        raise ConfigError(f"Only one of {name} and {protocol} should be set.")
+    known = [listener.name for listener in settings.listeners]
+    if settings.between_brokers not in known:
+        raise ConfigError(f"{name} must be a listener name defined in advertised.listeners. The "
+                          "valid options based on currently configured listeners are "
+                          f"{','.join(known)}")
 
 
 def _check_member(settings, voter_ids: set) -> None:

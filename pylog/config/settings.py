@@ -130,6 +130,12 @@ class Settings:
         named = self["inter.broker.listener.name"]
         return named.upper() if named is not None else self["security.inter.broker.protocol"]
 
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a listener, by its name, here or at another node."""
+        protocols = listeners.parse_protocol_map(
+            self["listener.security.protocol.map"], self["controller.listener.names"])
+        return protocols.get(listener, listeners.PROTOCOLS[0])
+
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories as absolute paths, in order."""

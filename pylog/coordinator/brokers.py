@@ -134,14 +134,13 @@ class Brokers:
                 from pylog.peer.connection import Peer
 
                 host, port = self._address_of(broker_id)
-                peer = await Peer.connect(host, port, f"coordinator-{self._node.node_id}")
+                peer = await Peer.connect(host, port, f"coordinator-{self._node.node_id}",
+                                          credentials=self._node.credentials)
                 self._peers[broker_id] = peer
         return await peer.call(request, version, CALL_SECONDS)
 
     def _address_of(self, broker_id: int) -> tuple[str, int]:
-        settings = self._node.settings
-        name = settings["inter.broker.listener.name"] or settings[
-            "security.inter.broker.protocol"]
+        name = self._node.settings.between_brokers
         registered = self._node.image.brokers.get(broker_id)
         for endpoint in () if registered is None else registered.endpoints:
             if endpoint.name == name:

@@ -46,6 +46,9 @@ class Node(Protocol):
     @property
     def settings(self) -> Any: ...      # Name -> value, each of the type that the catalogue names.
 
+    @property
+    def credentials(self) -> Any: ...   # peer.credentials towards the other brokers, or None.
+
 
 class TopicSpec(NamedTuple):
     """What an internal topic is made with. replication_factor: at most; see the module's head.

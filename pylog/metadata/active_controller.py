@@ -40,7 +40,7 @@ class ActiveController(Members):
 
     # ---- before requests are served; these block ------------------------------------------------
 
-    def take_office(self, clean: bool) -> None:
+    def take_office(self, clean: bool, first=()) -> None:
         """Becomes the controller of the log that the tail has followed to its end.
 
         clean: how this broker's last run ended. Raises Conflict, LogError's kinds.
@@ -53,22 +53,22 @@ class ActiveController(Members):
             records += controller.lead_again(
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
-            records += controller.bootstrap_cluster()
+            records += [*controller.bootstrap_cluster(), *first]
         self._commit_now(records)
 
     def _first_records(self) -> list:
         return [messages.AbortTransactionRecord(reason="a new controller")] \
             if self._tail.in_transaction else []
 
-    async def begin(self, epoch: int) -> None:
-        """Becomes the controller of `epoch`, of a cluster of several controllers. Raises LogError's
-        kinds."""
+    async def begin(self, epoch: int, first=()) -> None:
+        """Becomes the controller of `epoch`, of a cluster of several controllers. first: records
+        that a new cluster begins with. Raises LogError's kinds."""
         self._take_office(epoch)
         async with self._deciding:
             image = self._image
             records = self._first_records()
             if image.offset == -1:
-                records += controller.bootstrap_cluster()
+                records += [*controller.bootstrap_cluster(), *first]
             await self._commit(records)
         self.tend()
         self.judge_all()

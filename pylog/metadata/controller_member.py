@@ -15,10 +15,10 @@ import logging
 import os
 
 from pylog._native.log import LogError
-from pylog.config import clusters
+from pylog.config import ConfigError, clusters
 from pylog.log import checkpoints
 from pylog.log.errors import StartError
-from pylog.metadata import identity, snapshots
+from pylog.metadata import etcd_security, identity, snapshots
 from pylog.metadata.active_controller import ActiveController
 from pylog.metadata.controller import id_text, random_id
 from pylog.metadata.etcd import Etcd
@@ -43,14 +43,17 @@ log = logging.getLogger("pylog.metadata")
 
 
 class ControllerMember(MemberMetadata):
-    """As MemberMetadata. `controller`: the active one while that is here, else None."""
+    """As MemberMetadata. `controller`: the active one while that is here, else None. first: records
+    that a new cluster begins with."""
 
     _log: QuorumLog
 
-    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds):
+    def __init__(self, settings, logs, node_id: int, now_ms, *, seconds, first=()):
         super().__init__(settings, logs, node_id, now_ms)
         self.controller = None  # type: ignore[assignment]  # (2): None most of the time.
+        self._first = first
         self._voters = clusters.voters(settings)
+        self._etcd_context = etcd_security.context(settings)
         self._member = self._new_member()
         keys, prefix = self._keys()
         self._quorum = Quorum(
@@ -64,8 +67,8 @@ class ControllerMember(MemberMetadata):
         if settings["quorum.zookeeper.connect"]:
             return _zookeeper(settings), settings["quorum.zookeeper.prefix"]
         return Etcd(settings["quorum.etcd.endpoints"] or [
-            f"{host.host}:{host.client_port}" for host in self._nearest_first()]), \
-            settings["quorum.etcd.prefix"]
+            f"{host.host}:{host.client_port}" for host in self._nearest_first()],
+            ssl_context=self._etcd_context, login=_login(settings)), settings["quorum.etcd.prefix"]
 
     def _new_member(self) -> Member | None:
         settings = self._settings
@@ -73,7 +76,7 @@ class ControllerMember(MemberMetadata):
             return None
         return Member(settings["quorum.etcd.command"],
                       os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
-                      TOKEN)
+                      TOKEN, etcd_security.write_files(settings), self._etcd_context)
 
     def _hosts(self) -> list:
         ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])
@@ -144,7 +147,8 @@ class ControllerMember(MemberMetadata):
         own = next(voter for voter in self._voters if voter.node_id == self._node_id)
         self.office = Office(
             self._log, self, self._node_id, own.host, own.port,
-            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)))
+            max(1, round(self._settings["controller.quorum.fetch.timeout.ms"] / 1000)),
+            self.credentials)
 
     async def _patiently(self, call, *arguments):
         """What a call of the quorum returns, as soon as there is one."""
@@ -234,7 +238,7 @@ class ControllerMember(MemberMetadata):
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
         self.controller = controller
-        await controller.begin(epoch)
+        await controller.begin(epoch, self._first)
 
     async def dismiss(self) -> None:
         """Keeps (2), and (1): returns when no decision is under way any more."""
@@ -242,6 +246,16 @@ class ControllerMember(MemberMetadata):
         if controller is not None:
             controller.resign()
             await controller.resigned()
+
+
+def _login(settings) -> tuple | None:
+    """To an etcd that others run. Raises ConfigError."""
+    name, password = settings["quorum.etcd.username"], settings["quorum.etcd.password"]
+    if name is None:
+        return None
+    if not password:
+        raise ConfigError("quorum.etcd.username is set, and quorum.etcd.password is not")
+    return name, password
 
 
 def _zookeeper(settings) -> Keys:

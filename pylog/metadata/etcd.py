@@ -5,7 +5,8 @@ Called by: metadata.controller_member, metadata.etcd_member; metadata.quorum (th
   metadata.controller_member).
 Invariants: (1) a call ends within its timeout: a member that does not answer is given up and the
   next one asked; (2) what may have changed something and was not answered raises Unknown, never
-  looks like a refusal; (3) a connection is used by one thread at a time.
+  looks like a refusal; (3) a connection is used by one thread at a time; (4) a login that has ended
+  is renewed once for a call, which was refused and has changed nothing.
 Source: etcd's API v3 (rpc.proto); the stalls of a put sent to a follower of a dead leader.
 """
 
@@ -41,18 +42,21 @@ log = logging.getLogger("pylog.metadata")
 
 
 class Etcd(Keys):
-    """addresses: "host:port" of the members' clients' ports; ssl_context: for https."""
+    """addresses: "host:port" of the members' clients' ports; ssl_context: for https; login: (name,
+    password), or None."""
 
     name = "etcd"
     # Below etcd's 1.5 MiB for a request, which holds them in base64 of JSON only on its way there.
     value_bytes_max = 1_200_000
 
     def __init__(self, addresses, *, timeout_s: float = CALL_S,
-                 ssl_context: ssl.SSLContext | None = None):
+                 ssl_context: ssl.SSLContext | None = None, login: tuple[str, str] | None = None):
         assert addresses, "an etcd without members"
         self.addresses = list(addresses)
         self._timeout_s = timeout_s
         self.ssl_context = ssl_context
+        self._token = ""
+        self._login = login
         self._lock = threading.Lock()        # Keeps (3).
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
@@ -113,15 +117,43 @@ class Etcd(Keys):
         raise Unreachable(str(reason))
 
     def _call(self, method: str, body: dict) -> dict:
-        """Keeps (1), (2)."""
+        """Keeps (4)."""
+        if self._login is not None and not self._token:
+            self._log_in()
+        status, answer = self._exchange(method, body)
+        if self._login is not None and answer.get("code") == _UNAUTHENTICATED:
+            self._log_in()
+            status, answer = self._exchange(method, body)
+        if status != http.client.OK:
+            text = _text(answer)
+            if NO_SPACE in text:
+                log.critical("etcd is full and takes nothing more: compact and defragment it, "
+                             "then disarm its alarm (etcdctl alarm disarm)")
+                raise Full(text)
+            raise KeysError(text)
+        return answer
+
+    def _log_in(self) -> None:
+        assert self._login is not None
+        name, password = self._login
+        self._token = ""
+        status, answer = self._exchange("auth/authenticate", {"name": name, "password": password})
+        if status != http.client.OK or not answer.get("token"):
+            raise KeysError(f"the login of {name}: {_text(answer)}")
+        self._token = answer["token"]
+
+    def _exchange(self, method: str, body: dict) -> tuple[int, dict]:
+        """(status, answer). Keeps (1), (2)."""
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = self._token
         data = json.dumps(body, separators=(",", ":"))
         with self._lock:
             sent = False
             try:
                 connection = self._connected()
                 sent = True
-                connection.request("POST", f"/v3/{method}", data,
-                                   {"Content-Type": "application/json"})
+                connection.request("POST", f"/v3/{method}", data, headers)
                 response = connection.getresponse()
                 answer = json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -136,14 +168,9 @@ class Etcd(Keys):
                 self._hang_up()
                 self._at = (self._at + 1) % len(self.addresses)
                 raise Unknown(_text(answer))
-        if status != http.client.OK:
-            text = _text(answer)
-            if NO_SPACE in text:
-                log.critical("etcd is full and takes nothing more: compact and defragment it, "
-                             "then disarm its alarm (etcdctl alarm disarm)")
-                raise Full(text)
-            raise KeysError(text)
-        return answer
+        if not isinstance(answer, dict):
+            raise KeysError(_text(answer))
+        return status, answer
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -183,9 +210,10 @@ class Etcd(Keys):
         async with asyncio.timeout(self._timeout_s):
             reader, writer = await asyncio.open_connection(host, port, ssl=self.ssl_context)
         try:
+            login = f"Authorization: {self._token}\r\n" if self._token else ""
             writer.write(b"POST /v3/watch HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n"
-                         b"Content-Type: application/json\r\n\r\n%s" % (
-                             address.encode(), len(body), body))
+                         b"Content-Type: application/json\r\n%s\r\n%s" % (
+                             address.encode(), len(body), login.encode(), body))
             # What changed is not read from here: a look says how things stand.
             while await reader.read(1 << 16):
                 stir()
@@ -250,8 +278,9 @@ def _text(answer) -> str:
         if isinstance(answer, dict) else str(answer)
 
 
-# gRPC's codes: deadline exceeded, unavailable.
+# gRPC's codes: deadline exceeded, unavailable; unauthenticated.
 _OF_THE_MEMBER = (4, 14)
+_UNAUTHENTICATED = 16
 
 
 def _is_of_the_member(answer) -> bool:

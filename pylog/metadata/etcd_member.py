@@ -47,9 +47,11 @@ class NotYet(Exception):
 
 class Member:
     """command: of etcd, a path or a name. directory: for its data. node_id: which of `hosts` this
-    one is. token: what all members of one cluster agree on."""
+    one is. token: what all members of one cluster agree on. files: an etcd_security.Files, None
+    for plain text. ssl_context: for what is asked of the others, with files."""
 
-    def __init__(self, command: str, directory: str, node_id: int, hosts: list, token: str):
+    def __init__(self, command: str, directory: str, node_id: int, hosts: list, token: str,
+                 files=None, ssl_context=None):
         found = shutil.which(command)
         if found is None:
             raise StartError(
@@ -61,6 +63,7 @@ class Member:
         self._node_id = node_id
         self._hosts = hosts
         self._token = token
+        self._files, self._context = files, ssl_context
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task | None = None
 
@@ -112,9 +115,11 @@ class Member:
     def _arguments(self) -> list[str]:
         """etcd's command line, once the others would let it in. Blocks."""
         is_known = os.path.isdir(os.path.join(self._directory, "member"))
-        is_let_in = not is_known and is_to_come_back(self._node_id, self._hosts)
+        is_let_in = not is_known and is_to_come_back(
+            self._node_id, self._hosts, self._context)
         state = "existing" if is_let_in else "new"
-        return arguments(self._directory, self._node_id, self._hosts, self._token, state)
+        return arguments(self._directory, self._node_id, self._hosts, self._token, state,
+                         self._files)
 
     async def _run(self, flags: list) -> tuple:
         """(exit code, the last that it said)."""
@@ -134,7 +139,7 @@ class Member:
         return await process.wait(), last
 
 
-def is_to_come_back(node_id: int, hosts: list) -> bool:
+def is_to_come_back(node_id: int, hosts: list, ssl_context=None) -> bool:
     """Whether the others run without this node, whose data is gone; then they take it in anew.
 
     etcd itself would refuse it: with its memory, it lost what it had promised. Blocks. Raises
@@ -144,8 +149,8 @@ def is_to_come_back(node_id: int, hosts: list) -> bool:
     if not others:
         return False
     own = next(host for host in hosts if host.node_id == node_id)
-    url = f"http://{_shown(own.host)}:{own.peer_port}"
-    client = Etcd(others, timeout_s=MEMBERS_S)
+    url = f"{'https' if ssl_context else 'http'}://{_shown(own.host)}:{own.peer_port}"
+    client = Etcd(others, timeout_s=MEMBERS_S, ssl_context=ssl_context)
     try:
         members = client.read("cluster/member/list", {}).get("members", ())
         found = next((row for row in members if url in row.get("peerURLs", ())), None)
@@ -167,25 +172,33 @@ def is_to_come_back(node_id: int, hosts: list) -> bool:
         client.close()
 
 
-def arguments(directory: str, node_id: int, hosts: list, token: str, state: str = "new"
-              ) -> list[str]:
-    """etcd's command line. state: existing for one that the others have added."""
+def arguments(directory: str, node_id: int, hosts: list, token: str, state: str = "new",
+              files=None) -> list[str]:
+    """etcd's command line. state: existing for one that the others have added. files: as Member's.
+    """
+    scheme = "http" if files is None else "https"
     own = next(host for host in hosts if host.node_id == node_id)
-    peers = ",".join(f"node-{host.node_id}=http://{_shown(host.host)}:{host.peer_port}"
+    peers = ",".join(f"node-{host.node_id}={scheme}://{_shown(host.host)}:{host.peer_port}"
                      for host in hosts)
     bind = _shown(own.host) if is_address(own.host) else "0.0.0.0"
     flags = {
         "name": f"node-{node_id}", "data-dir": directory,
-        "listen-client-urls": f"http://{bind}:{own.client_port}",
-        "advertise-client-urls": f"http://{_shown(own.host)}:{own.client_port}",
-        "listen-peer-urls": f"http://{bind}:{own.peer_port}",
-        "initial-advertise-peer-urls": f"http://{_shown(own.host)}:{own.peer_port}",
+        "listen-client-urls": f"{scheme}://{bind}:{own.client_port}",
+        "advertise-client-urls": f"{scheme}://{_shown(own.host)}:{own.client_port}",
+        "listen-peer-urls": f"{scheme}://{bind}:{own.peer_port}",
+        "initial-advertise-peer-urls": f"{scheme}://{_shown(own.host)}:{own.peer_port}",
         "initial-cluster": peers, "initial-cluster-token": token, "initial-cluster-state": state,
         "heartbeat-interval": HEARTBEAT_MS, "election-timeout": ELECTION_MS,
         "quota-backend-bytes": QUOTA_BYTES, "auto-compaction-mode": "revision",
         "auto-compaction-retention": KEPT_REVISIONS, "logger": "zap", "log-level": "warn",
     }
-    return [f"--{name}={value}" for name, value in flags.items()] + ["--pre-vote"]
+    switches = ["--pre-vote"]
+    if files is not None:
+        for prefix in ("", "peer-"):
+            flags |= {f"{prefix}cert-file": files.own, f"{prefix}key-file": files.key,
+                      f"{prefix}trusted-ca-file": files.trusted}
+            switches.append(f"--{prefix}client-cert-auth")
+    return [f"--{name}={value}" for name, value in flags.items()] + switches
 
 
 def told(line: bytes) -> tuple[int, str]:

@@ -23,6 +23,7 @@ from pylog.metadata.observer import Observer
 from pylog.metadata.service import MetadataService, local_roles
 from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
+from pylog.peer import securing
 from pylog.peer.connection import Peer
 from pylog.peer.controllers import Controllers, voters_of
 from pylog.peer.errors import PeerError
@@ -45,6 +46,7 @@ class MemberMetadata(MetadataService):
 
     def __init__(self, settings, logs, node_id: int, now_ms):
         super().__init__(settings, logs, node_id, now_ms)
+        self.credentials = securing.towards_controllers(settings)
         # Decisions are made elsewhere.
         self.controller = None  # type: ignore[assignment]
         self.controllers = Controllers(voters_of(settings["controller.quorum.voters"]))
@@ -99,14 +101,16 @@ class MemberMetadata(MetadataService):
         return Observer(
             self._log, self.tail, self.controllers, node_id=self._node_id,
             cluster_id=self.cluster_id, directory_id=self.directories[0],
-            settings=self._settings)
+            settings=self._settings, credentials=self.credentials)
 
     async def _ask_cluster(self) -> str:
         """The cluster's id from any controller. Keeps (2)."""
         while True:
             asked = self.controllers.next()
             try:
-                peer = await Peer.connect(asked.host, asked.port, f"broker-{self._node_id}")
+                peer = await Peer.connect(
+                    asked.host, asked.port, f"broker-{self._node_id}",
+                    credentials=self.credentials)
                 try:
                     answer = await peer.call(messages.DescribeClusterRequest(
                         endpoint_type=ENDPOINT_CONTROLLERS), DESCRIBE_VERSION)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pylog.metadata.observed import ObservedLog
     from pylog.metadata.tail import Tail
     from pylog.peer.controllers import Controllers
+    from pylog.peer.credentials import Credentials
 
 TOPIC = "__cluster_metadata"
 FETCH_VERSION, SNAPSHOT_VERSION = 18, 1
@@ -58,10 +59,13 @@ class Refused(Exception):
 
 class Observer:
     """log_copy: this node's copy of the log; tail: where what is committed goes; controllers: whom
-    to ask, shared with the channel. directory_id: of the log directory that has the copy."""
+    to ask, shared with the channel. directory_id: of the log directory that has the copy.
+    credentials: towards controllers."""
 
     def __init__(self, log_copy: ObservedLog, tail: Tail, controllers: Controllers, *,
-                 node_id: int, cluster_id: str, directory_id: bytes, settings: Any):
+                 node_id: int, cluster_id: str, directory_id: bytes, settings: Any,
+                 credentials: Credentials | None = None):
+        self._credentials = credentials
         self._log = log_copy
         self._tail = tail
         self._controllers = controllers
@@ -82,7 +86,8 @@ class Observer:
             asked = self._controllers.next()
             try:
                 peer = await Peer.connect(
-                    asked.host, asked.port, f"broker-{self._node_id}-observer", self._timeout_s)
+                    asked.host, asked.port, f"broker-{self._node_id}-observer", self._timeout_s,
+                    self._credentials)
                 try:
                     await self._follow(peer, asked.id)
                 finally:

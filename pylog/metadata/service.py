@@ -59,8 +59,9 @@ class MetadataService:
 
     # ---- start and stop -------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Formats or reads the log directories and opens the partitions. Raises StartError."""
+    def open(self, first=()) -> None:
+        """Formats or reads the log directories and opens the partitions. first: records that a new
+        cluster begins with whose brokers are elsewhere. Raises StartError."""
         store, clean, checkpoints = self._open_directories(None)
         logs = self._logs
         try:
@@ -69,7 +70,8 @@ class MetadataService:
                 self._now_ms, **limits_of(self._settings))
             self._follow_log(store)
             # What lies in a directory that is offline now loses its leader, and so its epoch.
-            self.controller.take_office(all(number in clean for number, _ in logs.disks.usable()))
+            self.controller.take_office(
+                all(number in clean for number, _ in logs.disks.usable()), first)
         except (MetadataError, LogError, ValueError) as error:
             raise self._unreadable(error) from error
         try:

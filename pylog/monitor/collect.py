@@ -70,7 +70,9 @@ REPLICA_STATS = (
     ("pylog_replica_isr_shrinks", "shrinks"), ("pylog_replica_isr_expands", "expands"),
     ("pylog_replica_isr_refusals", "refusals"), ("pylog_replica_partitions_followed", "followed"),
     ("pylog_replica_lag_records_max", "lag"), ("pylog_replica_in_bytes", "batches_bytes"),
-    ("pylog_replica_connections_lost", "connections_lost"))
+    ("pylog_replica_connections_lost", "connections_lost"),
+    ("pylog_replica_throttled_out_bytes_per_second", "throttled_leading"),
+    ("pylog_replica_throttled_in_bytes_per_second", "throttled_following"))
 CLEANER_STATS = (
     ("pylog_cleaner_passes", "passes"), ("pylog_cleaner_read_bytes", "bytes_read"),
     ("pylog_cleaner_written_bytes", "bytes_written"),

@@ -103,6 +103,10 @@ METRICS = (
     ("pylog_replica_in_bytes", "counter", (), "bytes", "Record batches fetched from leaders."),
     ("pylog_replica_connections_lost", "counter", (), "",
      "Connections to leaders that ended, or gave no answer."),
+    ("pylog_replica_throttled_out_bytes_per_second", "gauge", (), "",
+     "Sent to followers from partitions under leader.replication.throttled.rate."),
+    ("pylog_replica_throttled_in_bytes_per_second", "gauge", (), "",
+     "Fetched of partitions under follower.replication.throttled.rate."),
 
     # ---- consumer groups, of the coordinator that is here
     ("pylog_groups", "gauge", ("state",), "", "Groups in each state."),

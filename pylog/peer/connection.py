@@ -1,13 +1,16 @@
-"""A connection to another node of the cluster: requests out, answers back, in order.
+"""A connection to another node of the cluster: requests out, answers back, in order; under TLS and
+after a login, where its listener wants them.
 
 Owns: the socket's transport, the bytes of the answer that comes in, the requests under way.
-Called by: metadata.observer, metadata.member, replication.channel. On the event loop.
+Called by: metadata.observer, metadata.member, replication.channel, replication.fetching,
+  coordinator.brokers, metadata.office. On the event loop.
 Invariants: (1) answers come in the order of the requests: the oldest one under way has the next
   frame, and its correlation id is checked; (2) at most IN_FLIGHT_MAX requests are under way, the
   next ones wait; (3) a connection that failed fails every request under way, once, and takes no
   more; (4) memory follows what came, not what a length claims; (5) an answer that does not come in
-  time ends the connection: later ones could not be told apart.
-Source: Kafka's protocol guide.
+  time ends the connection: later ones could not be told apart; (6) while it logs in, nothing else
+  is sent, and a login that is good for a while is renewed before the next request.
+Source: Kafka's protocol guide; KIP-368 (logins that end).
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from pylog.protocol.errors import ProtocolError
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from typing import Any
+
+    from pylog.peer.credentials import Credentials
 
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
@@ -29,6 +35,7 @@ IN_FLIGHT_MAX = 64
 FRAME_BYTES_MAX = 256 << 20
 SIZE_BYTES = 4
 API_VERSIONS_VERSION = 3
+RENEW_SHARE = 0.85       # Of the time that a login is good for.
 
 
 def key_of(message: Any) -> int:
@@ -51,35 +58,61 @@ class Peer(asyncio.Protocol):
         self._received = bytearray()
         self._next_id = 0
         self._versions: dict[int, int] | None = None     # Api key -> the other side's newest.
+        self._credentials: Credentials | None = None
+        self._login_ends_s: float | None = None          # Of the loop's time: when to renew it.
+        self._renewing = asyncio.Lock()
+        self._ended = asyncio.Event()
 
     @classmethod
     async def connect(cls, host: str, port: int, client_id: str,
-                      timeout_s: float = CONNECT_SECONDS) -> Peer:
-        """A connection that is ready for requests. Raises PeerError."""
+                      timeout_s: float = CONNECT_SECONDS,
+                      credentials: Credentials | None = None) -> Peer:
+        """A connection that is ready for requests. credentials: None for plain text. Raises
+        PeerError."""
         made = cls(f"{host}:{port}", client_id)
-        loop = asyncio.get_running_loop()
+        made._credentials = credentials
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: made, host, port)
+                await made._open(host, port)
+                if credentials is not None and credentials.has_login:
+                    await made._log_in()
         except TimeoutError:
             made.close()
             raise PeerError(f"{host}:{port}: no connection within {timeout_s} s") from None
-        except OSError as error:
-            raise PeerError(f"{host}:{port}: {error.strerror or error}") from error
+        except BaseException:
+            made.close()
+            raise
         return made
+
+    async def _open(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        if self._credentials is None or not self._credentials.has_tls:
+            await self._opened(loop.create_connection(lambda: self, host, port))
+        else:
+            context = self._credentials.context()
+            await self._opened(loop.create_connection(
+                lambda: self, host, port, ssl=context, server_hostname=host))
+
+    async def _opened(self, connecting: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await connecting
+        except OSError as error:
+            raise PeerError(f"{self._name}: {self._reason(error)}") from error
+
+    def _reason(self, error: Exception) -> str:
+        if self._credentials is not None and self._credentials.has_tls:
+            # Imported here: it loads Python's ssl.
+            from pylog.security import outgoing
+
+            if outgoing.is_tls(error):
+                return outgoing.explained(error)
+        return str(getattr(error, "strerror", None) or error)
 
     async def call(self, message: Any, version: int, timeout_s: float = CALL_SECONDS) -> Any:
         """The answer to a request, decoded. Raises PeerError; EncodeError before it is sent."""
         key, number = key_of(message), self._take_id()
         frame = codec.request_frame(key, version, number, self._client_id, message)
-        answer = await self._exchange(frame, number, timeout_s)
-        try:
-            _, body = codec.decode_response_header(key, version, answer)
-            return codec.decode_response(key, version, answer, body)
-        except ProtocolError as error:
-            self._fail(f"an answer cannot be read: {error}")
-            assert self.failure is not None
-            raise self.failure from error
+        return self._decoded(key, version, await self._exchange(frame, number, timeout_s))
 
     async def newest(self, key: int, version: int) -> int:
         """The newest version of an API up to `version` that the other side has. Raises PeerError.
@@ -96,6 +129,10 @@ class Peer(asyncio.Protocol):
         number = int.from_bytes(frame[4:8], "big", signed=True)
         return await self._exchange(len(frame).to_bytes(4, "big") + frame, number, timeout_s)
 
+    async def ended(self) -> None:
+        """Returns once the connection has ended."""
+        await self._ended.wait()
+
     def close(self) -> None:
         """Ends the connection; who waits gets PeerError."""
         self._fail("closed")
@@ -108,25 +145,80 @@ class Peer(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._room.acquire()
-                if self.failure is not None:
-                    # Keeps (3). The next one that waits is let through, to fail as well.
+                while self._is_login_over():
                     self._room.release()
-                    raise self.failure
-                waiter = asyncio.get_running_loop().create_future()
-                self._under_way.append((number, waiter))
-                assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)   # Keeps (2).
-                self._transport.write(frame)
+                    await self._renew()
+                    await self._room.acquire()
                 # Who gives up leaves its place in the row to the answer that will come.
-                return await waiter
+                return await self._sent(frame, number)
         except TimeoutError:
             # Keeps (5).
             self._fail(f"no answer within {timeout_s} s")
             assert self.failure is not None
             raise self.failure from None
 
+    def _sent(self, frame: bytes, number: int) -> asyncio.Future[bytes]:
+        """The answer to come; there was room for it. Raises PeerError."""
+        if self.failure is not None:
+            # Keeps (3). The next one that waits is let through, to fail as well.
+            self._room.release()
+            raise self.failure
+        waiter = asyncio.get_running_loop().create_future()
+        self._under_way.append((number, waiter))
+        assert len(self._under_way) <= IN_FLIGHT_MAX, len(self._under_way)   # Keeps (2).
+        self._transport.write(frame)
+        return waiter
+
+    def _is_login_over(self) -> bool:
+        return self._login_ends_s is not None and self.failure is None \
+            and asyncio.get_running_loop().time() >= self._login_ends_s
+
+    async def _renew(self) -> None:
+        """Keeps (6): the others wait here, too."""
+        async with self._renewing:
+            if self._is_login_over():
+                try:
+                    await self._log_in()
+                except PeerError as error:
+                    self._fail(str(error))
+                    raise
+
+    async def _log_in(self) -> None:
+        """Raises PeerError."""
+        assert self._credentials is not None, self._name
+        loop = asyncio.get_running_loop()
+        steps, answer = self._credentials.login(), None
+        try:
+            while True:
+                message, version = steps.send(answer)
+                answer = await self._said(message, version)
+        except StopIteration as end:
+            lifetime_ms = end.value
+        except PeerError as error:
+            raise PeerError(f"{self._name}: {error}") from None
+        self._login_ends_s = None if lifetime_ms <= 0 else \
+            loop.time() + RENEW_SHARE * lifetime_ms / 1000
+
+    async def _said(self, message: Any, version: int) -> Any:
+        """The answer to a request of the login, which waits for no other one."""
+        key, number = key_of(message), self._take_id()
+        frame = codec.request_frame(key, version, number, self._client_id, message)
+        await self._room.acquire()
+        return self._decoded(key, version, await self._sent(frame, number))
+
+    def _decoded(self, key: int, version: int, answer: bytes) -> Any:
+        try:
+            _, body = codec.decode_response_header(key, version, answer)
+            return codec.decode_response(key, version, answer, body)
+        except ProtocolError as error:
+            self._fail(f"an answer cannot be read: {error}")
+            assert self.failure is not None
+            raise self.failure from error
+
     def _fail(self, reason: str) -> None:
         if self.failure is None:
             self.failure = PeerError(f"{self._name}: {reason}")
+            self._ended.set()
         if self._transport is not None:
             self._transport.abort()
         waiting, self._under_way = self._under_way, deque()
@@ -144,7 +236,7 @@ class Peer(asyncio.Protocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc is not None else "the connection was closed")
+        self._fail(self._reason(exc) if exc is not None else "the connection was closed")
 
     def data_received(self, data: bytes) -> None:
         received = self._received

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pylog.metadata.tail import Tail
     from pylog.peer.controllers import Controller, Controllers
+    from pylog.peer.credentials import Credentials
 
 RETRY_S, RETRY_MAX_S = 0.05, 1.0
 STOPPING_BEAT_S = 0.1
@@ -47,10 +48,12 @@ def _is_standby(answer: Any) -> bool:
 class Line:
     """One connection to whichever controller is to be asked; made when it is first needed."""
 
-    def __init__(self, controllers: Controllers, client_id: str, timeout_s: float):
+    def __init__(self, controllers: Controllers, client_id: str, timeout_s: float,
+                 credentials: Credentials | None = None):
         self._controllers = controllers
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._credentials = credentials
         self._peer: Peer | None = None
         self._asked_id = -1
         self._connecting = asyncio.Lock()
@@ -93,7 +96,7 @@ class Line:
             self.close()
             self._asked_id = asked.id
             self._peer = await Peer.connect(
-                asked.host, asked.port, self._client_id, self._timeout_s)
+                asked.host, asked.port, self._client_id, self._timeout_s, self._credentials)
             return self._peer
 
     def close(self) -> None:
@@ -108,7 +111,8 @@ class ControllerChannel:
     broker epoch."""
 
     def __init__(self, controllers: Controllers, lifecycle: Lifecycle, tail: Tail, *,
-                 node_id: int, settings: Any, registration: Callable[[Register], Any],
+                 node_id: int, settings: Any, credentials: Credentials | None = None,
+                 registration: Callable[[Register], Any],
                  heartbeat: Callable[[Heartbeat], Any], is_ready: Callable[[], bool],
                  registered: Callable[[int], object]):
         self.lifecycle = lifecycle
@@ -121,9 +125,10 @@ class ControllerChannel:
         self._heartbeat = heartbeat
         self._is_ready = is_ready
         self._registered = registered
-        self._line = Line(controllers, f"broker-{node_id}-controller", self._timeout_s)
+        self._line = Line(controllers, f"broker-{node_id}-controller", self._timeout_s,
+                          credentials)
         self._beats = Line(controllers, f"broker-{node_id}-heartbeat",
-                           min(self._timeout_s, self._session_s / 2))
+                           min(self._timeout_s, self._session_s / 2), credentials)
         self._wake = asyncio.Event()
         self._answered_s = 0.0
         self._reported: str | None = None

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pylog._native.log import Log
+    from pylog._native.throttle import Throttle
+    from pylog.peer.credentials import Credentials
+    from pylog.peer.dial import Dialled
     from pylog.replication.departures import Departures
 
 VERSION = 17                # Of Fetch.
+RENEW_SHARE = 0.85          # Of the time that a login is good for.
 LIST_OFFSETS_VERSION = 7
 EARLIEST, LATEST = -2, -1
 RETRY_S = 0.05
@@ -69,16 +73,20 @@ class Link:
 
 
 class ReplicaFetchers:
-    """dial: (host, port) -> a connected socket, blocking; raises PeerError. cut: Checkpointer.cut.
-    departures: hears of connections that end and come back."""
+    """dial: (host, port) -> Dialled; blocks, and raises PeerError. cut: Checkpointer.cut.
+    departures: hears of connections that end and come back. credentials: for what is asked
+    besides, as dial has them. throttle: of what is fetched."""
 
-    def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], socket.socket],
+    def __init__(self, settings: Any, node_id: int, dial: Callable[[str, int], Dialled],
                  cut: Callable[[bytes, int, Log, truncation.Cut, int], None],
-                 departures: Departures):
+                 departures: Departures, credentials: Credentials | None = None,
+                 throttle: Throttle | None = None):
         self._settings = settings
         self._node_id = node_id
         self._dial = dial
         self._cut = cut
+        self._credentials = credentials
+        self._throttle = throttle
         self._departures = departures
         self._native: fetcher.Fetchers | None = None
         self._broker_epoch = -1
@@ -171,7 +179,8 @@ class ReplicaFetchers:
                 backoff_ms_max=value("replica.fetch.backoff.ms"),
                 answer_ms_max=value("replica.socket.timeout.ms"),
                 batch_bytes_max=value("socket.request.max.bytes"),
-                flush_first=value("replica.flush.before.fetch.enable"))
+                flush_first=value("replica.flush.before.fetch.enable"),
+                throttle=self._throttle)
             self._native.set_broker_epoch(self._broker_epoch)
             self._native.start()
             asyncio.get_running_loop().add_reader(self._native.fileno(), self._take_notices)
@@ -212,7 +221,7 @@ class ReplicaFetchers:
         most = self._settings["replica.fetch.backoff.ms"] / 1000
         link.pause_s = max(min(2 * link.pause_s, most), RETRY_S)
 
-    async def _dialed(self, address: tuple[str, int]) -> socket.socket:
+    async def _dialed(self, address: tuple[str, int]) -> Dialled:
         dialing = asyncio.get_running_loop().run_in_executor(None, self._dial, *address)
         try:
             return await asyncio.shield(dialing)
@@ -220,17 +229,27 @@ class ReplicaFetchers:
             dialing.add_done_callback(_close_dialed)
             raise
 
-    def _attach(self, link: Link, made: socket.socket) -> None:
+    def _attach(self, link: Link, made: Dialled) -> None:
+        """Instead of the connection that there was, if there was one."""
         assert self._native is not None, link.leader_id
-        made.setblocking(False)
         size = self._settings["replica.socket.receive.buffer.bytes"]
         if size > 0:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+            made.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         self._serial += 1
         link.serial = self._serial
         link.dialing = None
-        self._native.attach(link.thread, link.leader_id, made.detach(), VERSION, self._serial)
+        self._native.attach(link.thread, link.leader_id, made.socket.detach(), VERSION,
+                            self._serial, None if made.tls is None else made.tls.give())
         self._departures.back(link.leader_id)
+        if made.login_ms > 0:
+            asyncio.get_running_loop().call_later(
+                RENEW_SHARE * made.login_ms / 1000, self._log_in_again, link, self._serial)
+
+    def _log_in_again(self, link: Link, serial: int) -> None:
+        """By another connection, which takes the place of this one when it is there."""
+        if self._links.get((link.thread, link.leader_id)) is link and link.serial == serial \
+                and link.dialing is None:
+            link.dialing = self._begin(self._connect(link))
 
     def _reconnect(self, link: Link) -> None:
         if link.dialing is None:
@@ -242,9 +261,8 @@ class ReplicaFetchers:
         del self._links[link.thread, link.leader_id]
         if link.dialing is not None:
             link.dialing.cancel()
-        else:
-            assert self._native is not None, link.leader_id
-            self._native.detach(link.thread, link.leader_id)
+        assert self._native is not None, link.leader_id
+        self._native.detach(link.thread, link.leader_id)
 
     # ---- notices --------------------------------------------------------------------------------
 
@@ -337,7 +355,8 @@ class ReplicaFetchers:
         address = self._nodes.get(part.leader_id)
         if address is None:
             raise PeerError(f"broker {part.leader_id} has no address")
-        peer = await Peer.connect(*address, client_id=f"broker-{self._node_id}-offsets")
+        peer = await Peer.connect(*address, client_id=f"broker-{self._node_id}-offsets",
+                                  credentials=self._credentials)
         try:
             return await _list_offset(peer, self._node_id, part, EARLIEST), \
                 await _list_offset(peer, self._node_id, part, LATEST)
@@ -381,6 +400,6 @@ async def _list_offset(peer: Peer, node_id: int, part: Partition, timestamp: int
     return offset
 
 
-def _close_dialed(dialing: asyncio.Future[socket.socket]) -> None:
+def _close_dialed(dialing: asyncio.Future[Dialled]) -> None:
     if not dialing.cancelled() and dialing.exception() is None:
-        dialing.result().close()
+        dialing.result().socket.close()

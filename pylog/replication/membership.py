@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from pylog.log.manager import LogManager
     from pylog.metadata.member import MemberMetadata
+    from pylog.peer.credentials import Credentials
+    from pylog.replication.throttles import Throttles
     from pylog.security.identities import Principal
 
 # Leaderships are handed over within this, or the broker stops with them.
@@ -43,11 +45,13 @@ TICK_SECONDS_MAX = 1.0
 
 class Membership:
     """metadata: of this broker, joined already. addresses: [(listener, host, port)] as bound.
-    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding."""
+    now_ns: CLOCK_MONOTONIC, by which followers lag. principal_of: see Forwarding. credentials:
+    towards the other brokers."""
 
     def __init__(self, node_id: int, settings: Any, metadata: MemberMetadata, logs: LogManager,
                  addresses: list, now_ns: Callable[[], int],
-                 principal_of: Callable[[int], Principal | None]):
+                 principal_of: Callable[[int], Principal | None],
+                 credentials: Credentials | None, throttles: Throttles):
         self._node_id = node_id
         self._settings = settings
         self._metadata = metadata
@@ -57,19 +61,21 @@ class Membership:
         self.lifecycle = Lifecycle(lambda: random_id(source), metadata.previous_epoch)
         self.channel = ControllerChannel(
             metadata.controllers, self.lifecycle, metadata.tail, node_id=node_id,
-            settings=settings, registration=self._registration, heartbeat=self._heartbeat,
+            settings=settings, credentials=metadata.credentials,
+            registration=self._registration, heartbeat=self._heartbeat,
             is_ready=lambda: not logs.recovering, registered=self._registered)
         self.controller = RemoteController(
             self.channel, node_id, lambda offline: self.replicas.lose(metadata.image, offline))
         self.forwarding = Forwarding(self.channel, principal_of)
         self.departures = Departures(lambda: now_ns() / 1e9)
         self._fetchers = ReplicaFetchers(
-            settings, node_id, dial, logs.checkpointer.cut, self.departures)
+            settings, node_id, lambda host, port: dial(host, port, now_ns, credentials),
+            logs.checkpointer.cut, self.departures, credentials, throttles.following)
         self.departures.look = self._fetchers.look
         self.leadership = Leadership(node_id, self.channel, settings, now_ns)
         self.assignments = Assignments(node_id, self.channel, logs, metadata.directory_ids)
         self.replicas = Replicas(node_id, logs, self.leadership, self._fetchers, self.assignments,
-                                 settings.between_brokers, self.departures)
+                                 throttles, settings.between_brokers, self.departures)
         self._tasks: list[asyncio.Task] = []
 
     def begin(self) -> None:
@@ -78,7 +84,7 @@ class Membership:
         image, loop = self._metadata.image, asyncio.get_running_loop()
         self.replicas.take_brokers(image)
         for topic in image.topics.values():
-            self.replicas.begin(topic)
+            self.replicas.begin(image, topic)
         self._tasks = [loop.create_task(self.channel.run()), loop.create_task(self._tick())]
 
     async def _tick(self) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pylog.replication.departures import Departures
     from pylog.replication.leadership import Leadership
     from pylog.replication.roles import Commands
+    from pylog.replication.throttles import Throttles
 
 log = logging.getLogger("pylog.replication")
 
@@ -33,10 +34,12 @@ class Replicas:
     name of the one that brokers use among themselves."""
 
     def __init__(self, node_id: int, logs: LogManager, leadership: Leadership, fetchers: Any,
-                 assignments: Assignments, listener: str, departures: Departures):
+                 assignments: Assignments, throttles: Throttles, listener: str,
+                 departures: Departures):
         self.leadership = leadership
         self.assignments = assignments
         self.fetchers = fetchers
+        self.throttles = throttles
         self._node_id = node_id
         self._logs = logs
         self._listener = listener
@@ -62,7 +65,8 @@ class Replicas:
         led, lag = self.leadership, self.fetchers.lag()
         return {"under_replicated": led.under_replicated, "shrinks": led.shrinks,
                 "expands": led.expands, "refusals": led.failures, "followed": len(lag),
-                "lag": max(0, *(row[3] for row in lag)) if lag else 0, **self.fetchers.stats()}
+                "lag": max(0, *(row[3] for row in lag)) if lag else 0, **self.fetchers.stats(),
+                **self.throttles.stats()}
 
     def stop(self, changes: dict[bytes, Commands]) -> None:
         """What is followed no more, or otherwise, is not written to any longer. Keeps (1)."""
@@ -89,10 +93,17 @@ class Replicas:
                 if state.leader != self._node_id:
                     self.leadership.rest(topic_id, index)
             if topic is not None:
+                self.throttles.take(image, topic)
                 self._begin(topic, wanted.lead, wanted.follow)
 
-    def begin(self, topic: Topic) -> None:
+    def take_topic_configs(self, image: Image, topics: list[Topic]) -> None:
+        """Topics have other settings."""
+        for topic in topics:
+            self.throttles.take(image, topic)
+
+    def begin(self, image: Image, topic: Topic) -> None:
         """Every replica of a topic has its role: at the start, and when logs came late (2)."""
+        self.throttles.take(image, topic)
         wanted = commands(None, topic, self._node_id)
         self._begin(topic, wanted.lead, wanted.follow)
 

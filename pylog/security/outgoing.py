@@ -1,7 +1,7 @@
 """TLS towards a broker: the context of outgoing connections, and what went wrong in words.
 
 Owns: nothing.
-Called by: client.login, client.connection.
+Called by: client.login, client.connection, peer.credentials, peer.connection, peer.dial.
 Invariants: (1) who is at the other end is checked, unless a setting says otherwise; (2) a text
   names the cause and the setting that mends it, and no secret.
 Source: KIP-651, KIP-294 (names are checked); Python's ssl module.
@@ -59,12 +59,25 @@ def _load(made: ssl.SSLContext, own: stores.Own) -> None:
         os.close(descriptor)
 
 
+def is_tls(failure: BaseException) -> bool:
+    """Whether a connection failed by TLS rather than on its way."""
+    return isinstance(failure, (ssl.SSLError, ConnectionResetError))
+
+
 def explained(failure: BaseException) -> str:
     """What a failed connection says to who has to mend it. Keeps (2)."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         return _distrusted(failure.verify_message)
-    text = str(getattr(failure, "reason", None) or failure).replace("_", " ").lower()
-    if "wrong version number" in text or "record layer failure" in text:
+    if isinstance(failure, (ssl.SSLEOFError, ConnectionError)):
+        return explained_text("closed the connection")
+    return explained_text(str(getattr(failure, "reason", None) or failure))
+
+
+def explained_text(reason: str) -> str:
+    """As explained(), of OpenSSL's words for it."""
+    text = reason.replace("_", " ").lower()
+    if any(words in text for words in ("wrong version number", "record layer failure",
+                                       "plain text on a tls port")):
         return "the other side does not speak TLS on this port: is security.protocol right?"
     if "certificate required" in text or "handshake failure" in text:
         return "the broker wants a client's certificate: set ssl.keystore.location"
@@ -74,8 +87,10 @@ def explained(failure: BaseException) -> str:
         return "the client's certificate has expired"
     if "certificate revoked" in text:
         return "the client's certificate was revoked"
-    if isinstance(failure, (ssl.SSLEOFError, ConnectionError)):
+    if "closed the connection" in text or "connection reset" in text:
         return "the other side ended the connection in the TLS handshake: does it speak TLS here?"
+    if any(words in text for words in (*_ISSUERS, "mismatch", "certificate has expired")):
+        return _distrusted(reason)
     return f"TLS failed: {text}"
 
 

@@ -142,6 +142,8 @@ class Publisher:
         if topics:
             await in_thread(_each, topics, lambda topic: self._logs.configure(
                 topic.name, after.topic_config(topic.name)))
+            if self.replicas is not None:
+                self.replicas.take_topic_configs(after, topics)
 
     async def _apply_quotas(self, delta: Delta) -> None:
         if delta.client_quotas:

@@ -52,24 +52,44 @@ def test_what_is_set_by_name_takes_precedence(tmp_path):
     assert clusters.has_quorum(settings) and not clusters.has_quorum(Settings())
 
 
-@pytest.mark.parametrize("protocols,words", [
-    ("PLAINTEXT:PLAINTEXT,CONTROLLER:SSL", "controller.listener.names: listener CONTROLLER has"),
-    ("PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT", "listener PLAINTEXT has the protocol SASL"),
-    ("PLAINTEXT:SASL_SSL", "listener PLAINTEXT has the protocol SASL_SSL"),
+SEVERAL = {"process.roles": "broker", "node.id": "2", "controller.listener.names": "CONTROLLER",
+           "controller.quorum.voters": "1@h:9093", "listeners": "PLAINTEXT://:0"}
+
+
+@pytest.mark.parametrize("texts,words", [
+    ({"listeners": "SSL://:0"}, "defined in advertised.listeners. .* are SSL"),
+    ({"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
+     "Only one of inter.broker.listener.name and security.inter.broker.protocol"),
 ])
-def test_a_node_does_not_start_when_it_could_not_reach_the_others(protocols, words):
-    several = {"process.roles": "broker", "node.id": "2", "controller.listener.names": "CONTROLLER",
-               "controller.quorum.voters": "1@h:9093", "listeners": "PLAINTEXT://:0"}
+def test_a_broker_that_others_could_not_reach_does_not_start(texts, words):
     with pytest.raises(ConfigError, match=words):
-        Settings({**several, "listener.security.protocol.map": protocols})
-    Settings({**several, "listener.security.protocol.map":
-              "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL,CONTROLLER:PLAINTEXT",
-              "listeners": "PLAINTEXT://:0,CLIENTS://:0"})
+        Settings({**SEVERAL, **texts})
+
+
+def test_a_listener_has_its_protocol_here_and_elsewhere():
+    settings = Settings({**SEVERAL, "listener.security.protocol.map":
+                         "IN:SASL_SSL,PLAINTEXT:PLAINTEXT,CONTROLLER:SSL",
+                         "listeners": "IN://:0", "inter.broker.listener.name": "IN"})
+    assert settings.protocol_of(settings.between_brokers) == "SASL_SSL"
+    assert settings.protocol_of("CONTROLLER") == "SSL"
+    assert Settings(SEVERAL).protocol_of("CONTROLLER") == "PLAINTEXT"
 
 
 def test_who_dials_nobody_may_have_any_protocol():
     Settings({"listener.security.protocol.map": "IN:SASL_SSL", "listeners": "IN://:0",
               "inter.broker.listener.name": "IN"})
+
+
+def test_machines_that_are_told_a_secured_protocol_secure_all_their_listeners():
+    found = derived("a,b,c", "b", security_inter_broker_protocol="sasl_ssl",
+                    sasl_mechanism_inter_broker_protocol="SCRAM-SHA-512")
+    assert found["listeners"] == "SASL_SSL://:9092,CONTROLLER://:9093"
+    assert found["advertised.listeners"] == "SASL_SSL://b:9092"
+    assert found["sasl.mechanism.controller.protocol"] == "SCRAM-SHA-512"
+    settings = Settings({**found, "security.inter.broker.protocol": "SASL_SSL"})
+    assert settings.protocol_of("CONTROLLER") == "SASL_SSL"
+    assert settings.between_brokers == "SASL_SSL"
+    assert "listener.security.protocol.map" not in derived("a,b,c", "a")
 
 
 def test_a_zookeeper_keeps_the_quorum_of_controllers_that_name_it():

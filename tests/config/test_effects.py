@@ -12,8 +12,6 @@ TABLES = {"config/catalogue.py", "config/document.py", "config/dynamic.py", "con
           "config/relations.py", "security/outgoing.py"}
 # A client's settings have names of their own, some of which are the broker's too.
 OTHERS = {"client", "testing", "tools"}
-# Read by the checks on what a client asks for, and by nothing else.
-ONLY_CHECKED = {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 
 
 def names_read() -> set[str]:
@@ -23,7 +21,7 @@ def names_read() -> set[str]:
         inside = path.relative_to(PACKAGE)
         if inside.as_posix() not in TABLES and inside.parts[0] not in OTHERS:
             found |= set(QUOTED.findall(path.read_text()))
-    return found - ONLY_CHECKED
+    return found
 
 
 def test_a_live_setting_is_read_and_one_that_is_read_is_live():

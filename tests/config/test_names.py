@@ -12,7 +12,8 @@ from pylog.config import catalogue, groups
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md",
         *sorted((ROOT / "docs").glob("*.md"))]
-KNOWN = {*catalogue.broker_names(), *catalogue.topic_names(), *groups.names(),
+KNOWN = {*catalogue.broker_names(), *catalogue.rate_names(), *catalogue.topic_names(),
+         *groups.names(),
          *groups.subscription_names(), *catalogue.REMOVED, *catalogue.PLUGIN,
          *client.ROWS, *client.ALIASES}
 # What ends like a setting and is something else.

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+from pylog.config import Settings
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.brokers import Brokers
 from pylog.peer.errors import PeerError
@@ -116,7 +117,9 @@ def test_a_leader_that_hangs_holds_up_no_other_ones_markers():
 
 def test_a_broker_that_nobody_knows_is_asked_again_later():
     brokers = brokers_of()
-    brokers._node.settings = {"inter.broker.listener.name": "IN"}
+    brokers._node.settings = Settings({
+        "listeners": "IN://:9092", "inter.broker.listener.name": "IN",
+        "listener.security.protocol.map": "IN:PLAINTEXT"})
     assert asyncio.run(brokers.write(MARKER, (("a", 1),))) == {("a", 1): 13}
 
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "log_scenes.h"
+#include "net/transport.h"
 #include "replica/fetchers.h"
 
 enum { NOW = 1000, PARTITIONS = 6, THREADS = 2, HEAD_BYTES = 17, FRAME_BYTES_MAX = 1 << 16 };
@@ -116,7 +117,8 @@ static void attach(struct fetchers *fs, int thread) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     CHECK(fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0);
     CHECK(pthread_create(&leaders[leader_count++], NULL, lead, (void *)(intptr_t)pair[1]) == 0);
-    CHECK(fetchers_attach(fs, thread, 1, pair[0], 17, (uint64_t)leader_count));
+    struct transport to = {.calls = &transport_plain, .fd = pair[0]};
+    CHECK(fetchers_attach(fs, thread, 1, &to, 17, (uint64_t)leader_count));
 }
 
 /* ---- the control plane ---- */

@@ -13,6 +13,7 @@ from pylog._native.grants import FOLLOW, READ, WRITE, Grants
 from pylog._native.iopool import IoPool
 from pylog._native.log import Log, LogDir
 from pylog._native.reactor import MayJoin, Miss, Reactors, Verify
+from pylog._native.throttle import NONE, Throttle
 from pylog.coordinator.batches import Marker
 from tests.wire import raw
 from tests.wire.messages import ask
@@ -35,7 +36,7 @@ def make(count=1):
 class Broker:
     """One partition, led by broker 1 with followers 2 and 3, and the reactors that serve it."""
 
-    def __init__(self, path, config=None, *, rack_aware=False):
+    def __init__(self, path, config=None, *, rack_aware=False, throttle=None):
         self.directory = LogDir(path, 2)
         self.log = Log.open(self.directory, "t", 0, TOPIC_ID, config, now_ms=NOW)
         self.log.become_leader(EPOCH, 2, replicated=True)
@@ -46,7 +47,7 @@ class Broker:
                                            (4, "four", 9, None)])])
         self.reactors = Reactors(
             grants=self.grants, io_pool=IoPool(), network_threads=2, api_versions=VERSIONS,
-            rack_aware=rack_aware, **LIMITS)
+            rack_aware=rack_aware, throttle=throttle, **LIMITS)
         self.reactors.start()
         self.port = self.reactors.listen(LISTENER, "127.0.0.1", 0, 10)
 
@@ -181,6 +182,32 @@ def test_acks_all_is_refused_when_the_isr_shrank_meanwhile(tmp_path):
         broker.log.set_replicas(1, SELF, [(2, 20, False, False), (3, 30, False, False)], 1,
                                 ineligible={2, 3})
         assert b"\x02t\x02\0\0\0\0\0\x13" in produced(connection)
+    broker.reactors.stop(1000)
+
+
+def test_a_throttled_partition_is_kept_from_followers_that_are_behind(tmp_path):
+    throttle = Throttle(11, 1000)
+    broker = Broker(tmp_path, throttle=throttle)
+    broker.log.append(make(10), NOW)
+    whole = broker.log.read(0)
+    with raw.Connection(broker.port) as connection:
+        throttle.set(0)
+        fetched(connection, 0, 3, broker_epoch=30)
+        assert not throttle.is_over(time.monotonic_ns() // 1_000_000)      # It does not count.
+        broker.log.set_throttled(True, False)
+        # Of the ISR: it counts, and is not held back.
+        assert [fetched(connection, 0)["records"] for _ in range(2)] == [whole] * 2
+        assert throttle.is_over(time.monotonic_ns() // 1_000_000)
+        began_s = time.monotonic()
+        row = fetched(connection, 0, 3, broker_epoch=30, wait_ms=200)
+        assert (row["error_code"], row["records"], row["high_watermark"]) == (0, b"", 0)
+        assert time.monotonic() - began_s >= 0.2                           # Nothing spins.
+        assert fetched(connection, 0, -1)["error_code"] == 0
+        throttle.set(NONE)
+        assert fetched(connection, 0, 3, broker_epoch=30)["records"] == whole
+        throttle.set(0)
+        broker.log.set_throttled(False, True)
+        assert fetched(connection, 0, 3, broker_epoch=30)["records"] == whole
     broker.reactors.stop(1000)
 
 

@@ -1,6 +1,7 @@
-"""Blocking connections."""
+"""Connections of threads that may block."""
 
 import socket
+import time
 
 import pytest
 
@@ -8,15 +9,17 @@ from pylog.peer.dial import dial
 from pylog.peer.errors import PeerError
 
 
-def test_a_dialled_socket_blocks_and_sends_small_frames_at_once():
-    with socket.create_server(("127.0.0.1", 0)) as server, \
-            dial("127.0.0.1", server.getsockname()[1]) as made:
-        assert made.gettimeout() is None
-        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+def test_a_dialled_socket_sends_small_frames_at_once_and_does_not_block():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = dial("127.0.0.1", server.getsockname()[1], time.monotonic_ns)
+        with made.socket:
+            assert made.socket.gettimeout() == 0
+            assert made.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert made.tls is None and made.login_ms == 0
 
 
 def test_a_port_that_refuses_is_a_peer_error():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(PeerError, match=f"127.0.0.1:{port}"):
-        dial("127.0.0.1", port)
+        dial("127.0.0.1", port, time.monotonic_ns)

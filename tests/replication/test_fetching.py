@@ -7,6 +7,7 @@ import pytest
 
 from pylog._native import log
 from pylog.log.checkpointer import Checkpointer
+from pylog.peer.dial import Dialled
 from pylog.peer.errors import PeerError
 from pylog.replication.departures import Departures
 from pylog.replication.fetching import ReplicaFetchers
@@ -32,12 +33,13 @@ class Dialer:
     def __init__(self):
         self.leaders = {}
         self.dialed = []
+        self.login_ms = 0
 
     def __call__(self, host, port):
         self.dialed.append(port)
         if not self.leaders.get(port):
             raise PeerError(f"{host}:{port}: Connection refused")
-        return self.leaders[port].pop(0).far.dup()
+        return Dialled(self.leaders[port].pop(0).far.dup(), None, self.login_ms)
 
     def expect(self, port):
         leader = FakeLeader()

@@ -115,7 +115,9 @@ def test_a_follower_of_kafka_has_the_same_segment_files(replicated, tmp_path, ra
         return [row["offset"] for row in answer["topics"][0]["partitions"]]
 
     async def scenario():
-        fetchers = ReplicaFetchers(SETTINGS, US, dial, CUTS.cut, Departures(time.monotonic))
+        fetchers = ReplicaFetchers(
+            SETTINGS, US, lambda host, port: dial(host, port, time.monotonic_ns), CUTS.cut,
+            Departures(time.monotonic))
         fetchers.set_nodes({KAFKA: ("127.0.0.1", replicated.port)})
         for index, one in enumerate(logs):
             one.become_follower(0)

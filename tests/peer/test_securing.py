@@ -1,0 +1,151 @@
+"""Connections to other nodes under TLS and after a login, by the event loop and by a thread."""
+
+import asyncio
+import select
+import time
+
+import pytest
+
+from pylog.config import ConfigError
+from pylog.peer import securing
+from pylog.peer.connection import Peer
+from pylog.peer.dial import dial
+from pylog.peer.errors import PeerError
+from pylog.protocol import codec, messages
+from tests.peer.secured import CA, OTHER_CA, Node, credentials, settings
+
+GOOD, MINE = CA.issue(), CA.issue("node 2", ())
+FOR_EVER = 0
+BEAT = messages.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7)
+
+
+async def by_loop(node, wanted, calls: int = 1) -> int:
+    """What a heartbeat over a Peer is answered."""
+    peer = await Peer.connect("127.0.0.1", node.port, "test", credentials=wanted)
+    try:
+        answers = [(await peer.call(BEAT, 1, 10)).throttle_time_ms for _ in range(calls)]
+    finally:
+        peer.close()
+    return answers[-1]
+
+
+async def by_thread(node, wanted) -> int:
+    """The same over a dialled connection."""
+    return await asyncio.to_thread(_beaten, node.port, wanted)
+
+
+def _beaten(port: int, wanted) -> int:
+    made = dial("127.0.0.1", port, time.monotonic_ns, wanted)
+    with made.socket:
+        line = made.socket if made.tls is None else made.tls
+        frame = codec.request_frame(63, 1, 9, "test", BEAT)
+        assert line.send(frame) == len(frame)
+        data = b""
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            try:
+                piece = line.recv(1000)
+            except BlockingIOError:
+                select.select([made.socket], [], [], 10)
+                continue
+            if not piece:
+                raise PeerError("closed")
+            data += piece
+        _, body = codec.decode_response_header(63, 1, data[4:])
+        return codec.decode_response(63, 1, data[4:], body).throttle_time_ms
+
+
+WAYS = pytest.mark.parametrize("way", [by_loop, by_thread])
+
+
+def run(way, wanted, tmp_path, **node) -> tuple[int, Node]:
+    async def both():
+        async with Node(tmp_path, **node) as served:
+            async with asyncio.timeout(20):
+                return await way(served, wanted), served
+
+    return asyncio.run(both())
+
+
+@WAYS
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_node_reaches_others_by_any_protocol(way, protocol, tmp_path):
+    answer, node = run(way, credentials(protocol, tmp_path), tmp_path,
+                       own=GOOD if "SSL" in protocol else None,
+                       lifetime_ms=FOR_EVER if "SASL" in protocol else None)
+    assert answer == 7 and node.logins == ("SASL" in protocol)
+
+
+@WAYS
+def test_a_node_shows_its_certificate(way, tmp_path):
+    assert run(way, credentials("SSL", tmp_path, own=MINE), tmp_path, own=GOOD, trusted=CA)[0] == 7
+
+
+@WAYS
+@pytest.mark.parametrize("mine,node,words", [
+    ({}, {"own": OTHER_CA.issue()}, "not trusted"),
+    ({}, {"own": CA.issue("elsewhere", ["elsewhere"])}, "for another name"),
+    ({}, {"own": CA.issue(days=-1)}, "expired"),
+    ({}, {}, "does not speak TLS|ended the connection"),
+], ids=["authority", "name", "expired", "plain text"])
+def test_who_is_not_the_other_node_is_left_with_the_reason(way, mine, node, words, tmp_path):
+    with pytest.raises(PeerError, match=f"127.0.0.1:[0-9]+: .*({words})"):
+        run(way, credentials("SSL", tmp_path, **mine), tmp_path, **node)
+
+
+@WAYS
+def test_a_name_that_is_not_to_be_checked_may_be_any(way, tmp_path):
+    wanted = credentials("SSL", tmp_path, **{
+        "listener.name.in.ssl.endpoint.identification.algorithm": ""})
+    assert run(way, wanted, tmp_path, own=CA.issue("elsewhere", ["elsewhere"]))[0] == 7
+
+
+@WAYS
+@pytest.mark.parametrize("mine,words", [
+    ({"account": 'username="node" password="other"'}, "refuses the login of node: .*Invalid"),
+    ({"sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256",
+      "listener.name.in.scram-sha-256.sasl.jaas.config":
+          'x.Module required username="node" password="s3cret";'},
+     "does not offer SCRAM-SHA-256, only PLAIN")])
+def test_a_login_that_is_refused_says_why_and_never_the_password(way, mine, words, tmp_path):
+    with pytest.raises(PeerError, match=words) as caught:
+        run(way, credentials("SASL_PLAINTEXT", tmp_path, **mine), tmp_path, lifetime_ms=FOR_EVER)
+    assert "other" not in str(caught.value) and "s3cret" not in str(caught.value)
+
+
+def test_a_login_that_ends_is_renewed_before_the_next_request(tmp_path):
+    async def renewed(node, wanted):
+        peer = await Peer.connect("127.0.0.1", node.port, "test", credentials=wanted)
+        while node.logins < 3:
+            # Several at a time: none of them comes between the two requests of a login.
+            await asyncio.gather(*[peer.call(BEAT, 1, 10) for _ in range(100)])
+        peer.close()
+        return peer.failure
+
+    failure, node = run(renewed, credentials("SASL_SSL", tmp_path), tmp_path, own=GOOD,
+                        lifetime_ms=400)
+    assert "closed" in str(failure) and node.asked >= 200
+
+
+def test_certificates_that_change_are_taken_by_the_next_connection(tmp_path):
+    wanted = credentials("SSL", tmp_path, authority=OTHER_CA)
+    for way in (by_loop, by_thread):
+        with pytest.raises(PeerError, match="not trusted"):
+            run(way, wanted, tmp_path, own=GOOD)
+    settings("SSL", tmp_path)
+    for way in (by_loop, by_thread):
+        assert run(way, wanted, tmp_path, own=GOOD)[0] == 7
+
+
+@pytest.mark.parametrize("texts,words", [
+    ({"sasl.mechanism.inter.broker.protocol": "GSSAPI"}, "expected one of PLAIN, SCRAM"),
+    ({"account": 'user_node="s3cret"'}, "in.plain.sasl.jaas.config: .* a username and a password"),
+    ({"listener.name.in.ssl.truststore.location": "/nowhere"}, "/nowhere"),
+])
+def test_settings_that_nobody_could_connect_by_are_refused_at_the_start(texts, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        credentials("SASL_SSL", tmp_path, **texts)
+
+
+def test_plain_text_needs_no_credentials(tmp_path):
+    made = settings("PLAINTEXT", tmp_path)
+    assert securing.between_brokers(made) is None and securing.towards_controllers(made) is None
