@@ -74,9 +74,8 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         found.append(f"{type(failure).__name__}: {failure}")
     found += [f"{machine.number}: {line}" for machine in machines.of.values()
               for line in machine.alarms()]
-    if found:
-        for machine in machines.of.values():
-            machine.keep()
+    for machine in machines.of.values():
+        machine.scrap(keep=bool(found))
     network.close()
     return found
 

@@ -21,3 +21,11 @@ def test_nothing_is_lost_or_doubled_while_machines_die_hang_and_are_cut_off(rand
     done = soak("--seconds", "12", "--seed", str(random_source.randrange(1 << 32)),
                 "--faults", "killed,isolated,powerless,hung")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(1200)
+def test_kafkas_brokers_and_ours_replace_each_other_under_load(random_source):
+    done = soak("--kafka", "--seconds", "120", "--seed", str(random_source.randrange(1 << 32)))
+    assert done.returncode == 0, done.stdout + done.stderr

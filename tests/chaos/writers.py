@@ -86,6 +86,7 @@ class Sender(Client):
         self._topic, self._partitions = topic, partitions
         self._rate = rate
         self._in_flight = threading.Semaphore(IN_FLIGHT_MAX)
+        self.failures: list[str] = []
 
     def values(self):
         """The next (value, place), each when it is due."""
@@ -99,12 +100,15 @@ class Sender(Client):
                 number += 1
                 self.stopping.wait(self.chance.expovariate(self._rate))
 
-    def outcome(self, value: Value, offset: int | None) -> None:
-        """offset None: it failed, and may be there or not. Keeps (1)."""
+    def acknowledged(self, value: Value, offset: int) -> None:
         self._in_flight.release()
-        if offset is not None:
-            self.history.add(Acknowledged(value, offset))
-            self.went_on()
+        self.history.add(Acknowledged(value, offset))
+        self.went_on()
+
+    def failed(self, value: Value, error) -> None:
+        """It may be there or not. Keeps (1)."""
+        self._in_flight.release()
+        self.failures.append(f"{value.number}: {error}")
 
 
 class OwnSender(Sender):
@@ -117,8 +121,11 @@ class OwnSender(Sender):
                     .add_done_callback(lambda done, value=value: self._done(value, done))
 
     def _done(self, value, delivery) -> None:
-        failed = delivery.exception() is not None
-        self.outcome(value, None if failed else delivery.result().offset)
+        error = delivery.exception()
+        if error is None:
+            self.acknowledged(value, delivery.result().offset)
+        else:
+            self.failed(value, error)
 
 
 class LibrdkafkaSender(Sender):
@@ -127,13 +134,15 @@ class LibrdkafkaSender(Sender):
     def work(self) -> None:
         producer = confluent_kafka.Producer({
             "message.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
-            "topic.metadata.refresh.interval.ms": 5000, **self.settings})
+            "topic.metadata.refresh.interval.ms": 5000, "socket.timeout.ms": 10_000,
+            **self.settings})
         polling = threading.Thread(target=self._poll, args=(producer,), daemon=True)
         polling.start()
         for value, place in self.values():
             producer.produce(place.topic, told(value), partition=place.partition,
-                             on_delivery=lambda error, sent, value=value: self.outcome(
-                                 value, None if error else sent.offset()))
+                             on_delivery=lambda error, sent, value=value:
+                                 self.failed(value, error) if error
+                                 else self.acknowledged(value, sent.offset()))
         producer.flush(DELIVERY_MS / 1000)
         polling.join()
 
