@@ -70,6 +70,24 @@ def test_what_etcd_cannot_use_is_refused_at_the_start(tmp_path, more, words):
         etcd_security.write_files(settings(tmp_path, **more))
 
 
+def test_certificates_that_are_renewed_reach_etcd_and_connections_to_it(tmp_path):
+    made = settings(tmp_path)
+    etcd_security.write_files(made)
+    client = Etcd(["h1:1"], ssl_context=etcd_security.context(made))
+    renewal, before = etcd_security.Renewal(made, client, True), client.ssl_context
+    renewal.look()
+    assert client.ssl_context is before
+    other = CA.issue("h1", ["h1"])
+    write(tmp_path, "own.pem", b"none")
+    renewal.look()
+    assert client.ssl_context is before
+    write(tmp_path, "own.pem", other.chain + other.key)
+    renewal.look()
+    assert client.ssl_context is not before
+    written = (tmp_path / "data" / etcd_security.DIRECTORY / etcd_security.KEY).read_bytes()
+    assert b"".join(other.key.split()) in b"".join(written.split())
+
+
 @pytest.fixture
 def guarded(tmp_path):
     """The address of an etcd that asks for a login."""
