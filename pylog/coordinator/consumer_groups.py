@@ -150,7 +150,8 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     assigned = targets.assign_if_due(groups, group)
     after = reconcile(groups, group, member, changed, owned)
     expect(groups, group, after)
-    if not assigned:
+    if joins and not assigned:
+        # Kafka refuses the others too, who have a target.
         return refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignor failed")
     full = (request.rebalance_timeout_ms != NO_TIMEOUT and owned is not None
             and (request.subscribed_topic_names is not None

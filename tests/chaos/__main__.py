@@ -22,10 +22,11 @@ from tests.chaos.soak import Soak
 
 MACHINES, CONTROLLER = (1, 2, 3), 9
 # What only brokers survive that have on disk what they acknowledge.
-DURABLE = {"all_powerless"}
+DURABLE = {"all_powerless", "all_powerless_in_turn"}
 # What can be done to a broker of Kafka's here.
 WITH_KAFKA = {"killed", "killed_and_back", "hung", "isolated", "deaf", "mute", "one_way", "apart",
-              "no_clients", "restarted"}
+              "no_clients", "restarted", "two_killed_in_turn", "all_killed_in_turn",
+              "cut_off_and_killed"}
 
 
 def main(argv: list[str]) -> int:
@@ -74,9 +75,8 @@ def run(root: Path, seed: int, options, faults: list[str]) -> list[str]:
         found.append(f"{type(failure).__name__}: {failure}")
     found += [f"{machine.number}: {line}" for machine in machines.of.values()
               for line in machine.alarms()]
-    if found:
-        for machine in machines.of.values():
-            machine.keep()
+    for machine in machines.of.values():
+        machine.scrap(keep=bool(found))
     network.close()
     return found
 

@@ -2,10 +2,11 @@
 
 Owns: nothing.
 Called by: tests.chaos.soak.
-Invariants: (1) a fault leaves a majority of the machines as they are, unless its name says `all`;
-  (2) after it, every machine runs and reaches every other.
+Invariants: (1) a fault leaves a majority of the machines as they are, unless its name says `all`
+  or names two; (2) after it, every machine runs and reaches every other.
 """
 
+import time
 from contextlib import contextmanager
 
 from tests.chaos.network import CLIENTS
@@ -86,6 +87,62 @@ def all_killed(machines, chance):
         machine.spawn()
     for machine in machines.of.values():
         machine.await_ready()
+
+
+def _one_by_one(machines, chance, count: int) -> list:
+    """So many machines, in some order."""
+    return [machines.of[number] for number in chance.sample(sorted(machines.of), count)]
+
+
+def _started_in_turn(chosen, chance) -> None:
+    """Who went first, and knows least, comes first."""
+    for machine in chosen:
+        machine.spawn()
+        time.sleep(chance.uniform(0, 3))
+    for machine in chosen:
+        machine.await_ready()
+
+
+@fault
+def two_killed_in_turn(machines, chance):
+    first, second = chosen = _one_by_one(machines, chance, 2)
+    first.kill()
+    time.sleep(chance.uniform(0.5, 5))
+    second.kill()
+    yield f"kill -9 of {first.number}, later of {second.number}; they come back in that order"
+    _started_in_turn(chosen, chance)
+
+
+@fault
+def all_killed_in_turn(machines, chance):
+    chosen = _one_by_one(machines, chance, len(machines.of))
+    for machine in chosen:
+        machine.kill()
+        time.sleep(chance.uniform(0, 4))
+    yield f"kill -9 of {[machine.number for machine in chosen]}; they come back in that order"
+    _started_in_turn(chosen, chance)
+
+
+@fault
+def all_powerless_in_turn(machines, chance):
+    chosen = _one_by_one(machines, chance, len(machines.of))
+    for machine in chosen:
+        machine.kill()
+        machine.disk.cut(_seed(chance))
+    yield f"power cut at {[machine.number for machine in chosen]}; they come back in that order"
+    _started_in_turn(chosen, chance)
+
+
+@fault
+def cut_off_and_killed(machines, chance):
+    alone, other = _one_by_one(machines, chance, 2)
+    machines.network.isolate(alone.number)
+    time.sleep(chance.uniform(0.5, 5))
+    other.kill()
+    yield f"{alone.number} is cut off, then kill -9 of {other.number}"
+    machines.network.heal()
+    time.sleep(chance.uniform(0, 3))
+    _started(other)
 
 
 @fault

@@ -102,10 +102,12 @@ class Machine(Brokerd):
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
 
-    def keep(self) -> None:
-        """Leaves its data in its folder, which outlives the file system in memory."""
-        shutil.copytree(self.data_dir, self.root / "left", symlinks=True,
-                        ignore=shutil.ignore_patterns("ballast"))
+    def scrap(self, keep: bool) -> None:
+        """Takes the file system in memory away; `keep` leaves what was on it in its folder."""
+        if keep:
+            shutil.copytree(self.data_dir, self.root / "left", symlinks=True,
+                            ignore=shutil.ignore_patterns("ballast"))
+        subprocess.run(["umount", str(self.data_dir)], check=True)
 
     def alarms(self) -> list[str]:
         """Without errors that it reports: a full disk is one."""

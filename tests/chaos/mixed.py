@@ -98,8 +98,8 @@ class KafkaMachine(KafkaBroker):
     def alarms(self) -> list[str]:
         return []
 
-    def keep(self) -> None:
-        """Its data is on a disk."""
+    def scrap(self, keep: bool) -> None:
+        """Its data is in its folder."""
 
 
 class _Mixed(Machines):

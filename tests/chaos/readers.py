@@ -18,6 +18,16 @@ POLL_S = 0.3
 COMMIT_S = 30.0
 
 
+def polled(consumer) -> list:
+    """Records; none while the cluster is away for longer than a call of the client waits."""
+    try:
+        return consumer.poll(POLL_S)
+    except KafkaError as error:
+        if not error.retriable:
+            raise
+        return []
+
+
 class Reader(Client):
     """Reads whole topics from their beginnings, by pylog's client. topics: name -> partitions."""
 
@@ -37,7 +47,7 @@ class Reader(Client):
             for part in parts:
                 consumer.seek(part, 0)
             while not self.stopping.is_set():
-                for record in consumer.poll(POLL_S):
+                for record in polled(consumer):
                     self.history.add(Read(
                         self.name, 0, Place(record.topic, record.partition), record.offset,
                         value_of(record.value), self._committed_only))
@@ -84,7 +94,7 @@ class OwnMember(Member):
         with Consumer(self.settings) as consumer:
             consumer.subscribe(self._topics, on_assign=lambda parts: self.moved())
             while not self.stopping.is_set():
-                records = consumer.poll(POLL_S)
+                records = polled(consumer)
                 for record in records:
                     self.saw(record.topic, record.partition, record.offset, record.value)
                 if not records:

@@ -7,6 +7,7 @@ Invariants: (1) an end that was not told is not in the history; (2) whatever a p
 """
 
 import time
+from contextlib import suppress
 
 import confluent_kafka
 
@@ -16,6 +17,8 @@ from tests.chaos.writers import Client, told, value_of
 
 TRANSACTION_MS = 60_000
 POLL_S = 0.3
+SOCKET_MS = 10_000     # A machine that is gone answers nothing, and librdkafka waits for a minute.
+TRIES = 3
 ERRORS = (KafkaError, confluent_kafka.KafkaException)
 
 
@@ -41,8 +44,8 @@ class Transactor(Client):
                 if producer is None:
                     producer = self.begun()
                 self._transaction(producer)
-            except ERRORS as error:
-                producer = self._given_up(producer, error)
+            except ERRORS:
+                producer = self._given_up(producer)
             self.stopping.wait(self.chance.expovariate(self._rate))
         if producer is not None:
             self.closed(producer)
@@ -71,14 +74,17 @@ class Transactor(Client):
             self.sent(producer, value, place)
         is_committed = self.chance.random() < 0.8
         if is_committed:
-            producer.commit_transaction(TRANSACTION_MS / 1000)
+            self.committed(producer)
         else:
             producer.flush(TRANSACTION_MS / 1000)
             producer.abort_transaction(TRANSACTION_MS / 1000)
         self.history.add(Ended(name, is_committed))
         self.went_on()
 
-    def _given_up(self, producer, error):
+    def committed(self, producer) -> None:
+        producer.commit_transaction(TRANSACTION_MS / 1000)
+
+    def _given_up(self, producer):
         """A transaction failed, its end is unknown; the producer to go on with, or None."""
         if producer is None:
             return None
@@ -107,16 +113,30 @@ class LibrdkafkaTransactor(Transactor):
     """With librdkafka."""
 
     def begun(self):
-        producer = confluent_kafka.Producer({**self.settings, "log_level": 0})
+        producer = confluent_kafka.Producer({
+            **self.settings, "socket.timeout.ms": SOCKET_MS, "log_level": 0})
         producer.init_transactions(TRANSACTION_MS / 1000)
         return producer
 
     def sent(self, producer, value, place) -> None:
         producer.produce(place.topic, told(value), partition=place.partition)
 
+    def committed(self, producer) -> None:
+        """A commit that timed out is to be asked for again, not aborted."""
+        for _ in range(TRIES):
+            try:
+                producer.commit_transaction(TRANSACTION_MS / 1000)
+                return
+            except confluent_kafka.KafkaException as failure:
+                if not failure.args[0].retriable():
+                    raise
+                error = failure
+        raise error
+
     def closed(self, producer) -> None:
-        producer.purge()
-        producer.poll(0)
+        with suppress(confluent_kafka.KafkaException):
+            producer.purge()
+            producer.poll(0)
 
 
 class Copier(Client):

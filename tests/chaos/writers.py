@@ -134,7 +134,8 @@ class LibrdkafkaSender(Sender):
     def work(self) -> None:
         producer = confluent_kafka.Producer({
             "message.timeout.ms": DELIVERY_MS, "enable.idempotence": True, "log_level": 0,
-            "topic.metadata.refresh.interval.ms": 5000, **self.settings})
+            "topic.metadata.refresh.interval.ms": 5000, "socket.timeout.ms": 10_000,
+            **self.settings})
         polling = threading.Thread(target=self._poll, args=(producer,), daemon=True)
         polling.start()
         for value, place in self.values():
