@@ -76,7 +76,8 @@ class Groups:
             row = answer.groups[0]
             if not row.error_code:
                 return await self._of_broker(row)
-            if row.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            if row.error_code not in (ErrorCode.GROUP_ID_NOT_FOUND,
+                                      ErrorCode.UNSUPPORTED_VERSION):
                 raise refused(self.cluster, group, row.error_code)
         except UnsupportedByBrokerError:
             pass  # Then it can only be a classic group.

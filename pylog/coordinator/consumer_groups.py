@@ -150,7 +150,8 @@ def _beat(groups: Any, request: Any, client: Client) -> Any:
     assigned = targets.assign_if_due(groups, group)
     after = reconcile(groups, group, member, changed, owned)
     expect(groups, group, after)
-    if not assigned:
+    if joins and not assigned:
+        # Kafka refuses the others too, who have a target.
         return refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "the assignor failed")
     full = (request.rebalance_timeout_ms != NO_TIMEOUT and owned is not None
             and (request.subscribed_topic_names is not None
@@ -196,7 +197,7 @@ def _group_for(groups: Any, group_id: str,
     """(the group, what makes it the machine's). Who joins makes one, also of a classic group.
     Raises Refusal."""
     found = groups.find(group_id)
-    if found is None and joins:
+    if found is None and joins and group_id not in groups.shares:
         group = ConsumerGroup(group_id)
         return group, lambda: groups.groups.__setitem__(group_id, group)
     if isinstance(found, ConsumerGroup):

@@ -139,7 +139,10 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
         groups.records.append(consumer_records.expression_record(group, text))
         groups.changed.add((group.id, None))
     if group.members:
-        _refresh(groups, group, bump)
+        # Whose new expression matches nothing: Kafka leaves it the target that it had.
+        _refresh(groups, group, bump or any(
+            not group.targets.get(member.id, NOTHING).keys() <= topic_ids_of(groups, group, member)
+            for member in group.members.values() if member.regex in found))
 
 
 def _resolving(groups: Any, group: ConsumerGroup,
@@ -181,6 +184,7 @@ def assign_if_due(groups: Any, group: ConsumerGroup) -> bool:
         return True
     made = _made(groups, group)
     if made is None:
+        group.assignment_ms = now_ms    # It is tried again after the interval.
         return False
     for member_id in group.members:
         target = made.get(member_id, NOTHING)

@@ -12,6 +12,7 @@ import uuid
 
 import pytest
 
+from pylog.protocol import codec, messages
 from tests.wire.messages import ask
 from tests.wire.sides import Side, compare
 from tests.wire.talk import unique
@@ -216,3 +217,187 @@ def walk(side: Side, seed: int) -> None:
 @pytest.mark.parametrize("number", range(3))
 def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
     compare(kafka, brokerd, walk, random_source.randrange(1 << 30))
+
+
+# ---- expressions --------------------------------------------------------------------------------
+
+def expressions(side: Side) -> None:
+    """A valid one, an invalid one, and a topic that comes later."""
+    talk = Talk(side)
+    stem = unique("matched")
+    side.stems[stem] = "matched"
+
+    def full(epoch: int, text: str, owned: dict) -> dict:
+        return talk.until(BEAT, 1, lambda answer: answer["error_code"], group_id=talk.group,
+                          member_id="m", member_epoch=epoch, rebalance_timeout=60_000,
+                          subscribed_topic_regex=text, server_assignor="range",
+                          topic_partitions=[])
+
+    for text in ("(", "a{2", "[z-a]", "(?=x)", "\\1", "*", "x**", "(?P<n>x)", "[[:alpha:]]+",
+                 "\\pN", "\\Qa.b\\E", "a{1001}", "(?i)x"):
+        side.note(f"join {text}", full(0, text, {})["error_code"])
+        talk.beat(f"leave {text}", "m", -1)
+    topic = side.topic("matched-1", 2)
+    talk.names[uuid.UUID(side.id_of(topic)).hex] = topic
+    side.stems[topic] = "matched-1"
+    answer = full(0, topic[:-2] + ".*", {})
+    side.note("first", (answer["error_code"], answer["member_epoch"], answer["assignment"]))
+    end_s = time.monotonic() + WAIT_S
+    while not (answer["assignment"] or {}).get("topic_partitions"):
+        assert time.monotonic() < end_s, answer
+        time.sleep(0.05)
+        answer = full(answer["member_epoch"], topic[:-2] + ".*", {})
+    talk.note("resolved", answer)
+    talk.describe("described")
+
+
+def test_expressions_are_taken_as_by_kafka(kafka, brokerd):
+    compare(kafka, brokerd, expressions)
+
+
+# ---- both protocols in one group ----------------------------------------------------------------
+
+def subscription(topics: list[str], owned: list[tuple[str, list[int]]]) -> bytes:
+    new = messages.ConsumerProtocolSubscription
+    return codec.program("ConsumerProtocolSubscription", 1).encode(new(
+        topics=topics, owned_partitions=[new.TopicPartition(topic=topic, partitions=partitions)
+                                         for topic, partitions in owned]), b"\0\1")
+
+
+def assignment(rows: list[tuple[str, list[int]]]) -> bytes:
+    new = messages.ConsumerProtocolAssignment
+    return codec.program("ConsumerProtocolAssignment", 1).encode(new(
+        assigned_partitions=[new.TopicPartition(topic=topic, partitions=partitions)
+                             for topic, partitions in rows]), b"\0\1")
+
+
+class Classic:
+    """A member of the classic protocol."""
+
+    def __init__(self, talk: Talk, name: str, instance: str | None = None):
+        self.talk, self.side, self.name = talk, talk.side, name
+        self.instance = instance
+        self.id, self.generation = "", -1
+        self.owned: list[tuple[str, list[int]]] = []
+
+    def join(self, label: str, version: int = 7, name: str = "range") -> dict:
+        answer = ask(self.side.connection, JOIN, version, group_id=self.talk.group,
+                     session_timeout=30_000, rebalance_timeout=30_000, member_id=self.id,
+                     group_instance_id=self.instance, protocol_type="consumer", protocols=[
+                         {"name": name,
+                          "metadata": subscription([self.talk.topics[0]], self.owned)}])
+        if answer["member_id"]:
+            self.side.stems[answer["member_id"]] = self.name
+            self.id = answer["member_id"]
+        if answer["error_code"] == 0:
+            self.generation = answer["generation_id"]
+        answer["members"] = [row["member_id"] for row in answer["members"]]
+        self.side.note(f"{label}: join of {self.name}", answer)
+        return answer
+
+    def sync(self, label: str, version: int = 5, rows=()) -> dict:
+        answer = ask(self.side.connection, SYNC, version, group_id=self.talk.group,
+                     generation_id=self.generation, member_id=self.id,
+                     group_instance_id=self.instance, protocol_type="consumer",
+                     protocol_name="range", assignments=[
+                         {"member_id": self.id, "assignment": assignment(list(rows))}]
+                     if rows else [])
+        if answer["assignment"]:
+            made = codec.program("ConsumerProtocolAssignment", 1).decode(answer["assignment"], 2)
+            self.owned = [(row.topic, sorted(row.partitions)) for row in made.assigned_partitions]
+        answer["assignment"] = [(self.side.stems[topic], partitions)
+                                for topic, partitions in self.owned]
+        self.side.note(f"{label}: sync of {self.name}", answer)
+        return answer
+
+    def beat(self, label: str) -> None:
+        self.side.note(f"{label}: heartbeat of {self.name}", ask(
+            self.side.connection, HEARTBEAT, 4, group_id=self.talk.group, member_id=self.id,
+            generation_id=self.generation, group_instance_id=self.instance))
+
+    def leave(self, label: str) -> None:
+        self.side.note(f"{label}: leave of {self.name}", ask(
+            self.side.connection, LEAVE, 5, group_id=self.talk.group, members=[
+                {"member_id": self.id, "group_instance_id": self.instance, "reason": ""}]))
+
+
+def joined(talk: Talk, label: str, epoch: int = 0, owned=None) -> dict:
+    return talk.beat(label, "zzz", epoch, timeout=60_000, server_assignor="range",
+                     subscribed_topic_names=[talk.topics[0]], owned=owned or {})
+
+
+def up_and_down(side: Side) -> None:
+    """A classic member, then one of the new protocol, then the classic one alone again."""
+    talk = Talk(side)
+    topic = talk.topics[0]
+    first = Classic(talk, "first member")
+    first.join("a")
+    first.join("b")
+    first.sync("b", rows=[(topic, [0, 1, 2])])
+    talk.describe("classic")
+    new = joined(talk, "c: new member")
+    talk.describe("c")
+    talk.listed("c")
+    first.beat("c")
+    first.sync("c")
+    for label in ("d", "e", "f"):
+        first.join(label)
+        first.beat(label + " before")
+        first.sync(label)
+        first.owned = [(name, partitions) for name, partitions in first.owned]
+        first.beat(label + " after")
+        new = talk.beat(f"{label}: new member", "zzz", new["member_epoch"])
+        talk.describe(label)
+    second = Classic(talk, "second member")
+    second.join("g", name="other")
+    second.id = ""
+    second.join("g")
+    second.join("g again")
+    second.sync("g")
+    talk.describe("g")
+    second.leave("h")
+    talk.describe("h")
+    talk.beat("i: new member leaves", "zzz", -1)
+    talk.listed("i")
+    talk.describe("i")
+    first.beat("i")
+    first.join("j")
+    first.sync("j", rows=[(topic, [0, 1, 2])])
+    talk.listed("j")
+    first.leave("k")
+    talk.listed("k")
+    joined(talk, "l: an empty classic group")
+    talk.listed("l")
+    talk.beat("m: leaves", "zzz", -1)
+    first.id, first.generation = "", -1
+    first.join("n: an empty consumer group", version=3)
+    first.sync("n", version=3, rows=[(topic, [0])])
+    talk.listed("n")
+
+
+def test_members_of_both_protocols_are_answered_as_by_kafka(kafka, brokerd):
+    compare(kafka, brokerd, up_and_down)
+
+
+def instances(side: Side) -> None:
+    """A static member changes its protocol and back."""
+    talk = Talk(side)
+    topic = talk.topics[0]
+    fields = {"timeout": 60_000, "server_assignor": "range", "subscribed_topic_names": [topic]}
+    talk.beat("new", "one", 0, instance_id="i", owned={}, **fields)
+    talk.describe("new")
+    classic = Classic(talk, "classic", "i")
+    classic.join("a")
+    talk.listed("a")
+    talk.describe("a")
+    classic.sync("a", rows=[(topic, [0, 1, 2])])
+    classic.beat("a")
+    talk.beat("b: back", "two", 0, instance_id="i", owned={}, **fields)
+    talk.listed("b")
+    talk.describe("b")
+    classic.beat("b")
+    talk.beat("b: again", "two", 2, instance_id="i")
+
+
+def test_an_instance_changes_its_protocol_as_with_kafka(kafka, brokerd):
+    compare(kafka, brokerd, instances)

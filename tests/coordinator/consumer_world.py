@@ -1,0 +1,295 @@
+"""A consumer group of KIP-848, its clients and the wire between them, from one seed and on a
+virtual clock.
+
+The machine is the real one; its records go to a list that stands for the log, some of which are not
+on disk yet. A restart builds the machine from those that are; what waited for the others is never
+answered. Messages are lost, delayed, overtake each other and come twice; topics grow, come and go;
+clients die, leave, pause and come back.
+"""
+
+import heapq
+import itertools
+from types import SimpleNamespace
+
+from pylog.coordinator import consumer_groups, targets
+from pylog.coordinator.consumer_group import STABLE, ConsumerGroup
+from pylog.coordinator.groups import Groups
+from pylog.coordinator.limits import ConsumerLimits, Limits
+from pylog.metadata.image import Image, Topic
+from pylog.protocol import messages
+from tests.coordinator.world import Clock
+
+GROUP = "g"
+NAMES = ("a", "ab", "b")
+SESSION_MS, BEAT_MS, REBALANCE_MS = 300, 20, 400
+SETTINGS = {"group.consumer.session.timeout.ms": SESSION_MS,
+            "group.consumer.heartbeat.interval.ms": BEAT_MS,
+            "group.consumer.assignment.interval.ms": 5}
+LIMITS = Limits(1, 10**6, 100, 20, 4096, 10**12, ConsumerLimits(settings=SETTINGS))
+FENCED, UNKNOWN, UNRELEASED, FENCED_INSTANCE, NO_GROUP = 110, 25, 111, 82, 69
+
+
+class Client:
+    """A member as far as its state goes. owned: {(topic id, partition)}."""
+
+    def __init__(self, number: int, random):
+        self.number = number
+        self.instance = f"i{number}" if random.random() < 0.3 else None
+        self.assignor = random.choice((None, "range", "uniform"))
+        self.forget()
+
+    def forget(self) -> None:
+        self.id, self.epoch, self.owned, self.wanted = "", 0, set(), None
+        self.joined = False
+        self.waiting = None
+
+
+class World:
+    """random: a seeded random.Random. Call step() often, then check what it recorded."""
+
+    def __init__(self, random):
+        self.random = random
+        self.clock = Clock()
+        self.events: list = []
+        self.numbers = itertools.count()
+        self.loss = random.choice((0, 0.02, 0.1))
+        self.twice = random.choice((0, 0.05))
+        self.unquiet = True
+        self.image = Image(offset=0)
+        for name in NAMES[:2]:
+            self.set_topic(name, random.randrange(1, 5))
+        self.log: list = []
+        self.durable = 0
+        self.held: list = []
+        # (topic id, partition, epoch) -> the member that was told of it.
+        self.given: dict[tuple[bytes, int, int], str] = {}
+        self.start()
+        self.clients = [Client(number, random) for number in range(random.randrange(1, 5))]
+        for client in self.clients:
+            self.subscribe(client)
+            self.at(random.randrange(30), self.act, client)
+        self.at(100, self.disturb)
+
+    # ---- the cluster ----------------------------------------------------------------------------
+
+    def set_topic(self, name: str, count: int) -> None:
+        topics = dict(self.image.topics)
+        id_ = topics[name].id if name in topics else self.random.randbytes(16)
+        topics[name] = Topic(name, id_, (SimpleNamespace(replicas=()),) * count)
+        self.set_topics(topics)
+
+    def set_topics(self, topics: dict) -> None:
+        self.image = Image(topics=topics, topics_by_id={row.id: row for row in topics.values()},
+                           offset=self.image.offset + 1)
+
+    def start(self) -> None:
+        self.machine = Groups(LIMITS, self.clock, str, image=lambda: self.image)
+        for key, value in self.log:
+            self.machine.replay(key, value)
+        self.machine.loaded()
+        self.held = []
+        self.settle()
+
+    def disturb(self) -> None:
+        """Something happens that is nobody's request."""
+        if not self.unquiet:
+            return
+        what = self.random.random()
+        if what < 0.25:
+            del self.log[self.durable:]     # kill -9 and loss of power.
+            self.start()
+        elif what < 0.55:
+            name = self.random.choice(NAMES)
+            known = self.image.topics.get(name)
+            self.set_topic(name, min(6, 1 + (len(known.partitions) if known else 0)))
+            self.topics_changed(name)
+        elif what < 0.65 and len(self.image.topics) > 1:
+            name = self.random.choice(sorted(self.image.topics))
+            self.set_topics({key: row for key, row in self.image.topics.items() if key != name})
+            self.topics_changed(name)
+        elif what < 0.8:
+            self.subscribe(self.random.choice(self.clients))
+        self.at(self.random.randrange(20, 200), self.disturb)
+
+    def topics_changed(self, name: str) -> None:
+        targets.topics_changed(self.machine, {name})
+
+    @property
+    def group(self) -> ConsumerGroup | None:
+        return self.machine.groups.get(GROUP)
+
+    def settle(self) -> None:
+        """What a step left goes to the log; whatever is true of the group must be."""
+        machine = self.machine
+        self.log += machine.records
+        machine.records = []
+        due = machine.timers.next_ms()
+        if due is not None:
+            self.at(max(0, due - self.clock.ms), self.tick, machine)
+        if self.group is not None:
+            self.group.check()
+
+    def tick(self, machine) -> None:
+        if machine is self.machine:
+            machine.tick()
+            self.settle()
+
+    def flush(self) -> None:
+        self.durable = len(self.log)
+        held, self.held = self.held, []
+        for answer in held:
+            self.send(*answer)
+
+    # ---- the wire -------------------------------------------------------------------------------
+
+    def at(self, delay_ms: int, call, *arguments) -> None:
+        heapq.heappush(self.events, (self.clock.ms + delay_ms, next(self.numbers), call, arguments))
+
+    def step(self) -> bool:
+        if not self.events:
+            return False
+        self.clock.ms, _, call, arguments = heapq.heappop(self.events)
+        call(*arguments)
+        if self.durable < len(self.log) and self.random.random() < 0.5:
+            self.flush()
+        return True
+
+    def request(self, client: Client, **fields) -> None:
+        client.waiting = number = next(self.numbers)
+        request = messages.ConsumerGroupHeartbeatRequest(
+            group_id=GROUP, member_id=client.id, instance_id=client.instance, **fields)
+        for _ in range(2 if self.random.random() < self.twice else 1):
+            if self.random.random() >= self.loss:
+                self.at(self.random.randrange(8), self.deliver, client, number, request)
+        self.at(60, self.give_up, client, number)
+
+    def deliver(self, client: Client, number: int, request) -> None:
+        answer = consumer_groups.heartbeat(
+            self.machine, request, 1, consumer_groups.Client("c", "/h"))
+        member = self.group.members.get(request.member_id) if self.group else None
+        told = [] if member is None or answer.assignment is None else [
+            (topic_id, index, epoch) for topic_id, held in member.assigned.items()
+            for index, epoch in held.items()]
+        self.settle()
+        row = client, number, answer, told, request.member_id
+        if self.durable < len(self.log):
+            self.held.append(row)
+        else:
+            self.send(*row)
+
+    def send(self, client: Client, number: int, answer, told: list, member_id: str) -> None:
+        for place in told:
+            # Of an instance that comes back every epoch is 0: it takes over from itself.
+            if place[2] and client.instance is None:
+                assert self.given.setdefault(place, member_id) == member_id, (place, member_id)
+        if not self.twice:
+            # A second copy may say of a member what is true no more, on whatever connection.
+            self.check_nobody_else(client, {place[:2] for place in told})
+        if self.random.random() >= self.loss:
+            self.at(self.random.randrange(8), self.receive, client, number, answer)
+
+    def check_nobody_else(self, client: Client, places: set) -> None:
+        """Who is told of partitions is told when no other member has them any more."""
+        for other in self.clients:
+            if other is not client and other.joined and self.group is not None \
+                    and other.id in self.group.members:
+                assert not places & other.owned, (client.id, other.id)
+
+    def give_up(self, client: Client, number: int) -> None:
+        if client.waiting == number:
+            client.waiting = None
+            self.act(client, lost=True)
+
+    # ---- the clients ----------------------------------------------------------------------------
+
+    def subscribe(self, client: Client) -> None:
+        what = self.random.random()
+        client.regex = self.random.choice(("a.*", "b", ".*")) if what < 0.3 else ""
+        client.topics = self.random.sample(NAMES, self.random.randrange(1, 3)) if what > 0.25 \
+            else []
+
+    def act(self, client: Client, lost: bool = False) -> None:
+        if client.waiting is not None:
+            return
+        if not client.joined:
+            client.id = client.id or f"m{client.number}-{next(self.numbers)}"
+            client.owned, client.epoch = set(), 0
+            self.request(client, member_epoch=0, **self.full(client))
+            return
+        chance = self.random.random() if self.unquiet else 1.0
+        if chance < 0.02:
+            self.request(client, member_epoch=-2 if client.instance else -1)
+            client.waiting = None
+            self.pause(client, 50)
+        elif chance < 0.03:
+            self.pause(client, 500)     # It dies without a word.
+        elif chance < 0.04:
+            self.at(self.random.randrange(500), self.act, client)   # It only sleeps.
+        elif lost or client.wanted is not None or chance < 0.1:
+            self.request(client, member_epoch=client.epoch, **self.full(client))
+        else:
+            self.request(client, member_epoch=client.epoch)
+
+    def pause(self, client: Client, most_ms: int) -> None:
+        client.forget()
+        self.at(self.random.randrange(1, most_ms), self.act, client)
+
+    def full(self, client: Client) -> dict:
+        """What is to be revoked is revoked by now."""
+        if client.wanted is not None:
+            client.owned, client.wanted = client.wanted, None
+        rows: dict[bytes, list[int]] = {}
+        for topic_id, index in client.owned:
+            rows.setdefault(topic_id, []).append(index)
+        new = messages.ConsumerGroupHeartbeatRequest.TopicPartitions
+        return {"rebalance_timeout_ms": REBALANCE_MS, "server_assignor": client.assignor,
+                "subscribed_topic_names": client.topics, "subscribed_topic_regex": client.regex,
+                "topic_partitions": [new(topic_id=topic_id, partitions=partitions)
+                                     for topic_id, partitions in rows.items()]}
+
+    def receive(self, client: Client, number: int, answer) -> None:
+        if client.waiting != number:
+            return
+        client.waiting = None
+        if answer.error_code in (FENCED, UNKNOWN, NO_GROUP, FENCED_INSTANCE):
+            if answer.error_code == FENCED_INSTANCE:
+                client.id = ""
+            client.joined = False
+        elif answer.error_code != UNRELEASED:
+            assert answer.error_code == 0, (answer.error_code, answer.error_message)
+            client.joined, client.epoch = True, answer.member_epoch
+            if answer.assignment is not None:
+                client.wanted = {(bytes(row.topic_id), index)
+                                 for row in answer.assignment.topic_partitions
+                                 for index in row.partitions}
+        self.at(BEAT_MS, self.act, client)
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def calm_down(self) -> None:
+        """Nothing is lost any more; after some time all is as it should be."""
+        self.loss = self.twice = 0
+        self.unquiet = False
+        # Who died is missed, and expressions wait for a pause.
+        end_ms = self.clock.ms + 1200
+        while self.clock.ms < end_ms:
+            assert self.step()
+            if self.durable < len(self.log):
+                self.flush()
+
+    def check_end(self) -> None:
+        group = self.group
+        assert group is not None and group.state == STABLE, group and group.state
+        assert len(group.members) == len(self.clients)
+        subscribed: set[bytes] = set()
+        owned: list[tuple[bytes, int]] = []
+        for client in self.clients:
+            member = group.members[client.id]
+            ids = targets.topic_ids_of(self.machine, group, member)
+            subscribed |= ids
+            owned += client.owned
+            assert {topic_id for topic_id, _ in client.owned} <= ids
+            assert client.epoch == member.epoch == group.epoch
+        assert sorted(owned) == sorted(
+            (topic_id, index) for topic_id in subscribed
+            for index in range(len(self.image.topics_by_id[topic_id].partitions)))
