@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pylog.security.authorizer import Authorizer
     from pylog.server.control import ControllerListeners
     from pylog.server.guard import Guard
+    from pylog.sharing.service import Sharing
 
 __all__ = ["Broker", "StartError", "run"]
 
@@ -96,6 +97,7 @@ class Broker:
         self.transactions = TransactionCoordinator(self, self.brokers.write)
         self.verification = Verification(
             self.transactions, self.brokers, settings, self.node_id)
+        self._sharing: Sharing | None = None
         self.quotas = ClientQuotas(settings, time.monotonic_ns, _address_of, self._user)
         self._guard: Guard | None = None
         self._authorizer = _authorizer_of(settings)
@@ -107,7 +109,7 @@ class Broker:
         self._io_threads = settings["num.io.threads"]
         self.publisher = Publisher(
             self.node_id, self.metadata, self.logs, self.grants, self.quotas,
-            (self.groups, self.transactions), self._apply_settings, self._apply_security)
+            [self.groups, self.transactions], self._apply_settings, self._apply_security)
         self._publishing: asyncio.Task | None = None
         self._upkeep: asyncio.Task | None = None
         self._recovery: asyncio.Task | None = None
@@ -231,6 +233,17 @@ class Broker:
                                 self._authorizer, self.now_ms)
         return self._guard
 
+    def sharing(self) -> Sharing:
+        """Share groups, once begin() has begun."""
+        if self._sharing is None:
+            # Imported here: not every broker has share groups.
+            from pylog.sharing.service import Sharing
+
+            self._sharing = Sharing(self, self.groups, self.brokers)
+            self._sharing.start()
+            self.publisher.add_coordinator(self._sharing)
+        return self._sharing
+
     def _asker(self, context: RequestContext) -> Asker:
         # Imported here: few brokers are asked for tokens.
         from pylog.api.tokens import Asker
@@ -303,7 +316,8 @@ class Broker:
             logs=self.logs, coordinator=self.groups, transactions=self.transactions,
             verification=self.verification, markers=self.markers, client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms, asker=self._asker, access=access,
+            node_id=self.node_id, now_ms=self.now_ms, access=access, sharing=self.sharing,
+            watch=self.network.reactors.set_interest, asker=self._asker,
             forward=None if self.membership is None else self.membership.forwarding.ask,
             authentication=self._authentication)
         control = None
@@ -337,6 +351,8 @@ class Broker:
     def _connection_closed(self, event: Closed) -> None:
         if self._guard is not None:
             self._guard.closed(event)
+        if self._sharing is not None:
+            self._sharing.closed(event.connection)
         if self.settings.controller_listeners and self.metadata.controller is not None:
             self.metadata.controller.connection_closed(event.connection)
 
@@ -352,6 +368,8 @@ class Broker:
         if self.monitor is not None:
             await loop.run_in_executor(None, self.monitor.stop)
         reactors.stop_accepting()
+        if self._sharing is not None:
+            await self._sharing.stop()
         await self.transactions.stop()
         await self.groups.stop()
         self.markers.close()

@@ -20,6 +20,7 @@ ORDER = (
     ("metadata",),
     ("replication",),
     ("coordinator",),
+    ("sharing",),
     ("api",),
     ("client", "monitor", "server"),
     ("broker",),

@@ -1,7 +1,7 @@
 """Waiting for the disk without a thread: group commits told through one descriptor.
 
 Owns: one native waiter per slot, and the mailbox that their messages come to.
-Called by: coordinator.journal, on the event loop; log.directories.
+Called by: coordinator.journal and sharing.share_partitions, on the event loop; log.directories.
 Invariants: (1) a slot waits for one offset of one log at a time; (2) a slot that waits has a
   reference on its log, which may be closed meanwhile; (3) a slot has at most one message under way,
   so that the mailbox never overflows.
@@ -88,6 +88,12 @@ cdef class FlushWaits:
             return False
         return not c.log_flush_before_ack(log.ptr) or self.hold(
             slot, log, offset, c.LOG_WAIT_FLUSHED)
+
+    def wait_visible(self, int slot, Log log not None, int64_t offset, bint committed) -> bool:
+        """Asks for `offset` to be below the high watermark or, committed, the last stable offset.
+        Answers as wait()."""
+        return self.hold(
+            slot, log, offset, c.LOG_WAIT_LAST_STABLE if committed else c.LOG_WAIT_HIGH_WATERMARK)
 
     cdef bint hold(self, int slot, Log log, int64_t offset, c.log_wait_for kind) except -1:
         cdef c.log_waiter *waiter

@@ -32,7 +32,9 @@ from pylog.protocol import api
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import (
+        AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator,
+    )
     from typing import Any
 
     from pylog._native.reactor import RequestContext
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from pylog.metadata.active_controller import ActiveController
     from pylog.metadata.service import MetadataService
     from pylog.security.access import Access
+    from pylog.sharing.service import Sharing
 
     # Classes of messages are made from the schemas when the broker runs.
     Message = Any
@@ -58,8 +61,50 @@ if TYPE_CHECKING:
     Handler = Callable[[RequestContext, Message], Result]
 
 
+OF_SHARE_GROUPS = (
+    api.SHARE_GROUP_HEARTBEAT, api.SHARE_GROUP_DESCRIBE, api.SHARE_FETCH, api.SHARE_ACKNOWLEDGE,
+    api.INITIALIZE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE, api.WRITE_SHARE_GROUP_STATE,
+    api.DELETE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE_SUMMARY)
+
+
 def _no_sasl(context: RequestContext) -> None:
     return None
+
+
+def _made_later(keys: Iterable[int], make: Callable[[], dict[int, Handler]]) -> dict[int, Handler]:
+    """Handlers that are made when one of them is first asked for."""
+    made: dict[int, Handler] = {}
+
+    def later(key: int) -> Handler:
+        def handle(context: RequestContext, request: Message) -> Result:
+            if not made:
+                made.update(make())
+            return made[key](context, request)
+        return handle
+
+    return {key: later(key) for key in keys}
+
+
+def _share_groups(sharing: Sharing, coordinator: GroupCoordinator, addresses: cluster.Addresses,
+                  metadata_service: MetadataService, settings: Settings,
+                  watch: Callable[[int], object], access: Access | None) -> dict[int, Handler]:
+    # Imported here: not every broker has share groups.
+    from pylog.api import share_fetch, share_groups, share_states
+
+    may_read = None
+    if access is not None:
+        from pylog.security.authorizer import READ, TOPIC
+
+        def may_read(context: RequestContext, name: str) -> bool:
+            return access.may(context, READ, TOPIC, name)
+
+    return {
+        **share_groups.ShareGroupsApi(coordinator, sharing.coordinator, sharing.states,
+                                      sharing.settings, metadata_service).handlers(),
+        **share_fetch.ShareFetchApi(sharing.partitions, sharing.coordinator, addresses,
+                                    metadata_service, settings, watch, may_read).handlers(),
+        **share_states.ShareStatesApi(sharing.coordinator).handlers(),
+    }
 
 
 def handlers(*, settings: Settings, metadata_service: MetadataService,
@@ -67,7 +112,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
              transactions: TransactionCoordinator, verification: Verification, markers: Markers,
              client_quotas: ClientQuotas, listener_name: Callable[[int], str],
              registered: Callable[[], Awaitable[None]], node_id: int,
-             now_ms: Callable[[], int], asker: Callable[[RequestContext], tokens.Asker],
+             now_ms: Callable[[], int], sharing: Callable[[], Sharing],
+             watch: Callable[[int], object], asker: Callable[[RequestContext], tokens.Asker],
              forward: Callable[[RequestContext, Message], Awaitable[Message]] | None = None,
              access: Access | None = None,
              authentication: Callable[[RequestContext], AuthenticationApi | None] = _no_sasl
@@ -75,7 +121,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
     """The handlers of all families, each family with what it needs. Keeps (3).
 
     metadata_service: has the image in force. listener_name, registered: see api.cluster and
-    api.configs. now_ms: the wall clock. asker, forward: see api.tokens. access: None, everything is
+    api.configs. now_ms: the wall clock. sharing: gives share groups, made when they are first asked
+    for; watch: see api.share_fetch. asker, forward: see api.tokens. access: None, everything is
     allowed. authentication: see api.security.
     """
     addresses = cluster.Addresses(metadata_service, settings, node_id, listener_name)
@@ -93,7 +140,9 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
                                    now_ms).handlers(),
             in_transactions.handlers(),
             cluster.ClusterApi(addresses, metadata_service, settings, node_id).handlers(),
-            groups.GroupsApi(coordinator, transactions, addresses).handlers(),
+            groups.GroupsApi(coordinator, transactions, sharing, addresses).handlers(),
+            _made_later(OF_SHARE_GROUPS, lambda: _share_groups(
+                sharing(), coordinator, addresses, metadata_service, settings, watch, access)),
             consumer_groups.ConsumerGroupsApi(coordinator, metadata_service, settings,
                                               access).handlers(),
             offsets_committed.CommittedOffsetsApi(coordinator, metadata_service).handlers(),

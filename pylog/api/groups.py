@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pylog.coordinator.service import GroupCoordinator
     from pylog.coordinator.transaction_service import TransactionCoordinator
     from pylog.protocol.errors import Error
+    from pylog.sharing.service import Sharing
 
 KEY_GROUP, KEY_TRANSACTION, KEY_SHARE = range(3)
 BATCHED_SINCE = 4
@@ -42,12 +43,14 @@ PART_ROWS = 500
 
 
 class GroupsApi:
-    """Classic groups, on the coordinator `groups`; where coordinators are, `transactions`' too."""
+    """Classic groups, on the coordinator `groups`; where coordinators are, those of `transactions`
+    and `sharing` too."""
 
     def __init__(self, groups: GroupCoordinator, transactions: TransactionCoordinator,
-                 addresses: Addresses):
+                 sharing: Callable[[], Sharing], addresses: Addresses):
         self._groups = groups
         self._transactions = transactions
+        self._sharing = sharing
         self._addresses = addresses
 
     def handlers(self) -> dict[int, Handler]:
@@ -65,18 +68,19 @@ class GroupsApi:
     async def find_coordinator(self, context: RequestContext, request: Message) -> Message:
         """Which broker coordinates a key or, from version 4, several (KIP-699).
 
-        Creates the internal topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader, or for
-        share groups; INVALID_REQUEST: an unknown key type.
+        Creates the internal topic on first use. COORDINATOR_NOT_AVAILABLE: it has no leader;
+        INVALID_REQUEST: an unknown key type, or a key that is no share partition's.
         """
         version = context.api_version
-        error: Error = ErrorCode.NONE
-        coordinator = self._transactions if request.key_type == KEY_TRANSACTION else self._groups
-        if request.key_type in (KEY_GROUP, KEY_TRANSACTION):
-            error = await coordinator.ensure_topic()
-        elif request.key_type == KEY_SHARE and version >= SHARE_SINCE:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE   # Not served here.
-        else:
-            error = ErrorCode.INVALID_REQUEST
+        coordinators: dict[int, Any] = {
+            KEY_GROUP: self._groups, KEY_TRANSACTION: self._transactions}
+        if request.key_type == KEY_SHARE and version >= SHARE_SINCE:
+            shares = self._sharing().coordinator
+            if all(shares.is_key(key) for key in request.coordinator_keys):
+                coordinators[KEY_SHARE] = shares
+        coordinator = coordinators.get(request.key_type, self._groups)
+        error = await coordinator.ensure_topic() if request.key_type in coordinators \
+            else ErrorCode.INVALID_REQUEST
         places = {id_: (id_, host, port) for id_, host, port, _, fenced
                   in self._addresses.of(context) if not fenced}
         new = messages.FindCoordinatorResponse

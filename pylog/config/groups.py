@@ -30,11 +30,11 @@ SYNONYMS = {
     "streams.session.timeout.ms": "group.streams.session.timeout.ms",
 }
 OWN = (
-    ("share.auto.offset.reset", "string", "latest", "", "medium", "", "inert",
+    ("share.auto.offset.reset", "string", "latest", "", "medium", "", "live",
      "Where a share group begins: latest, earliest or by_duration:PnDTnHnMn.nS."),
     ("share.isolation.level", "string", "read_uncommitted", "read_committed|read_uncommitted",
-     "medium", "", "inert", "Whether records of open and aborted transactions are delivered."),
-    ("share.renew.acknowledge.enable", "boolean", True, "", "medium", "", "inert",
+     "medium", "", "live", "Whether records of open and aborted transactions are delivered."),
+    ("share.renew.acknowledge.enable", "boolean", True, "", "medium", "", "live",
      "Consumers of a share group may renew their hold on a record."),
 )
 SUBSCRIPTION = (

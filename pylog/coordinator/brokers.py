@@ -3,7 +3,7 @@ partitions, questions to the coordinators of other producers.
 
 Owns: a connection to each broker that was asked.
 Called by: broker (makes and closes it), coordinator.transaction_service (through broker: write),
-  coordinator.verification (ask_coordinator); on the event loop.
+  coordinator.verification (ask_coordinator), sharing.persister (ask); on the event loop.
 Invariants: (1) every partition that is asked about has an answer: a broker that cannot be reached
   is an error that is tried again; (2) no answer is awaited from a broker that the controller has
   fenced since; (3) a leader that is slow holds up no other's markers.
@@ -69,7 +69,7 @@ class Brokers:
                 for name, indexes in _by_topic(partitions)])])
         found = dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         try:
-            answer = await self._ask(leader, request, MARKERS_VERSION)
+            answer = await self.ask(leader, request, MARKERS_VERSION)
         except PeerError:
             return found
         for row in answer.markers:
@@ -89,7 +89,7 @@ class Brokers:
                 new.AddPartitionsToTxnTopic(name=name, partitions=indexes)
                 for name, indexes in _by_topic(partitions)])])
         try:
-            answer = await self._ask(broker_id, request, PARTITIONS_VERSION)
+            answer = await self.ask(broker_id, request, PARTITIONS_VERSION)
         except PeerError:
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         if answer.error_code:
@@ -106,8 +106,8 @@ class Brokers:
                         ErrorCode.of(cell.partition_error_code)
         return found
 
-    async def _ask(self, broker_id: int, request: Any, version: int) -> Any:
-        """Raises PeerError."""
+    async def ask(self, broker_id: int, request: Any, version: int) -> Any:
+        """The answer of another broker. Raises PeerError."""
         known = self._node.image.brokers.get(broker_id)
         answering = asyncio.ensure_future(self._answer(broker_id, request, version))
         try:

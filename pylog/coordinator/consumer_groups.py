@@ -197,7 +197,7 @@ def _group_for(groups: Any, group_id: str,
     """(the group, what makes it the machine's). Who joins makes one, also of a classic group.
     Raises Refusal."""
     found = groups.find(group_id)
-    if found is None and joins:
+    if found is None and joins and group_id not in groups.shares:
         group = ConsumerGroup(group_id)
         return group, lambda: groups.groups.__setitem__(group_id, group)
     if isinstance(found, ConsumerGroup):

@@ -18,6 +18,7 @@ from pylog.coordinator import (
     consumer_records,
     offsets_transactional,
     records,
+    share_groups,
 )
 from pylog.coordinator.classic_groups import ClassicGroups
 from pylog.coordinator.consumer_group import NO_RECORD, ConsumerGroup
@@ -36,7 +37,8 @@ class Groups(ClassicGroups):
         """One record of the log, in order, before loaded(). Raises ProtocolError."""
         decoded = records.decode(key, value)
         if decoded is None:
-            self._replay_consumer(key, value)
+            if not share_groups.replay(self, key, value):
+                self._replay_consumer(key, value)
             return
         kind, group_id, *what = decoded
         if kind == "offset":
@@ -109,6 +111,7 @@ class Groups(ClassicGroups):
                 consumer_groups.loaded(self, group)
             else:
                 self.loaded_classic(group)
+        share_groups.expect_all(self, self.limits.share_session_ms)
 
     def open_tokens(self) -> Iterator[Any]:
         """The tokens of all members that wait for others; only the classic protocol has such."""
@@ -123,11 +126,12 @@ class Groups(ClassicGroups):
     def join(self, request: Any, version: int, client_id: str, host: str, token: Any) -> None:
         """A JoinGroup request; answered at once or when the join phase is over."""
         group = self.find(request.group_id)
-        if group is None or group.kind == CLASSIC:
+        is_share = request.group_id in self.shares
+        if not is_share and (group is None or group.kind == CLASSIC):
             super().join(request, version, client_id, host, token)
             return
         error = self.join_fault(request)
-        if error == ErrorCode.NONE and group.kind != CONSUMER:
+        if error == ErrorCode.NONE and is_share:
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error == ErrorCode.NONE and not group.members:
             self._join_empty(group, request, version, client_id, host, token)
@@ -189,6 +193,9 @@ class Groups(ClassicGroups):
         """Does what is due. To be called at timers.next_ms(), or later."""
         now_ms = self.clock.now_ms()
         while (key := self.timers.take_due(now_ms)) is not None:
+            if key[0] == share_groups.TIMER:
+                share_groups.is_due(self, key[1], key[2])
+                continue
             group = self.groups.get(key[1])
             # A timer of what the group was before means nothing.
             if group is None or (key[0] in consumer_groups.TIMERS) != (group.kind == CONSUMER):

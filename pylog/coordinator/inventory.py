@@ -8,7 +8,7 @@ Source: KIP-222, KIP-518 (states), KIP-1043 (types, 69 for unknown groups).
 
 from itertools import islice
 
-from pylog.coordinator import offsets
+from pylog.coordinator import offsets, share_groups
 from pylog.coordinator.group import CLASSIC, CONSUMER, DEAD, EMPTY, STABLE
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -18,6 +18,7 @@ UNKNOWN_IS_ERROR_SINCE = 6
 
 def listed(groups, states, types):
     """Yields ListedGroups. states, types: sets of lower-case names, empty for all."""
+    yield from share_groups.listed(groups, states, types)
     new = messages.ListGroupsResponse.ListedGroup
     # A copy: a group that changes while others are listed does not come twice.
     elsewhere = groups.elsewhere() if not states or EMPTY.lower() in states else ()

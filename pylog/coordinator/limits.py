@@ -47,6 +47,7 @@ class Limits(NamedTuple):
     metadata_characters_max: int
     retention_ms: int
     consumer: ConsumerLimits = ConsumerLimits()
+    share_session_ms: int = 45_000
 
 
 class Time(Protocol):
@@ -63,7 +64,7 @@ def limits_from(settings: Any) -> Limits:
         settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"],
         settings["group.max.size"], max(0, settings["group.initial.rebalance.delay.ms"]),
         settings["offset.metadata.max.bytes"], settings["offsets.retention.minutes"] * 60_000,
-        _consumer_limits(settings))
+        _consumer_limits(settings), settings["group.share.session.timeout.ms"])
 
 
 def _consumer_limits(settings: Any) -> ConsumerLimits:

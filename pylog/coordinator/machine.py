@@ -15,6 +15,7 @@ from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.group import CLASSIC, DEAD, Committed, Group
 from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Limits, Time
+from pylog.coordinator.share_group import ShareGroup
 from pylog.coordinator.timers import Timers
 from pylog.metadata.image import Image
 
@@ -53,6 +54,7 @@ class GroupMachine:
         self.image = image
         self.topics_version = -1     # The image's offset when topics last changed.
         self.groups: dict[str, Any] = {}     # Committed, each of its kind.
+        self.shares: dict[str, ShareGroup] = {}     # Share groups, which commit no offsets.
         self.timers = Timers()
         self.records: list[Written] = []
         self.replies: list[tuple[Any, Any]] = []

@@ -105,7 +105,7 @@ def group_of_commit(groups, request, generation: int, in_transaction: bool, vers
     if group is None:
         if request.group_id in groups.deleting:
             return None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if generation >= 0:
+        if generation >= 0 or request.group_id in groups.shares:
             return None, (ErrorCode.GROUP_ID_NOT_FOUND if version >= UNKNOWN_GROUP_SINCE
                           else ErrorCode.ILLEGAL_GENERATION)
         return groups.find_or_make(request.group_id), ErrorCode.NONE

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from pylog.coordinator import machine as machines
-from pylog.coordinator import offsets, offsets_transactional, targets
+from pylog.coordinator import offsets, offsets_transactional, share_groups, targets
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.group import Committed
 from pylog.coordinator.groups import Groups
@@ -88,6 +88,7 @@ class GroupCoordinator:
             self.runtime.topic_deleted()
         else:
             self.runtime.step_each(lambda machine: _forget_topic(machine, name))
+            self.runtime.step_each(self._forget_share_partitions)
             self._look_again(name)
 
     def _look_again(self, name: str) -> None:
@@ -163,6 +164,12 @@ class GroupCoordinator:
         """The same of every group in memory."""
         for group in list(machine.groups.values()):
             self._forget_gone(machine, group)
+        self._forget_share_partitions(machine)
+
+    def _forget_share_partitions(self, machine: Groups) -> None:
+        if machine.shares:
+            share_groups.forget_topics(
+                machine, {topic.id for topic in self._broker.image.topics.values()})
 
 
 def _forget_topic(machine: Groups, name: str) -> None:

@@ -11,7 +11,8 @@ Source: none; the log is the truth, LMDB is the map.
 Keys: `cg/a` + partition: topic id, applied offset and its epoch. `cg/g` + partition + digest of the
 group id: the group. `cg/m` + the same: the group has members. `cg/o` + the same + digest of the
 topic: the offsets committed for it. `cg/c` + the same + digest of the member's id: a member of a
-consumer group. Of a consumer group, the rows of groups and members hold its records.
+consumer group. Of a consumer group, the rows of groups and members hold its records. `cg/s` +
+partition + digest of the group id: a share group, by its records.
 """
 
 import struct
@@ -23,6 +24,7 @@ from pylog.coordinator import consumer_records, records
 from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.group import CLASSIC, CONSUMER, NO_TIME, Committed, Group, Offset
 from pylog.coordinator.groups import Groups
+from pylog.coordinator.share_group import records_of
 from pylog.coordinator.journal import Record
 from pylog.coordinator.machine import Changes, Name
 from pylog.metadata.store import Store
@@ -31,7 +33,8 @@ DIGEST_BYTES = 16
 NO_ID = bytes(16)
 NOTHING = -1, -1
 APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER = b"cg/a", b"cg/g", b"cg/m", b"cg/o", b"cg/c"
-EVERY = APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER
+SHARE = b"cg/s"
+EVERY = APPLIED, GROUP, MEMBERS, OFFSETS, MEMBER, SHARE
 KINDS = b"\xff\xff"     # In place of a classic record's version: the kind and its records follow.
 MEMBERS_STEP = 500
 Row = tuple[bytes, bytes | None]
@@ -83,6 +86,11 @@ class ShardSnapshot:
         """Gives an empty machine the groups with members; find() has the others."""
         for group in self.with_members():
             machine.groups[group.id] = group
+        with self._store.transaction() as txn:
+            for _, value in _walk(txn, SHARE + self._partition):
+                for key, record in _unpacked_records(value):
+                    machine.replay(key, record)
+        machine.changed.clear()     # It is in the snapshot.
 
     def with_members(self) -> list[Any]:
         """The groups that had members."""
@@ -164,7 +172,10 @@ class ShardSnapshot:
         place = self._partition + _digest(group_id)
         group = machine.groups.get(group_id)
         if group is None:
-            return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None)]
+            share = machine.shares.get(group_id)
+            return [(GROUP + place, None), (MEMBERS + place, None), (OFFSETS + place, None),
+                    (SHARE + place,
+                     None if share is None else _packed_records(list(records_of(share))))]
         head = _packed(group_id) + _packed(group.protocol_type or "")
         if group.kind == CONSUMER:
             value = KINDS + _packed(CONSUMER) + _packed_records(consumer_records.group_state(group))

@@ -27,9 +27,10 @@ METADATA_VERSION = NEWEST_VERSION
 METADATA_VERSION_MIN = OLDEST_VERSION
 # Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
-            "transaction.version": (0, 2), "group.version": (0, 1)}
+            "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
-COORDINATOR_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
+COORDINATOR_TOPICS = frozenset((
+    "__consumer_offsets", "__transaction_state", "__share_group_state"))
 DIRECTORY_UNASSIGNED = bytes(16)
 NO_TOPIC = "This server does not host this topic-partition."
 

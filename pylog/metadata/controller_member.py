@@ -35,7 +35,7 @@ from pylog.metadata.tail import Tail
 from pylog.metadata.threads import in_thread
 
 ASK_AGAIN_S = 0.2
-# An empty node waits so long for the first of the controllers, which may have data.
+# A node lets the first of the controllers begin, in an empty quorum, for so long.
 FIRST_S = 10.0
 TOKEN = "pylog"
 
@@ -85,6 +85,11 @@ class ControllerMember(MemberMetadata):
     def _nearest_first(self) -> list:
         return sorted(self._hosts(), key=lambda host: host.node_id != self._node_id)
 
+    @property
+    def quorum(self) -> Quorum:
+        """What keeps the controllers' log."""
+        return self._quorum
+
     # ---- start and stop -------------------------------------------------------------------------
 
     async def join(self) -> None:
@@ -109,18 +114,21 @@ class ControllerMember(MemberMetadata):
             raise self._unreadable(error) from error
 
     async def _cluster_id(self, known_id: str | None) -> str:
-        """The cluster's id. known_id: of the directories, None of empty ones: those of the first
-        controller may be about to give the cluster its id, and what it holds."""
+        """The cluster's id. known_id: of the directories, None of empty ones."""
+        found = await self._patiently(self._quorum.known_cluster_id) or known_id
+        if found is None:
+            found = await self._after_the_first(self._quorum.known_cluster_id)
+        return found or await self._patiently(
+            self._quorum.cluster_id, id_text(random_id(self._random)))
+
+    async def _after_the_first(self, call):
+        """What the call returns once that is true; what it is after a while: the first of the
+        controllers may be about to give the cluster its name, and what it holds."""
         wait_s = 0.0 if self._voters[0].node_id == self._node_id else FIRST_S
-        while True:
-            found = await self._patiently(self._quorum.known_cluster_id) or known_id
-            if found is not None:
-                return found
-            if wait_s <= 0:
-                return await self._patiently(
-                    self._quorum.cluster_id, id_text(random_id(self._random)))
+        while not (found := await self._patiently(call)) and wait_s > 0:
             wait_s -= ASK_AGAIN_S
             await asyncio.sleep(ASK_AGAIN_S)
+        return found
 
     @staticmethod
     def _check_cluster(path: str, known_id: str | None, cluster_id: str) -> None:
@@ -160,10 +168,9 @@ class ControllerMember(MemberMetadata):
     async def _reach_the_end(self) -> None:
         """Everything that is committed by now is in the tail."""
         assert self.office is not None
-        view = await self._patiently(self._quorum.look)
-        if view.epoch == 0 and self._log.end_offset > 0:
+        if self._log.end_offset > 0 and not await self._after_the_first(self._has_begun):
             await in_thread(self._found)         # Keeps (4).
-            view = await self._patiently(self._quorum.look)
+        view = await self._patiently(self._quorum.look)
         if view.end < self._log.end_offset:
             raise StartError(
                 f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
@@ -176,6 +183,10 @@ class ControllerMember(MemberMetadata):
                 return await self.office.catch_up(view.end)
             except QuorumLost:
                 await asyncio.sleep(ASK_AGAIN_S)
+
+    def _has_begun(self) -> bool:
+        """Whether the quorum's log has. Blocks."""
+        return self._quorum.look().epoch > 0
 
     def _found(self) -> None:
         """This node's own log becomes the quorum's. Blocks."""

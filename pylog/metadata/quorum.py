@@ -24,6 +24,7 @@ from pylog.metadata.keys import (
     SORTED_DIGITS,
     Absent,
     Delete,
+    Full,
     Get,
     Is,
     Keys,
@@ -85,6 +86,10 @@ class Quorum:
         self._timeout_s = timeout_s
         self._seconds = seconds
         self._pause = threading.Event()      # Never set.
+        # For metrics, read on any thread.
+        self.is_answering, self.is_full = True, False
+        self.failures = self.appends = 0
+        self.append_seconds = 0.0
 
     def close(self) -> None:
         self.keys.close()
@@ -242,7 +247,11 @@ class Quorum:
                 raise Conflict(f"epoch {term.epoch} is over")
             raise Conflict(f"the log ends at {int(at[0].value) if at else 0}, not at {base}")
 
+        began = self._seconds()
         self._tried(attempt)
+        self.appends += 1
+        self.append_seconds += self._seconds() - began
+        self.is_full = False
 
     def read(self, base: int) -> list:
         """Some Batches from `base` on; none at the end. Raises QuorumLost, Trimmed."""
@@ -315,13 +324,23 @@ class Quorum:
         until = self._seconds() + self._timeout_s
         while True:
             try:
-                return attempt()
+                found = attempt()
             except (Unknown, Unreachable) as error:
                 if self._seconds() >= until:
-                    raise QuorumLost(f"{self.keys.name}: {error}") from None
+                    raise self._lost(error) from None
             except KeysError as error:
-                raise QuorumLost(f"{self.keys.name}: {error}") from None
+                self.is_full |= isinstance(error, Full)
+                raise self._lost(error) from None
+            else:
+                self.is_answering = True
+                return found
             self._pause.wait(RETRY_S)
+
+    def _lost(self, error: Exception) -> QuorumLost:
+        # A member that is full answers, but nothing can be decided.
+        self.is_answering = self.is_full
+        self.failures += 1
+        return QuorumLost(f"{self.keys.name}: {error}")
 
 
 def _number(offset: int) -> str:

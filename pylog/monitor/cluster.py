@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pylog.metadata.image import Image
     from pylog.metadata.service import MetadataService
 
+OF_QUORUM = ("pylog_quorum_answering", "pylog_quorum_full", "pylog_quorum_failures",
+             "pylog_quorum_appends", "pylog_quorum_append_seconds")
 Samples = list  # of (family, [(label values, number)])
 
 
@@ -46,7 +48,17 @@ class ClusterFigures:
             ("pylog_controller_active", [((), int(
                 controller is not None and controller.is_active))]),
             ("pylog_controller_elections", [
-                ((kind,), elections.get(kind, 0)) for kind in ("clean", "unclean")])]
+                ((kind,), elections.get(kind, 0)) for kind in ("clean", "unclean")]),
+            *self._of_quorum()]
+
+    def _of_quorum(self) -> Samples:
+        """Nothing where there is none: on a broker without the controller's role."""
+        quorum = getattr(self._metadata, "quorum", None)
+        figures = None if quorum is None else (
+            int(quorum.is_answering), int(quorum.is_full), quorum.failures, quorum.appends,
+            quorum.append_seconds)
+        return [(family, [] if figures is None else [((), figures[at])])
+                for at, family in enumerate(OF_QUORUM)]
 
     def _of(self, image: Image) -> Samples:
         """Keeps (1)."""

@@ -53,7 +53,7 @@ response. The time that a Fetch waits for new records at its client's request do
 _SUBJECTS = (
     ("pylog_build", "Which broker"), ("pylog_topic", "Topics"), ("pylog_partition", "Partitions"),
     *[(prefix, "The cluster") for prefix in (
-        "pylog_cluster", "pylog_metadata", "pylog_controller")],
+        "pylog_cluster", "pylog_metadata", "pylog_controller", "pylog_quorum")],
     ("pylog_replica", "Replicas"),
     ("pylog_group", "Consumer groups"), ("pylog_coordinator", "Consumer groups"),
     ("pylog_request", "Requests"), ("pylog_response", "Requests"),

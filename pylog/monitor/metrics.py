@@ -66,6 +66,17 @@ METRICS = (
      "Leaders that this controller elected, since it took over: clean, or unclean ones, that may "
      "lack acknowledged records."),
 
+    # ---- the controllers' quorum, on nodes that are controllers
+    ("pylog_quorum_answering", "gauge", (), "",
+     "0 while the quorum does not answer this controller: without it nothing is decided."),
+    ("pylog_quorum_full", "gauge", (), "",
+     "1 when etcd refused the last change for want of room (its alarm NOSPACE): compact and "
+     "defragment it, then disarm the alarm."),
+    ("pylog_quorum_failures", "counter", (), "",
+     "Calls of the quorum that were given up, after all members were tried."),
+    ("pylog_quorum_appends", "counter", (), "", "Batches of metadata that were appended here."),
+    ("pylog_quorum_append_seconds", "counter", (), "seconds", "What those took together."),
+
     # ---- replicas; all 0 in a cluster of one broker
     ("pylog_replica_partitions_led", "gauge", (), "", "Partitions led here."),
     ("pylog_replica_partitions_under_min_isr", "gauge", (), "",

@@ -15,7 +15,7 @@ from pylog.protocol import messages
 
 SERVED = {**FEATURES, "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
 # Levels of Kafka 4.3 whose requests this broker does not have; clients see that in ApiVersions.
-CLAIMED = {"share.version": (0, 1), "streams.version": (0, 1)}
+CLAIMED = {"streams.version": (0, 1)}
 
 log = logging.getLogger("pylog.registration")
 

@@ -42,13 +42,17 @@ class Publisher:
         self._logs = logs
         self._grants = grants
         self._quotas = quotas
-        self._coordinators = coordinators
+        self._coordinators = list(coordinators)
         self._apply_settings = apply_settings
         self._security = apply_security
         self._registering: asyncio.Task | None = None
         self.replicas: Replicas | None = None      # Where there are other brokers.
         self.name_nodes: Callable[[Image], None] | None = None     # Where they are reached.
         self.membership: Membership | None = None  # Likewise.
+
+    def add_coordinator(self, coordinator) -> None:
+        """One that was made later. It has taken the topics as they are in force."""
+        self._coordinators.append(coordinator)
 
     async def run(self) -> None:
         """Puts records into force as they are committed, until cancelled. Keeps (1)."""

@@ -73,7 +73,8 @@ class Broker:
             verification=getattr(self, "verification", None),
             markers=getattr(self, "markers", None), client_quotas=self.quotas,
             listener_name=self.network.listener_name, registered=self.publisher.registered,
-            node_id=self.node_id, now_ms=self.now_ms,
+            node_id=self.node_id, now_ms=self.now_ms, sharing=lambda: self.sharing,
+            watch=lambda connection: None,
             asker=lambda context: Asker(identities.ANONYMOUS, "PLAINTEXT"))
 
     async def ask(self, key, version, request, **fields):

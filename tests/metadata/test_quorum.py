@@ -6,9 +6,9 @@ import time
 import pytest
 
 from pylog.metadata.etcd import Etcd
-from pylog.metadata.keys import Put, Unknown, Unreachable
+from pylog.metadata.keys import Full, Put, Unknown, Unreachable
 from pylog.metadata.log import Conflict
-from pylog.metadata.quorum import Batch, Quorum, QuorumLost, TooLong, Trimmed, View
+from pylog.metadata.quorum import Batch, Quorum, QuorumLost, Term, TooLong, Trimmed, View
 
 PREFIXES = itertools.count(1)
 TTL_S = 30
@@ -239,6 +239,30 @@ def test_without_a_quorum_every_call_ends_in_time(etcds, prefix):
             call()
     with pytest.raises(Unreachable):
         Etcd(["127.0.0.1:1"]).get("x")
+
+
+class Crowded:
+    """Keys without room."""
+
+    name = "etcd"
+    value_bytes_max = 1 << 20
+
+    def transact(self, *arguments):
+        raise Full("etcdserver: mvcc: database space exceeded")
+
+
+def test_a_quorum_without_room_is_told_from_one_that_does_not_answer():
+    quorum = Quorum(Crowded(), "/test/", 0.0, time.monotonic)
+    with pytest.raises(QuorumLost):
+        quorum.append(Term(1, b"1", 0, 0, None), 0, 1, b"data")
+    assert (quorum.is_full, quorum.is_answering, quorum.failures) == (True, True, 1)
+    quorum.keys = Cut(quorum.keys)
+    quorum.keys.cuts = 1
+    quorum.is_full = False
+    quorum.keys.applied = False
+    with pytest.raises(QuorumLost):
+        quorum.append(Term(1, b"1", 0, 0, None), 0, 1, b"data")
+    assert (quorum.is_full, quorum.is_answering, quorum.appends) == (False, False, 0)
 
 
 def test_killing_the_leader_loses_and_doubles_nothing(servers, quorum):

@@ -1,0 +1,77 @@
+"""The cluster in numbers: from images, led partitions and a quorum that are made up."""
+
+from types import SimpleNamespace
+
+from pylog.config import Settings
+from pylog.metadata.image import Image, apply
+from pylog.monitor import metrics
+from pylog.monitor.cluster import ClusterFigures
+from pylog.protocol import messages
+
+SECOND_NS = 10**9
+TOPIC_ID = b"t" * 16
+
+
+def image(*partitions):
+    """A topic `t` on the brokers 1 to 3, of which the third is fenced; partitions: (leader,
+    replicas, ISR)."""
+    records = [messages.RegisterBrokerRecord(
+        broker_id=number, incarnation_id=bytes(16), broker_epoch=number, fenced=number == 3)
+        for number in (1, 2, 3)]
+    records.append(messages.TopicRecord(name="t", topic_id=TOPIC_ID))
+    records += [messages.PartitionRecord(
+        partition_id=index, topic_id=TOPIC_ID, leader=leader, replicas=replicas, isr=isr,
+        adding_replicas=[], removing_replicas=[])
+        for index, (leader, replicas, isr) in enumerate(partitions)]
+    return apply(Image(), records, len(records) - 1, 7)
+
+
+def samples(metadata, led=(), now_ns=0) -> dict:
+    """Family -> {label values: number}."""
+    settings = Settings({"min.insync.replicas": "2"})
+    found = dict(ClusterFigures(metadata, settings, lambda: list(led), lambda: now_ns).samples())
+    assert found.keys() <= metrics.TABLE.keys()
+    return {family: dict(rows) for family, rows in found.items()}
+
+
+def test_partitions_and_brokers_are_counted_as_the_image_has_them():
+    found = samples(SimpleNamespace(image=image(
+        (1, [1, 2], [1, 2]), (2, [1, 2], [2]), (-1, [3], [3]))))
+    assert found["pylog_cluster_partitions"] == {(): 3}
+    assert found["pylog_cluster_partitions_offline"] == {(): 1}
+    assert found["pylog_cluster_partitions_led_elsewhere"] == {(): 1}
+    assert found["pylog_cluster_brokers"] == {("active",): 2, ("fenced",): 1, ("stopping",): 0}
+    assert found["pylog_controller_epoch"] == {(): 7}
+    assert found["pylog_controller_active"] == {(): 0}
+    assert found["pylog_quorum_full"] == {}
+
+
+def led(isr, end, followers):
+    """Of a broker; followers: (id, end, when it was at the end)."""
+    return SimpleNamespace(
+        name="t", isr=SimpleNamespace(committed=isr, replicas=(1, 2, 3)), log=SimpleNamespace(
+            end_offset=end, followers=lambda: [
+                (id_, 1, at, 0, 0, caught_up_ns) for id_, at, caught_up_ns in followers]))
+
+
+def test_followers_are_as_far_behind_as_where_they_are_behind_most():
+    metadata = SimpleNamespace(image=image((1, [1, 2, 3], [1, 2, 3])))
+    found = samples(metadata, [
+        led((1, 2, 3), 100, [(2, 100, 4 * SECOND_NS), (3, 90, 3 * SECOND_NS)]),
+        led((1, 2), 50, [(2, 45, 4 * SECOND_NS), (3, -1, 0)]),
+        led((1,), 10, [])], 5 * SECOND_NS)
+    assert found["pylog_replica_follower_lag_records"] == {(2,): 5, (3,): 50}
+    assert found["pylog_replica_follower_lag_seconds"] == {(2,): 1.0, (3,): 2.0}
+    assert found["pylog_replica_partitions_led"] == {(): 3}
+    assert found["pylog_replica_partitions_at_min_isr"] == {(): 1}
+    assert found["pylog_replica_partitions_under_min_isr"] == {(): 1}
+
+
+def test_a_controller_tells_of_its_elections_and_of_its_quorum():
+    quorum = SimpleNamespace(is_answering=True, is_full=True, failures=2, appends=10,
+                             append_seconds=0.5)
+    found = samples(SimpleNamespace(image=image(), quorum=quorum, controller=SimpleNamespace(
+        is_active=True, elections={"clean": 3, "unclean": 1})))
+    assert found["pylog_controller_active"] == {(): 1}
+    assert found["pylog_controller_elections"] == {("clean",): 3, ("unclean",): 1}
+    assert (found["pylog_quorum_full"], found["pylog_quorum_appends"]) == ({(): 1}, {(): 10})

@@ -1,0 +1,286 @@
+"""What a share group has in flight: single steps, and thousands of random schedules."""
+
+import random
+
+import pytest
+
+from pylog.protocol.errors import ErrorCode
+from pylog.sharing.in_flight import (
+    ACCEPT, ACKNOWLEDGED, ARCHIVED, AVAILABLE, DONE, REJECT, RELEASE, RENEW, InFlight, Limits,
+    StateBatch, Wanted,
+)
+
+SCHEDULES = 150
+STEPS = 120
+LIMITS = Limits(lock_ms=100, deliveries_max=3, records_max=50, renews=True)
+
+
+def wanted(member="a", records=500, size=500, exact=False):
+    return Wanted(member, records, size, exact)
+
+
+def rows_of(found):
+    return [(row.first, row.last, row.deliveries) for row in found]
+
+
+def acquired(in_flight, *batches, member="a", now_ms=0, **fields):
+    return rows_of(in_flight.acquire(
+        wanted(member, **fields), in_flight.next_offset(), list(batches), now_ms))
+
+
+def acknowledged(in_flight, first, last, kind, member="a", now_ms=0):
+    error, _, moved = in_flight.acknowledge(member, [(first, last, [kind])], now_ms)
+    in_flight.settle(moved, True, now_ms)
+    return error
+
+
+def test_what_one_member_has_no_other_one_gets():
+    in_flight = InFlight(LIMITS, 0)
+    assert acquired(in_flight, (0, 9)) == [(0, 9, 1)]
+    assert in_flight.next_offset() == 10
+    assert acquired(in_flight, (0, 9), member="b") == []
+    assert acknowledged(in_flight, 0, 9, ACCEPT, "b") == ErrorCode.INVALID_RECORD_STATE
+    assert acknowledged(in_flight, 0, 9, ACCEPT) == ErrorCode.NONE
+    assert (in_flight.start, in_flight.end, in_flight.count) == (10, 10, 0)
+
+
+def test_what_is_given_back_comes_again_with_a_higher_count_until_it_is_archived():
+    in_flight = InFlight(LIMITS, 5)
+    for count in (1, 2, 3):
+        got = acquired(in_flight, (5, 5))
+        assert got == [(5, 5, count)]
+        assert acknowledged(in_flight, 5, 5, RELEASE) == ErrorCode.NONE
+    assert (in_flight.start, in_flight.count) == (6, 0)
+
+
+def test_a_rejected_record_does_not_come_again():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 4))
+    assert acknowledged(in_flight, 2, 2, REJECT) == ErrorCode.NONE
+    assert acknowledged(in_flight, 0, 1, RELEASE) == ErrorCode.NONE
+    assert in_flight.next_offset() == 0
+    assert acquired(in_flight, (0, 4)) == [(0, 1, 2)]
+
+
+def test_the_start_moves_over_what_is_done_and_no_further():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 9))
+    acknowledged(in_flight, 3, 9, ACCEPT)
+    assert (in_flight.start, in_flight.done_count) == (0, 7)
+    acknowledged(in_flight, 0, 1, ACCEPT)
+    assert in_flight.start == 2
+    acknowledged(in_flight, 2, 2, ACCEPT)
+    assert (in_flight.start, in_flight.count) == (10, 0)
+
+
+def test_a_hold_runs_out_and_a_renewed_one_later():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 1), (2, 3), size=1)
+    assert in_flight.next_due_ms == 100
+    assert acknowledged(in_flight, 2, 3, RENEW, now_ms=60) == ErrorCode.NONE
+    assert [row[:3] for row in in_flight.expire(100)] == [(0, 1, AVAILABLE)]
+    assert in_flight.next_due_ms == 160
+    assert acquired(in_flight, (0, 1), member="b", now_ms=100) == [(0, 1, 2)]
+    assert acknowledged(in_flight, 0, 1, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_a_group_may_forbid_renewal():
+    in_flight = InFlight(LIMITS._replace(renews=False), 0)
+    acquired(in_flight, (0, 1))
+    assert acknowledged(in_flight, 0, 1, RENEW) == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_while_a_write_is_under_way_nothing_of_it_changes():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 9))
+    _, _, moved = in_flight.acknowledge("a", [(0, 9, [RELEASE])], 0)
+    assert acquired(in_flight, (0, 9), member="b") == []
+    error, _, _ = in_flight.acknowledge("a", [(3, 4, [ACCEPT])], 0)
+    assert error == ErrorCode.INVALID_RECORD_STATE
+    assert in_flight.expire(1000) == []
+    in_flight.settle(moved, False, 50)
+    assert acknowledged(in_flight, 3, 4, ACCEPT, now_ms=50) == ErrorCode.NONE
+
+
+def test_a_write_that_fails_after_the_hold_ran_out_gives_the_records_back():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 9))
+    _, _, moved = in_flight.acknowledge("a", [(0, 9, [ACCEPT])], 0)
+    in_flight.settle(moved, False, 200)
+    assert acquired(in_flight, (0, 9), member="b", now_ms=200) == [(0, 9, 2)]
+
+
+def test_acknowledgements_of_what_is_not_in_flight_are_refused_and_change_nothing():
+    in_flight = InFlight(LIMITS, 10)
+    assert acknowledged(in_flight, 10, 11, ACCEPT) == ErrorCode.INVALID_RECORD_STATE
+    acquired(in_flight, (10, 19))
+    assert acknowledged(in_flight, 15, 25, ACCEPT) == ErrorCode.INVALID_REQUEST
+    error, _, _ = in_flight.acknowledge("a", [(10, 12, [ACCEPT]), (18, 30, [ACCEPT])], 0)
+    assert error == ErrorCode.INVALID_REQUEST and in_flight.start == 10
+    # Below the start it was done with before: the client may not know.
+    assert acknowledged(in_flight, 3, 12, ACCEPT) == ErrorCode.NONE
+    assert in_flight.start == 13
+
+
+def test_types_may_differ_from_offset_to_offset():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 4))
+    error, _, moved = in_flight.acknowledge("a", [(0, 4, [1, 1, 2, 0, 3])], 0)
+    assert error == ErrorCode.NONE
+    assert [(row.first, row.last, row.state) for row in moved] == [
+        (0, 1, ACKNOWLEDGED), (2, 2, AVAILABLE), (3, 3, ARCHIVED), (4, 4, ARCHIVED)]
+
+
+def test_no_more_than_the_limit_is_in_flight_but_what_is_free_again_is_acquired():
+    in_flight = InFlight(LIMITS, 0)
+    assert acquired(in_flight, (0, 29), (30, 49)) == [(0, 49, 1)]
+    assert not in_flight.can_acquire()
+    assert acknowledged(in_flight, 20, 24, RELEASE) == ErrorCode.NONE
+    assert in_flight.can_acquire() and in_flight.next_offset() == 20
+    assert acquired(in_flight, (0, 29), (30, 49), (50, 60), member="b") == [(20, 24, 2)]
+
+
+def test_whole_batches_are_acquired_unless_the_limit_is_exact():
+    in_flight = InFlight(LIMITS, 0)
+    assert acquired(in_flight, (0, 9), (10, 19), (20, 29), records=12) == [(0, 19, 1)]
+    in_flight = InFlight(LIMITS, 0)
+    assert acquired(in_flight, (0, 9), (10, 19), records=12, exact=True) == [(0, 11, 1)]
+    assert in_flight.end == 19 and in_flight.next_offset() == 12
+    assert acquired(in_flight, (10, 19), records=3, exact=True, member="b") == [(12, 14, 1)]
+
+
+def test_an_answer_is_parted_where_batches_begin():
+    in_flight = InFlight(LIMITS, 0)
+    assert acquired(in_flight, (0, 3), (4, 7), (8, 11), size=8) == [(0, 7, 1), (8, 11, 1)]
+
+
+def test_a_record_that_fails_often_comes_alone_at_last():
+    in_flight = InFlight(LIMITS._replace(deliveries_max=5), 0)
+    sizes = []
+    for now_ms in range(0, 900, 100):
+        got = acquired(in_flight, (0, 15), now_ms=now_ms)
+        sizes.append(sum(last - first + 1 for first, last, _ in got))
+        in_flight.expire(now_ms + 100)
+    assert sizes[:5] == [16, 16, 16, 8, 1]
+
+
+def test_offsets_that_were_lost_amid_what_was_kept_are_delivered_again():
+    in_flight = InFlight(LIMITS, 10, [StateBatch(15, 19, ACKNOWLEDGED, 1),
+                                      StateBatch(20, 22, AVAILABLE, 1)])
+    assert in_flight.next_offset() == 10
+    assert acquired(in_flight, (10, 22)) == [(10, 14, 1), (20, 22, 2)]
+    with pytest.raises(ValueError):
+        InFlight(LIMITS, 10, [StateBatch(9, 12, ACKNOWLEDGED, 1)])
+    with pytest.raises(ValueError):
+        InFlight(LIMITS, 10, [StateBatch(10, 12, 1, 1)])
+
+
+def test_a_log_that_begins_later_takes_offsets_out():
+    in_flight = InFlight(LIMITS, 0)
+    acquired(in_flight, (0, 9), (10, 19), size=10)
+    in_flight.move_start(5)
+    assert (in_flight.start, in_flight.next_offset()) == (5, 20)
+    assert acknowledged(in_flight, 0, 9, ACCEPT) == ErrorCode.NONE
+    in_flight.move_start(40)
+    assert (in_flight.start, in_flight.next_offset(), in_flight.count) == (40, 40, 0)
+
+
+class Schedule:
+    """Random steps, with what each offset should be kept beside."""
+
+    def __init__(self, rng):
+        self.random = rng
+        self.limits = Limits(100, rng.randrange(2, 6), rng.choice((20, 50, 100)), True)
+        self.in_flight = InFlight(self.limits, 0)
+        self.batches = []
+        self.end = self.now_ms = 0
+        self.deliveries = {}
+        self.held = {}
+        self.done = set()
+        self.under_way = []
+
+    def step(self):
+        self.now_ms += self.random.randrange(20)
+        self.random.choices((self.produce, self.acquire, self.acknowledge, self.settle,
+                             self.expire), (4, 7, 6, 4, 2))[0]()
+        self.check()
+
+    def produce(self):
+        count = self.random.randrange(1, 15)
+        self.batches.append((self.end, self.end + count - 1))
+        self.end += count
+
+    def acquire(self):
+        offset = self.in_flight.next_offset()
+        read = [row for row in self.batches if row[1] >= offset][:self.random.randrange(1, 4)]
+        if not read or not self.in_flight.can_acquire():
+            return
+        member = self.random.choice("abc")
+        asked = Wanted(member, self.random.randrange(1, 30), self.random.randrange(1, 20),
+                       self.random.random() < 0.5)
+        for row in self.in_flight.acquire(asked, offset, read, self.now_ms):
+            for at in range(row.first, row.last + 1):
+                assert at not in self.held and at not in self.done, at
+                self.deliveries[at] = self.deliveries.get(at, 0) + 1
+                assert self.deliveries[at] == row.deliveries <= self.limits.deliveries_max, at
+                self.held[at] = member
+
+    def acknowledge(self):
+        member = self.random.choice("abc")
+        mine = sorted(at for at, holder in self.held.items() if holder == member)
+        if not mine:
+            return
+        first = last = self.random.choice(mine)
+        while last + 1 in mine and self.random.random() < 0.8:
+            last += 1
+        types = [self.random.choice((1, 2, 3, 4))] if self.random.random() < 0.5 else [
+            self.random.choice((0, 1, 2, 3)) for _ in range(last - first + 1)]
+        error, _, moved = self.in_flight.acknowledge(
+            member, [(first, last, types)], self.now_ms)
+        if error == ErrorCode.NONE:
+            self.under_way.append(moved)
+        else:
+            # What is undone after its time is given back.
+            self.look()
+
+    def settle(self):
+        if self.under_way:
+            moved = self.under_way.pop(self.random.randrange(len(self.under_way)))
+            self.in_flight.settle(moved, self.random.random() < 0.8, self.now_ms)
+            self.look()
+
+    def expire(self):
+        self.in_flight.expire(self.now_ms)
+        self.look()
+
+    def look(self):
+        """Nobody holds what is free or done with, and what is done with stays so."""
+        at_rest = {at: row for row in self.in_flight._ranges if row.before is None
+                   for at in range(row.first, row.last + 1)}
+        for at in list(self.held):
+            row = at_rest.get(at)
+            if at < self.in_flight.start or row is not None and row.state in DONE:
+                self.done.add(at)
+                del self.held[at]
+            elif row is not None and row.state == AVAILABLE:
+                del self.held[at]
+
+    def check(self):
+        ranges = self.in_flight._ranges
+        assert all(a.last < b.first for a, b in zip(ranges, ranges[1:], strict=False))
+        assert not ranges or ranges[0].first >= self.in_flight.start
+        assert not ranges or ranges[0].state not in DONE or ranges[0].before is not None
+        assert all(at not in self.done or row.state in DONE for row in ranges
+                   if row.before is None for at in range(row.first, row.last + 1))
+
+
+def test_random_schedules_deliver_no_record_to_two_members_or_after_it_is_done(request):
+    seed = request.config.getoption("--seed")
+    for number in range(SCHEDULES) if seed is None else (seed,):
+        schedule = Schedule(random.Random(number))
+        try:
+            for _ in range(STEPS):
+                schedule.step()
+        except AssertionError:
+            print(f"--seed {number}")
+            raise

@@ -1,0 +1,41 @@
+"""Share sessions."""
+
+from pylog.protocol.errors import ErrorCode
+from pylog.sharing.sessions import EPOCH_MAX, FINAL, Sessions
+
+T0, T1 = (b"t" * 16, 0), (b"t" * 16, 1)
+
+
+def test_epochs_follow_each_other_and_any_other_one_is_refused():
+    sessions = Sessions(10)
+    session = sessions.begin("g", "m", [T0], 7)
+    assert sessions.find("g", "m", 0)[1] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert sessions.find("g", "m", 1) == (session, ErrorCode.NONE)
+    assert sessions.find("g", "m", 1)[1] == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert sessions.find("g", "m", 2) == (session, ErrorCode.NONE)
+    assert sessions.find("g", "m", FINAL) == (session, ErrorCode.NONE)
+    assert sessions.find("g", "x", 1)[1] == ErrorCode.SHARE_SESSION_NOT_FOUND
+    session.epoch = EPOCH_MAX
+    sessions.find("g", "m", EPOCH_MAX)
+    assert session.epoch == 1
+
+
+def test_there_is_a_limit_and_a_member_has_one_session():
+    sessions = Sessions(1)
+    assert sessions.begin("g", "m", [T0], 1) is not None
+    assert sessions.begin("g", "n", [T0], 2) is None
+    assert sessions.begin("g", "m", [T1], 3) is not None
+    assert len(sessions) == 1
+    assert sessions.closed(1) == []
+    assert [row.member_id for row in sessions.closed(3)] == ["m"]
+    assert not sessions.has_group("g")
+
+
+def test_a_row_without_news_is_told_once_and_after_an_error():
+    session = Sessions(1).begin("g", "m", [T0, T1], 1)
+    assert session.is_told(T0, False, 0)
+    assert not session.is_told(T0, False, 0)
+    assert session.is_told(T0, False, 6)
+    assert session.is_told(T0, False, 0)
+    assert session.is_told(T0, True, 0)
+    assert list(session.places) == [T1, T0]

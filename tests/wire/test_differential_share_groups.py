@@ -1,0 +1,388 @@
+"""Share groups: the same requests to Apache Kafka and to brokerd, every answer compared.
+
+What two right brokers may do at different times, the initialization of share partitions and their
+assignment, is waited for without comparing.
+"""
+
+import time
+import uuid
+
+import pytest
+
+from tests.wire.raw import Connection
+from tests.wire.messages import ask
+from tests.wire.sides import Side, compare
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+FIND, LIST, DESCRIBE_CONFIGS, ALTER = 10, 16, 32, 44
+HEARTBEAT, DESCRIBE, FETCH, ACKNOWLEDGE = 76, 77, 78, 79
+INITIALIZE, READ, WRITE, DELETE, SUMMARY = 83, 84, 85, 86, 87
+BROKER_SETTINGS = {"share.coordinator.state.topic.num.partitions": 5}
+WAIT_S = 30.0
+GROUP_RESOURCE = 32
+NOT_YET = (14, 15, 16)
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+
+
+class Member:
+    """A member of a share group on one side."""
+
+    def __init__(self, side: Side, group: str, name: str, topic: str):
+        self.side = side
+        self.group = group
+        self.id = name
+        self.topic = topic
+        self.epoch = 0
+        self.session = 0
+        self.assigned = 0
+        self.connection = Connection(side.port, wait_s=20)
+
+    def beat(self, epoch=None, topics=None):
+        answer = ask(self.connection, HEARTBEAT, 1, group_id=self.group, member_id=self.id,
+                     member_epoch=self.epoch if epoch is None else epoch, rack_id=None,
+                     subscribed_topic_names=topics)
+        if answer["error_code"] == 0:
+            self.epoch = answer["member_epoch"]
+            if answer["assignment"] is not None:
+                self.assigned = sum(len(row["partitions"])
+                                    for row in answer["assignment"]["topic_partitions"])
+        return answer
+
+    def join(self, partitions: int) -> None:
+        """Returns when that many partitions are assigned."""
+        coordinated(self.side, 0, self.group)
+        end_s = time.monotonic() + WAIT_S
+        while self.beat(0, [self.topic])["error_code"]:
+            assert time.monotonic() < end_s
+            time.sleep(0.2)
+        while self.assigned < partitions:
+            assert time.monotonic() < end_s, f"{self.assigned} of {partitions} partitions"
+            time.sleep(0.2)
+            self.beat()
+
+    def fetch(self, label, acknowledgements=(), *, version=1, wait_ms=500, records=500, size=500,
+              partitions=(0,), epoch=None, note=True, **fields):
+        """A ShareFetch; the first of a session names `partitions`, later ones what they
+        acknowledge."""
+        epoch = self.session if epoch is None else epoch
+        named = {index: [] for index in partitions} if epoch == 0 else {}
+        for index, first, last, types in acknowledgements:
+            named.setdefault(index, []).append({
+                "first_offset": first, "last_offset": last, "acknowledge_types": list(types)})
+        if version > 1:
+            fields = {"share_acquire_mode": 0, "is_renew_ack": False, **fields}
+        answer = ask(self.connection, FETCH, version, **{
+            "group_id": self.group, "member_id": self.id, "share_session_epoch": epoch,
+            "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": records,
+            "batch_size": size, "forgotten_topics_data": [], "topics": self._topics(named),
+            **fields})
+        self.session = epoch + 1 if answer["error_code"] == 0 else self.session
+        if note:
+            self.side.note(label, answer)
+        return answer
+
+    def records(self, label, *arguments, **fields):
+        """As fetch(), until there are records."""
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            answer = self.fetch(label, *arguments, note=False, **fields)
+            cells = [cell for topic in answer["responses"] for cell in topic["partitions"]]
+            if any(cell["acquired_records"] for cell in cells) or answer["error_code"]:
+                self.side.note(label, sorted(
+                    (cell["partition_index"], cell["error_code"], cell["acknowledge_error_code"],
+                     [(row["first_offset"], row["last_offset"], row["delivery_count"])
+                      for row in cell["acquired_records"]], len(cell["records"] or b""))
+                    for cell in cells))
+                return answer
+            assert time.monotonic() < end_s, answer
+            arguments = ()
+
+    def acknowledge(self, label, *rows, version=1, epoch=None, **fields):
+        """rows: (partition, first, last, types)."""
+        epoch = self.session if epoch is None else epoch
+        named = {}
+        for index, first, last, types in rows:
+            named.setdefault(index, []).append({
+                "first_offset": first, "last_offset": last, "acknowledge_types": list(types)})
+        if version > 1:
+            fields = {"is_renew_ack": False, **fields}
+        answer = ask(self.connection, ACKNOWLEDGE, version, group_id=self.group,
+                     member_id=self.id, share_session_epoch=epoch, topics=self._topics(named),
+                     **fields)
+        if answer["error_code"] == 0 and epoch > 0:
+            self.session = epoch + 1
+        self.side.note(label, answer)
+        return answer
+
+    def _topics(self, named):
+        return [{"topic_id": uuid.UUID(self.side.id_of(self.topic)), "partitions": [
+            {"partition_index": index, "acknowledgement_batches": rows}
+            for index, rows in named.items()]}] if named else []
+
+
+def group_of(side: Side, stem: str, **configs) -> str:
+    """A group with settings of its own, which begins with the earliest record."""
+    name = side.name(stem)
+    rows = {"share.auto.offset.reset": "earliest",
+            **{key.replace("_", "."): value for key, value in configs.items()}}
+    answer = ask(side.connection, ALTER, 1, validate_only=False, resources=[{
+        "resource_type": GROUP_RESOURCE, "resource_name": name, "configs": [
+            {"name": key, "config_operation": 0, "value": str(value)}
+            for key, value in rows.items()]}])
+    assert answer["responses"][0]["error_code"] == 0, answer
+    end_s = time.monotonic() + WAIT_S
+    while not _has(side, name, rows):
+        # Kafka's broker learns of it from its controller.
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    time.sleep(0.5)
+    return name
+
+
+def _has(side: Side, group: str, rows: dict) -> bool:
+    answer = ask(side.connection, DESCRIBE_CONFIGS, 4, include_synonyms=False,
+                 include_documentation=False, resources=[{
+                     "resource_type": GROUP_RESOURCE, "resource_name": group,
+                     "configuration_keys": list(rows)}])
+    found = {row["name"]: row["value"] for row in answer["results"][0]["configs"]}
+    return found == {key: str(value) for key, value in rows.items()}
+
+
+def coordinated(side: Side, kind: int, key: str) -> None:
+    """Returns when the key has a coordinator."""
+    end_s = time.monotonic() + WAIT_S
+    while ask(side.connection, FIND, 6, key_type=kind, coordinator_keys=[key])[
+            "coordinators"][0]["error_code"]:
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+    while kind == 0 and ask(side.connection, HEARTBEAT, 1, group_id=key, member_id="nobody",
+                            member_epoch=7, rack_id=None, subscribed_topic_names=None)[
+                                "error_code"] in NOT_YET:
+        # Kafka names a coordinator before that one has loaded the partition.
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+
+
+def _batches(side, topic, count, each):
+    """`count` batches of `each` records."""
+    from pylog._native import batch
+
+    for number in range(count):
+        side.append(topic, batch.build([
+            (None, b"value %d" % (number * each + at), 1_700_000_000_000, ())
+            for at in range(each)]))
+
+
+def heartbeats(side):
+    topic, group = side.topic("t"), side.name("g")
+    coordinated(side, 0, group)
+
+    def beat(label, **fields):
+        side.ask(label, HEARTBEAT, 1, **{
+            "group_id": group, "member_id": "m", "member_epoch": 0, "rack_id": None,
+            "subscribed_topic_names": [topic], **fields})
+
+    beat("no group", member_epoch=1)
+    beat("leaves no group", member_epoch=-1)
+    beat("no member id", member_id="")
+    beat("a long member id", member_id="m" * 37)
+    beat("no group id", group_id="")
+    beat("an empty rack", rack_id="")
+    beat("no topics", subscribed_topic_names=None)
+    beat("empty topics", subscribed_topic_names=[])
+    beat("an epoch that cannot be", member_epoch=-2)
+    beat("joins")
+    beat("another member's epoch", member_id="n", member_epoch=1)
+    beat("an epoch that is too high", member_epoch=9)
+    beat("leaves as somebody else", member_id="n", member_epoch=-1)
+    beat("leaves", member_epoch=-1)
+    beat("leaves again", member_epoch=-1)
+    side.ask("described", DESCRIBE, 1, group_ids=["no such group"],
+             include_authorized_operations=False)
+    side.ask("no id", DESCRIBE, 1, group_ids=[""], include_authorized_operations=False)
+    side.ask("classic description", 15, 6, groups=[group], include_authorized_operations=False)
+    side.ask("coordinator of no key", FIND, 6, key_type=2, coordinator_keys=["g:x:0"])
+    found = ask(side.connection, LIST, 5, states_filter=[], types_filter=["share"])
+    side.note("listed", [row for row in found["groups"] if row["group_id"] == group])
+
+
+def members(side):
+    topic, group = side.topic("t", 4), side.name("g")
+    first, second = (Member(side, group, name, topic) for name in ("first", "second"))
+    first.join(4)
+    second.join(2)
+    end_s = time.monotonic() + WAIT_S
+    while first.assigned != 2:
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+        first.beat()
+    answer = ask(side.connection, DESCRIBE, 1, group_ids=[group],
+                 include_authorized_operations=True)
+    row, = answer["groups"]
+    for member in row["members"]:
+        cells = member["assignment"]["topic_partitions"]
+        member["assignment"] = [len(cell["partitions"]) for cell in cells]
+        member["member_epoch"] -= row["group_epoch"]
+    row["members"].sort(key=lambda member: member["member_id"])
+    row["assignment_epoch"] -= row.pop("group_epoch")
+    side.note("described", answer)
+    side.note("fenced", first.beat(first.epoch + 5)["error_code"])
+    side.note("joined as classic", ask(
+        side.connection, 11, 9, group_id=group, session_timeout=10_000,
+        rebalance_timeout=10_000, member_id="", group_instance_id=None, protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}], reason=None)["error_code"])
+
+
+def deliveries(side):
+    topic, group = side.topic("t"), group_of(side, "g")
+    _batches(side, topic, 3, 10)
+    member, other = (Member(side, group, name, topic) for name in ("m", "n"))
+    member.join(1)
+    member.records("first")
+    member.acknowledge("accepted", (0, 0, 4, [ACCEPT]))
+    member.acknowledge("twice", (0, 0, 4, [ACCEPT]))
+    member.acknowledge("twice amid others", (0, 3, 6, [ACCEPT]))
+    member.acknowledge("released", (0, 5, 7, [RELEASE]))
+    member.acknowledge("rejected and a gap", (0, 8, 9, [REJECT, 0]))
+    member.acknowledge("several", (0, 10, 12, [ACCEPT, RELEASE, REJECT]),
+                       (0, 13, 14, [ACCEPT]))
+    member.acknowledge("what was released", (0, 5, 7, [ACCEPT]))
+    member.records("again")
+    member.acknowledge("accepted again", (0, 5, 7, [ACCEPT]), (0, 11, 11, [RELEASE]))
+    member.fetch("piggybacked", [(0, 15, 19, [ACCEPT])], wait_ms=0, records=1)
+    member.acknowledge("the end", epoch=-1)
+    other.join(0)
+    other.records("given back")
+
+
+def wrong(side):
+    topic, group = side.topic("t"), group_of(side, "g")
+    _batches(side, topic, 1, 10)
+    member = Member(side, group, "m", topic)
+    member.join(1)
+    member.fetch("no session", epoch=3)
+    member.acknowledge("no session to acknowledge in", (0, 0, 1, [ACCEPT]), epoch=1)
+    member.fetch("ends no session", epoch=-1)
+    member.fetch("acknowledges at first", [(0, 0, 0, [ACCEPT])], epoch=0)
+    member.fetch("no member", member_id="")
+    member.fetch("no group", group_id=None)
+    member.records("records")
+    member.fetch("an old epoch", epoch=1 if member.session != 1 else 7)
+    member.acknowledge("an initial epoch", (0, 0, 1, [ACCEPT]), epoch=0)
+    member.acknowledge("backwards", (0, 5, 3, [ACCEPT]))
+    member.acknowledge("no types", (0, 5, 6, []))
+    member.acknowledge("too many types", (0, 5, 6, [1, 1, 1]))
+    member.acknowledge("an unknown type", (0, 5, 6, [5]))
+    member.acknowledge("a type of later versions", (0, 5, 6, [RENEW]))
+    member.acknowledge("negative", (0, 5, 6, [-1]))
+    member.acknowledge("overlapping", (0, 5, 6, [ACCEPT]), (0, 4, 7, [ACCEPT]))
+    member.acknowledge("past the end", (0, 8, 12, [ACCEPT]))
+    member.acknowledge("far past the end", (0, 80, 82, [ACCEPT]))
+    member.acknowledge("another partition", (7, 0, 2, [ACCEPT]))
+    member.acknowledge("renewed unasked", (0, 0, 1, [RENEW]), version=2)
+    member.acknowledge("renewed", (0, 0, 1, [RENEW]), version=2, is_renew_ack=True)
+    member.fetch("renews and fetches", version=2, is_renew_ack=True)
+    member.fetch("renews", [(0, 0, 1, [RENEW])], version=2, is_renew_ack=True, wait_ms=0,
+                 min_bytes=0, max_bytes=0, records=0)
+    member.acknowledge("some are fine", (0, 0, 1, [ACCEPT]), (0, 9, 10, [ACCEPT]))
+    member.acknowledge("and were not taken", (0, 0, 1, [ACCEPT]))
+
+
+def limits(side):
+    topic = side.topic("t")
+    _batches(side, topic, 12, 25)
+    group = group_of(side, "g", share_partition_max_record_locks=100)
+    one, two = (Member(side, group, name, topic) for name in ("one", "two"))
+    one.join(1)
+    one.records("at most what may be locked", records=500, size=30)
+    one.fetch("no more", wait_ms=0)
+    one.acknowledge("some in the middle", (0, 40, 44, [RELEASE]))
+    two.join(0)
+    two.records("what is free again", records=100)
+    one.acknowledge("the first ones", (0, 0, 39, [ACCEPT]))
+    two.records("and what follows", records=10)
+    exact = group_of(side, "exact")
+    three = Member(side, exact, "three", topic)
+    three.join(1)
+    three.records("exactly", version=2, records=10, share_acquire_mode=1)
+    three.records("and exactly", version=2, records=20, share_acquire_mode=1)
+    three.acknowledge("none is kept", (0, 0, 9, [RELEASE]))
+    three.records("from the first on", version=2, records=15, share_acquire_mode=1)
+
+
+def often(side):
+    """A record that nobody can process."""
+    topic = side.topic("t")
+    _batches(side, topic, 1, 8)
+    member = Member(side, group_of(side, "g"), "m", topic)
+    member.join(1)
+    for number in range(8):
+        answer = member.records(f"delivery {number}", wait_ms=1000)
+        rows = [row for part in answer["responses"] for cell in part["partitions"]
+                for row in cell["acquired_records"]]
+        for row in rows:
+            member.acknowledge(f"released {number}", (
+                0, row["first_offset"], row["last_offset"], [RELEASE]))
+
+
+def states(side):
+    topic, group = side.topic("t", 2), side.name("g")
+    topic_id = uuid.UUID(side.id_of(topic))
+    coordinated(side, 2, f"{group}:{_text(topic_id)}:1")
+
+    def call(label, key, version, array=True, **fields):
+        end_s = time.monotonic() + WAIT_S
+        while True:
+            answer = ask(side.connection, key, version, group_id=group, topics=[{
+                "topic_id": topic_id, "partitions": [{"partition": 1, **fields}]}])
+            codes = {cell["error_code"] for row in answer["results"] for cell in row["partitions"]}
+            if not codes & {14, 15, 16} or time.monotonic() > end_s:
+                break
+            time.sleep(0.1)
+        side.note(label, answer)
+
+    batch = {"first_offset": 5, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
+    call("read of nothing", READ, 0, leader_epoch=0)
+    call("summary of nothing", SUMMARY, 1, leader_epoch=0)
+    call("written to nothing", WRITE, 1, state_epoch=0, leader_epoch=0, start_offset=5,
+         delivery_complete_count=0, state_batches=[batch])
+    call("deleted nothing", DELETE, 0)
+    call("initialized", INITIALIZE, 0, state_epoch=1, start_offset=5)
+    call("read", READ, 0, leader_epoch=2)
+    call("summary", SUMMARY, 1, leader_epoch=2)
+    call("written", WRITE, 1, state_epoch=1, leader_epoch=2, start_offset=5,
+         delivery_complete_count=5, state_batches=[batch])
+    call("by an older leader", WRITE, 1, state_epoch=1, leader_epoch=1, start_offset=5,
+         delivery_complete_count=5, state_batches=[batch])
+    call("of an older state", WRITE, 1, state_epoch=0, leader_epoch=2, start_offset=5,
+         delivery_complete_count=5, state_batches=[batch])
+    call("overlapping", WRITE, 0, state_epoch=1, leader_epoch=2, start_offset=7, state_batches=[
+        {**batch, "first_offset": 8, "last_offset": 12, "delivery_state": 0,
+         "delivery_count": 2}])
+    call("read again", READ, 0, leader_epoch=2)
+    call("read by an older leader", READ, 0, leader_epoch=1)
+    call("summary again", SUMMARY, 0, leader_epoch=-1)
+    call("initialized with an older epoch", INITIALIZE, 0, state_epoch=0, start_offset=0)
+    call("initialized again", INITIALIZE, 0, state_epoch=2, start_offset=-1)
+    call("read as new", READ, 0, leader_epoch=3)
+    call("deleted", DELETE, 0)
+    call("gone", READ, 0, leader_epoch=3)
+    side.ask("no topics", READ, 0, group_id=group, topics=[])
+    side.ask("an unknown topic", INITIALIZE, 0, group_id=group, topics=[{
+        "topic_id": uuid.UUID(int=99), "partitions": [
+            {"partition": 0, "state_epoch": 0, "start_offset": 0}]}])
+    side.ask("a negative partition", INITIALIZE, 0, group_id=group, topics=[{
+        "topic_id": topic_id, "partitions": [
+            {"partition": -1, "state_epoch": 0, "start_offset": 0}]}])
+
+
+def _text(topic_id: uuid.UUID) -> str:
+    import base64
+
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("scenario", [
+    heartbeats, members, deliveries, wrong, limits, often, states])
+def test_share_groups_are_served_as_by_kafka(kafka, brokerd, scenario):
+    compare(kafka, brokerd, scenario)
