@@ -15,6 +15,7 @@ from unittest import mock
 
 from pylog.config import Settings
 from pylog.metadata import controller, decider
+from pylog.metadata.controller_member import ControllerMember
 from pylog.metadata.eligible import ELR_FEATURE
 from pylog.metadata.quorum import Quorum
 from pylog.metadata.quorum_log import QuorumLog
@@ -32,7 +33,7 @@ FAILOVER_SECONDS = 8.0
 HEAL_SECONDS = 90.0
 QUIET_SECONDS = 4.0
 QUIET_MESSAGES_MAX = 120         # A second.
-BLOCKING = (Quorum, QuorumLog, decider.Decider)
+BLOCKING = (Quorum, QuorumLog, ControllerMember, decider.Decider)
 
 
 class World:
