@@ -65,7 +65,12 @@ class Leaders:
         if state.leader != self._node_id:
             return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
         partition_log = self._logs.get(topic_name, index)
-        if partition_log is None or partition_log.failed:
+        if partition_log is None:
+            return None, ErrorCode.KAFKA_STORAGE_ERROR
+        if not partition_log.is_leader:
+            # It led before the broker was started anew, and may have been replaced since.
+            return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition_log.failed:
             return None, ErrorCode.KAFKA_STORAGE_ERROR
         return partition_log, ErrorCode.NONE
 

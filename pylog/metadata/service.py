@@ -139,6 +139,9 @@ class MetadataService:
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
 
+    def refresh_certificates(self) -> None:
+        """Takes changed ones for what keeps the quorum. Blocks."""
+
     def register(self, addresses, first=()) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound; first: records that a
         new cluster begins with. Raises StartError."""

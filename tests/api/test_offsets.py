@@ -54,6 +54,12 @@ def test_an_empty_partition_begins_and_ends_at_zero(node):
         (0, 0, -1), (0, 0, -1), (0, -1, -1), (0, 0, -1), (0, -1, -1), (0, -1, -1), (0, -1, -1)]
 
 
+def test_a_broker_that_led_before_it_was_started_anew_says_nothing_of_ends(node):
+    partition_log = node.logs.get("t", 0)
+    partition_log.become_follower(partition_log.leader_epoch + 1)
+    assert offsets(node, -1, -2) == [(6, -1, -1), (6, -1, -1)]
+
+
 def test_special_timestamps_find_the_ends_and_the_newest_record(node):
     append(node, 5, 9, 7)
     append(node, 1)
