@@ -7,7 +7,7 @@ from tests.sim import plants
 from tests.sim.world import run
 
 SEEDS, SEEDS_PER_TEST = 60, 15
-TRIES = 40
+TRIES = 60
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
@@ -35,8 +35,6 @@ def test_a_seed_brings_the_same_again():
 
 # With a seed that finds it, or one before that.
 PLANTS = [
-    (plants.high_watermark_by_the_committed_isr, 0),
-    (plants.high_watermark_below_the_minimum, 43),
     (plants.fenced_brokers_join, 0),
     (plants.acknowledged_before_followers_append, 0),
     (plants.no_truncation, 1),
@@ -47,10 +45,8 @@ PLANTS = [
     (plants.the_silent_are_not_fenced, 1),
     (plants.moves_end_early, 1),
     (plants.elections_without_a_new_epoch, 0),
-    (plants.stale_proposals_are_accepted, 23),
     (plants.an_unknown_append_is_taken_for_none, 0),
     (plants.the_copy_comes_before_the_quorum, 3),
-    (plants.decisions_overlap, 11),
 ]
 
 
@@ -63,3 +59,17 @@ def test_a_planted_bug_is_found(plant, first, monkeypatch):
         except Exception:
             return
     pytest.fail("it was not found")
+
+
+# Once in some dozens of seeds; tests.sim.test_partitions finds most of them in its smaller world.
+RARE = [
+    plants.high_watermark_by_the_committed_isr, plants.high_watermark_below_the_minimum,
+    plants.stale_proposals_are_accepted, plants.decisions_overlap, plants.an_old_controller_appends,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", RARE)
+def test_a_rare_planted_bug_is_found(plant, monkeypatch):
+    monkeypatch.setattr("tests.sim.test_world.TRIES", 500)
+    test_a_planted_bug_is_found(plant, 0, monkeypatch)
