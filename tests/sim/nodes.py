@@ -111,6 +111,9 @@ class Logs:
         self.disks = SimpleNamespace(online=lambda place: True, usable=lambda: [(0, "/")])
         self.checkpointer = SimpleNamespace(cut=self._cut)
 
+    def reconfigure(self) -> None:
+        """Settings of all brokers changed, on which no log here depends."""
+
     def all(self):
         return [log for _, logs in self._topics.values() for log in logs if log is not None]
 
