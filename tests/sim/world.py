@@ -222,8 +222,8 @@ def _blocks(work) -> bool:
         work, "__name__", "") == "<lambda>"
 
 
-def _without_eligible():
-    return [record for record in _bootstrap() if not (
+def _without_eligible(settings):
+    return [record for record in _bootstrap(settings) if not (
         isinstance(record, messages.FeatureLevelRecord) and record.name == ELR_FEATURE)]
 
 
