@@ -18,7 +18,7 @@ FUZZ_NEEDS := clang=clang clang=libclang-rt-14-dev
 TIDY_NEEDS := clang-22=clang-22
 FUZZ_SECONDS ?= 60
 
-.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster soak-log mutants trial test-spark clean
+.PHONY: run build test compat asan tsan tsan-brokerd fuzz tidy docs bench bench-vs bench-cluster bench-control bench-spark soak soak-cluster simulate soak-log mutants trial test-spark clean
 
 run: build
 	exec $(VENV)/bin/brokerd --override metrics.listener=127.0.0.1:9644 $(ARGS)
@@ -115,6 +115,11 @@ soak: build $(VENV)/.tested
 # whether what these were told is true: make soak-cluster SECONDS=1800 ARGS="--seed 4711".
 soak-cluster: build $(VENV)/.tested
 	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
+
+# Clusters on a virtual clock, one from each seed: make simulate SEEDS=10000 ARGS="--first 500".
+SEEDS ?= 1000
+simulate: build $(VENV)/.tested
+	$(PY) -m tests.sim --seeds $(SEEDS) $(ARGS)
 
 # Histories of a log on a simulated disk that fails: make soak-log SECONDS=600.
 soak-log: build $(VENV)/.tested

@@ -433,6 +433,7 @@ class Broker:
     async def _refresh_certificates(self) -> None:
         if self.network.has_tls:
             await in_thread(self.network.refresh_certificates)
+            await in_thread(self.metadata.refresh_certificates)
 
     async def _remove_expired_tokens(self) -> None:
         now_ms, controller = self.now_ms(), self.metadata.controller

@@ -131,7 +131,8 @@ def handlers(*, settings: Settings, metadata_service: MetadataService,
     leaders = offsets.Leaders(metadata_service, logs, node_id)
     found: dict[int, Handler] = {}
     for family in (
-            versions.VersionsApi(metadata_service, api.advertised()).handlers(),
+            versions.VersionsApi(metadata_service, api.advertised(),
+                                 metadata_service.replicates).handlers(),
             metadata.MetadataApi(addresses, metadata_service, controller, client_quotas, settings,
                                  node_id, access).handlers(),
             topics.TopicsApi(controller, client_quotas, settings).handlers(),

@@ -43,7 +43,7 @@ def handlers(*, settings: Settings, metadata_service: MetadataService, observers
     decider: Any = controller.HereOrNowhere(metadata_service)
     found: dict[int, Handler] = {}
     for family in (
-            versions.VersionsApi(metadata_service, api.OF_CONTROLLER).handlers(),
+            versions.VersionsApi(metadata_service, api.OF_CONTROLLER, True).handlers(),
             topics.TopicsApi(decider, client_quotas, settings).handlers(),
             configs.ConfigsApi(decider, metadata_service, settings, registered,
                                node_id).handlers(),

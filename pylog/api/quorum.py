@@ -105,6 +105,6 @@ class QuorumApi:
         results = []
         if context.api_version <= RESULTS_UNTIL:
             results = [response.UpdatableFeatureResult(
-                feature=wanted.feature, error_code=ErrorCode.NONE, error_message="")
+                feature=wanted.feature, error_code=ErrorCode.NONE, error_message="NONE")
                 for wanted in request.feature_updates]
         return response(error_code=ErrorCode.NONE, error_message=None, results=results)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from pylog.metadata.controller import FEATURES
+from pylog.metadata.controller import CLUSTER_FEATURES, FEATURES
 from pylog.protocol import api, messages
 from pylog.protocol.errors import ErrorCode
 
@@ -27,11 +27,13 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 class VersionsApi:
     """ApiVersions. metadata: has the image in force. advertised: api key -> (lowest, highest
-    version)."""
+    version). of_cluster: of several brokers."""
 
-    def __init__(self, metadata: MetadataService, advertised: dict[int, tuple[int, int]]):
+    def __init__(self, metadata: MetadataService, advertised: dict[int, tuple[int, int]],
+                 of_cluster: bool):
         self._metadata = metadata
         self._advertised = advertised
+        self._features = CLUSTER_FEATURES if of_cluster else FEATURES
 
     def handlers(self) -> dict[int, Handler]:
         return {api.API_VERSIONS: self.api_versions}
@@ -56,12 +58,12 @@ class VersionsApi:
                       for key, (low, high) in sorted(self._advertised.items())],
             supported_features=[response.SupportedFeatureKey(
                 name=name, min_version=low if context.api_version >= LEVEL_0_SINCE else max(low, 1),
-                max_version=high) for name, (low, high) in FEATURES.items()],
+                max_version=high) for name, (low, high) in self._features.items()],
             # A metadata log that Kafka wrote may have more: what they promise is not served here.
             finalized_features_epoch=image.offset,
             finalized_features=[response.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level)
-                for name, level in sorted(image.features.items()) if name in FEATURES])
+                for name, level in sorted(image.features.items()) if name in self._features])
 
 
 def _unsupported_version():

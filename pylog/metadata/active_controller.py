@@ -53,7 +53,7 @@ class ActiveController(Members):
             records += controller.lead_again(
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
-            records += [*controller.bootstrap_cluster(), *first]
+            records += [*controller.bootstrap_cluster(self._settings), *first]
         self._commit_now(records)
 
     def _first_records(self) -> list:
@@ -68,7 +68,7 @@ class ActiveController(Members):
             image = self._image
             records = self._first_records()
             if image.offset == -1:
-                records += [*controller.bootstrap_cluster(), *first]
+                records += [*controller.bootstrap_cluster(self._settings), *first]
             await self._commit(records)
         self.tend()
         self.judge_all()
@@ -281,7 +281,8 @@ class ActiveController(Members):
     async def update_features(self, updates, validate_only: bool) -> None:
         """Raises refusal.Refusal when one of the features cannot have its level."""
         async with self._deciding:
-            records = features.update(self._image, updates, self._node_id)
+            records = features.update(
+                self._image, updates, self._settings, self._node_id)
             if validate_only:
                 return
             try:

@@ -15,7 +15,7 @@ from collections import namedtuple
 from pylog.metadata import elections
 from pylog.metadata.heartbeats import Heartbeats
 from pylog.metadata.image import Image
-from pylog.metadata.partition_change import MIGRATING, Rules
+from pylog.metadata.partition_change import Rules
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -69,8 +69,11 @@ def register(rules: Rules, heartbeats: Heartbeats, request, cluster_id: str, now
     _check_directories(image, request)
     _check_features(image, request)
     records: list = []
-    if before is not None and not is_same:
-        records = yield from _restarted(rules, before, request.previous_broker_epoch)
+    if not is_same:
+        # Also of one that was unregistered: it is in no ISR any more, but may be eligible.
+        records = yield from _restarted(
+            rules, request.broker_id, before is not None
+            and request.previous_broker_epoch == before.epoch)
     amended = before if is_same else None
     epoch = image.offset + 1 if amended is None else amended.epoch
     records.append(_registration(request, epoch, amended))
@@ -91,7 +94,7 @@ def _check_directories(image: Image, request) -> None:
                                   f"Broker {broker.id} is already registered with directory "
                                   f"{directory.hex()}")
     for directory in found:
-        if directory <= MIGRATING or directory < (100).to_bytes(16, "big"):
+        if directory < (100).to_bytes(16, "big"):
             raise Refusal(ErrorCode.INVALID_REGISTRATION,
                           f"Reserved directory ID in request: {directory.hex()}")
 
@@ -113,10 +116,10 @@ def _check_features(image: Image, request) -> None:
                 "inclusive.")
 
 
-def _restarted(rules: Rules, before, previous_epoch: int):
-    """What another process under the id of `before` makes of its partitions."""
-    image, broker_id = rules.image, before.id
-    if not rules.keeps_eligible or previous_epoch == before.epoch:
+def _restarted(rules: Rules, broker_id: int, is_clean: bool):
+    """What another process under a broker's id makes of its partitions."""
+    image = rules.image
+    if not rules.keeps_eligible or is_clean:
         return (yield from elections.moved(
             rules, elections.in_sync_on(image, broker_id), leaving=broker_id))
     # It did not stop cleanly: records that it had acknowledged may be gone.
@@ -148,7 +151,7 @@ def needs_decision(image: Image, heartbeats: Heartbeats, request) -> bool:
     """Whether a heartbeat changes what the cluster knows of its broker. Raises Refusal."""
     check_epoch(image, request.broker_id, request.broker_epoch)
     broker = image.brokers[request.broker_id]
-    if request.want_shut_down or _offline(broker, request):
+    if request.want_shut_down or heartbeats.is_stopping(broker.id) or _offline(broker, request):
         return True
     if broker.fenced:
         return not request.want_fence and heartbeats.is_caught_up(
@@ -169,10 +172,10 @@ def beat(rules: Rules, heartbeats: Heartbeats, request):
             records, state = (yield from unfenced(rules, broker_id)), State(False, False, False)
         else:
             state = State(True, False, False)
-    elif request.want_fence or request.want_shut_down:
+    elif request.want_fence or request.want_shut_down or heartbeats.is_stopping(broker_id):
         records, state = yield from _leaving(rules, heartbeats, broker, request)
     else:
-        state = State(False, broker.in_controlled_shutdown, False)
+        state = State(False, False, False)
     offline = _offline(broker, request)
     if offline:
         records = records + (yield from _without_directories(rules, broker, offline))
@@ -181,21 +184,18 @@ def beat(rules: Rules, heartbeats: Heartbeats, request):
 
 def _leaving(rules, heartbeats, broker, request):
     broker_id, image = broker.id, rules.image
-    if not request.want_shut_down:
-        return (yield from fenced(rules, broker_id)), State(True, False, False)
     leads = elections.leads_any(image, broker_id)
-    if broker.in_controlled_shutdown:
-        may_stop = not leads and heartbeats.may_stop(image, broker_id)
-    else:
-        may_stop = request.want_fence or not leads
-    if may_stop:
+    if heartbeats.is_stopping(broker_id):
+        # Whatever it wants now.
+        if leads or not heartbeats.may_stop(image, broker_id):
+            return [], State(False, True, False)
         return (yield from fenced(rules, broker_id)), State(True, False, True)
-    records: list = []
-    if not broker.in_controlled_shutdown:
-        # Keeps (5).
-        records = [_change(broker, in_controlled_shutdown=1)]
-        records += yield from elections.moved(
-            rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
+    if request.want_fence or not leads:
+        return (yield from fenced(rules, broker_id)), State(True, False, request.want_shut_down)
+    # Keeps (5).
+    records = [] if broker.in_controlled_shutdown else [_change(broker, in_controlled_shutdown=1)]
+    records += yield from elections.moved(
+        rules, elections.in_sync_on(image, broker_id), leaving=broker_id)
     return records, State(False, True, False)
 
 
@@ -227,6 +227,8 @@ def unregistered(rules: Rules, broker_id: int):
                       f"Broker ID {broker_id} is not currently registered")
     records = yield from elections.moved(
         rules, elections.in_sync_on(rules.image, broker_id), leaving=broker_id)
+    records += yield from elections.moved(
+        rules, elections.eligible_on(rules.image, broker_id), leaving=broker_id)
     records.append(messages.UnregisterBrokerRecord(
         broker_id=broker_id, broker_epoch=broker.epoch))
     return records

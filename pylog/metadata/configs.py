@@ -80,7 +80,8 @@ def _records(image, resource, settings, node_id, incremental) -> list:
         raise _bad(f"Unknown resource type {kind}")
     current = image.configs.get((kind, name), {})
     if kind == RESOURCE_BROKER:
-        _check_node(image, name, node_id)
+        _check_node(image, name, node_id, settings)
+        _check_eligible(image, name, resource, incremental)
         _check_broker(current, resource, settings, incremental)
     changes = _changes(kind, current, resource, incremental)
     for key, value in changes.items():
@@ -136,13 +137,33 @@ def _setting(kind: int, name: str):
     return dynamic.setting(name) if kind == RESOURCE_BROKER else None
 
 
-def _check_node(image: Image, name: str, node_id: int) -> None:
+def _check_eligible(image: Image, name: str, resource, incremental: bool) -> None:
+    """Who is eligible rests on one min.insync.replicas of the cluster (KIP-966)."""
+    if not image.features.get(eligible.ELR_FEATURE, 0):
+        return
+    named = {config.name: config for config in resource.configs}
+    config = named.get(eligible.MIN_IN_SYNC)
+    if name and config is not None:
+        raise Refusal(ErrorCode.INVALID_CONFIG,
+                      f"Broker-level {eligible.MIN_IN_SYNC} cannot be altered while ELR is "
+                      "enabled.")
+    goes = config is not None and config.config_operation == DELETE if incremental \
+        else config is None
+    if not name and goes:
+        raise Refusal(ErrorCode.INVALID_CONFIG,
+                      f"Cluster-level {eligible.MIN_IN_SYNC} cannot be removed while ELR is "
+                      "enabled.")
+
+
+def _check_node(image: Image, name: str, node_id: int, settings) -> None:
     if not name:
         return
     number = node_number(name)
     if number is None:
         raise _bad(f"Node id must be an integer, but it is: {name}")
     # The controller decides for every broker of its cluster.
+    if number not in image.brokers and settings.controller_listeners:
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {number} found.")
     if number != node_id and number not in image.brokers:
         raise _bad(f"Unexpected broker id, expected {node_id}, but received {name}")
 

@@ -28,10 +28,12 @@ METADATA_VERSION_MIN = OLDEST_VERSION
 # Feature -> the lowest and highest level that is supported; a fresh cluster has the highest.
 FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION),
             "transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
+# Likewise, of several brokers.
+CLUSTER_FEATURES = {**FEATURES, eligible.ELR_FEATURE: (0, 1)}
 METADATA_TOPIC = "__cluster_metadata"
 COORDINATOR_TOPICS = frozenset((
     "__consumer_offsets", "__transaction_state", "__share_group_state"))
-DIRECTORY_UNASSIGNED = bytes(16)
+DIRECTORY_UNASSIGNED = (1).to_bytes(16, "big")
 NO_TOPIC = "This server does not host this topic-partition."
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -358,10 +360,12 @@ def bootstrap(image: Image):
             for name, (_, high) in FEATURES.items()]
 
 
-def bootstrap_cluster() -> list:
-    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966)."""
-    return [*bootstrap(Image()), messages.FeatureLevelRecord(
-        name="eligible.leader.replicas.version", feature_level=1)]
+def bootstrap_cluster(settings) -> list:
+    """bootstrap() of a cluster of several brokers: who was in sync last may lead (KIP-966), by one
+    min.insync.replicas for all."""
+    return [*bootstrap(Image()),
+            messages.FeatureLevelRecord(name=eligible.ELR_FEATURE, feature_level=1),
+            *eligible.one_minimum(Image(), settings)]
 
 
 def register_broker(image: Image, broker_id, endpoints, rack, directories, random):

@@ -56,6 +56,7 @@ class ControllerMember(MemberMetadata):
         self._etcd_context = etcd_security.context(settings)
         self._member = self._new_member()
         keys, prefix = self._keys()
+        self._renewal = etcd_security.Renewal(settings, keys, self._member is not None)
         self._quorum = Quorum(
             keys, prefix, settings["controller.quorum.request.timeout.ms"] / 1000, seconds)
         self.office: Office | None = None
@@ -77,6 +78,9 @@ class ControllerMember(MemberMetadata):
         return Member(settings["quorum.etcd.command"],
                       os.path.join(settings.log_dirs[0], DIRECTORY), self._node_id, self._hosts(),
                       TOKEN, etcd_security.write_files(settings), self._etcd_context)
+
+    def refresh_certificates(self) -> None:
+        self._renewal.look()
 
     def _hosts(self) -> list:
         ports = (self._settings["quorum.etcd.client.port"], self._settings["quorum.etcd.peer.port"])

@@ -7,6 +7,7 @@ Invariants: (1) the controllers' etcds trust whom the controllers' listener trus
 Source: etcd's transport security model; etcd's auth.proto.
 """
 
+import logging
 import os
 from collections import namedtuple
 
@@ -17,6 +18,8 @@ from pylog.config.listeners import TLS_PROTOCOLS
 DIRECTORY = "etcd-tls"
 OWN, KEY, TRUSTED = "own.pem", "key.pem", "trusted.pem"
 SETTING = "quorum.etcd.security.protocol"
+
+log = logging.getLogger("pylog.etcd")
 
 Files = namedtuple("Files", ("own", "key", "trusted"))
 Files.__doc__ = "Paths of PEM files: the certificate with its chain, its key, whom to trust."
@@ -59,6 +62,41 @@ def write_files(settings) -> Files | None:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     return Files(*(_written(os.path.join(directory, name), data) for name, data in (
         (OWN, own.chain), (KEY, own.key), (TRUSTED, trusted))))
+
+
+class Renewal:
+    """Certificates that change while the cluster runs: taken by the next connections to etcd, and
+    given to the etcd of this host, which reads its files with each handshake.
+
+    keys: an Etcd. runs_here: whether brokerd runs one.
+    """
+
+    def __init__(self, settings, keys, runs_here: bool):
+        self._settings, self._keys, self._runs_here = settings, keys, runs_here
+        self._stamp = self._now()
+
+    def look(self) -> None:
+        """Takes what has changed, if anything has; what cannot be used is logged once. Blocks."""
+        stamp = self._now()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            made = context(self._settings)
+            if self._runs_here:
+                write_files(self._settings)
+        except (ConfigError, OSError) as error:
+            log.error("the new certificates cannot be used for etcd", extra={"reason": str(error)})
+            return
+        self._keys.ssl_context = made
+        log.info("etcd and connections to it get the new certificates")
+
+    def _now(self) -> tuple:
+        if not is_secured(self._settings):
+            return ()
+        from pylog.security import stores
+
+        return stores.stamp(stores.files(_getter(self._settings)))
 
 
 def _listener(settings) -> str:

@@ -49,6 +49,8 @@ class Heartbeats:
             if known is None or known.epoch != broker.epoch:
                 # A registration alone is no session: another may replace it.
                 self._brokers[broker.id] = _Broker(broker.epoch, NEVER)
+            elif broker.fenced:
+                known.stop_offset = NEVER
 
     def registered(self, broker_id: int, offset: int) -> None:
         """The newest record of the broker's registration stands at `offset`."""
@@ -104,6 +106,11 @@ class Heartbeats:
         """The broker's leadership ends with the record at `offset`."""
         known = self._brokers[broker_id]
         known.stop_offset = max(known.stop_offset, offset)
+
+    def is_stopping(self, broker_id: int) -> bool:
+        """Whether a controlled shutdown of the broker has begun, which nothing but its end ends."""
+        known = self._brokers.get(broker_id)
+        return known is not None and known.stop_offset != NEVER
 
     def may_stop(self, image: Image, broker_id: int) -> bool:
         """Keeps (3)."""

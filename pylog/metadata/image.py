@@ -366,8 +366,11 @@ def _clear_elr(fold: _Fold, record) -> None:
     topics = [fold.topics[record.topic_name]] if record.topic_name else list(fold.topics.values())
     for topic in topics:
         states = fold.partitions_of(topic.id)
-        states[:] = [fold.shared(state._replace(eligible_leader_replicas=(), last_known_elr=()))
-                     for state in states]
+        states[:] = [fold.shared(state._replace(
+            eligible_leader_replicas=(), last_known_elr=(),
+            partition_epoch=state.partition_epoch + 1))
+            if state.eligible_leader_replicas or state.last_known_elr else state
+            for state in states]
 
 
 def security_key(record) -> tuple:

@@ -110,7 +110,8 @@ class Members(Decider):
             before = self._image.offset
             state, offset = await self._decided_in_turn(
                 lambda: brokers.beat(self._rules(), self._known(), request))
-            if state.is_stopping and offset > before:
+            if state.is_stopping and (
+                    offset > before or not self._known().is_stopping(request.broker_id)):
                 self._known().stopping(request.broker_id, offset)
         return state
 
@@ -168,7 +169,7 @@ class Members(Decider):
             await self._decided(decision)
         except (Refusal, LogError) as error:
             return response(error_code=_code(error), error_message=str(error))
-        return response(error_code=ErrorCode.NONE, error_message=None)
+        return response(error_code=ErrorCode.NONE, error_message="")
 
     # ---- what it does by itself -----------------------------------------------------------------
 

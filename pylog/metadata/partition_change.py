@@ -19,7 +19,7 @@ from pylog.protocol import messages
 PREFERRED, UNCLEAN, ONLINE = 0, 1, 2
 RECOVERED, RECOVERING = 0, 1
 # Ids of directories that are none (Kafka's DirectoryId).
-UNASSIGNED, LOST, MIGRATING = (number.to_bytes(16, "big") for number in range(3))
+MIGRATING, UNASSIGNED, LOST = (number.to_bytes(16, "big") for number in range(3))
 
 
 class Rules:
@@ -34,8 +34,10 @@ class Rules:
         self._of_brokers = image.configs.get((RESOURCE_BROKER, ""), {})
 
     def min_in_sync(self, name: str) -> int:
-        """`min.insync.replicas` of a topic."""
-        return int(self._setting(name, "min.insync.replicas"))
+        """How many in sync are enough in a topic: as many as its first partition has, at most."""
+        wanted = int(self._setting(name, "min.insync.replicas"))
+        first = self.image.partition(name, 0)
+        return wanted if first is None else min(wanted, len(first.replicas))
 
     def allows_unclean(self, name: str) -> bool:
         """`unclean.leader.election.enable` of a topic."""
@@ -159,8 +161,10 @@ class PartitionChange:
 
     def can_lead(self, broker_id: int) -> bool:
         """Whether the broker serves, and has the disk with its replica."""
+        # Where it is, not where it is said to be from now on.
+        directory = self._known.get(broker_id) or self._directory(broker_id)
         return self._may_lead(broker_id) and self.rules.has_disk(
-            broker_id, self.topic.name, self.index, self._directory(broker_id))
+            broker_id, self.topic.name, self.index, directory)
 
     # ---- the record -----------------------------------------------------------------------------
 
@@ -190,8 +194,9 @@ class PartitionChange:
         if self.replicas != list(state.replicas) or any(
                 self._known.get(id_) != directory for id_, directory in self.directories.items()):
             # Keeps (5). A cluster that assigns no directories has none.
-            if state.directories or self.directories:
-                new.directories = [self._directory(id_) for id_ in self.replicas]
+            directories = [self._directory(id_) for id_ in self.replicas]
+            if (state.directories or self.directories) and directories != list(state.directories):
+                new.directories = directories
             if self.replicas != list(state.replicas):
                 new.replicas = self.replicas
         if self.removing != list(state.removing_replicas):

@@ -72,6 +72,7 @@ class MetadataService:
             # What lies in a directory that is offline now loses its leader, and so its epoch.
             self.controller.take_office(
                 all(number in clean for number, _ in logs.disks.usable()), first)
+            self.take_broker_configs(self.tail.newest)
         except (MetadataError, LogError, ValueError) as error:
             raise self._unreadable(error) from error
         try:
@@ -137,6 +138,9 @@ class MetadataService:
             return image
         log.warning("the stored image is not of this metadata log: the log is read in full")
         return Image()
+
+    def refresh_certificates(self) -> None:
+        """Takes changed ones for what keeps the quorum. Blocks."""
 
     def register(self, addresses, first=()) -> None:
         """Registers this broker. addresses: [(listener, host, port)] bound; first: records that a

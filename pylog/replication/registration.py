@@ -10,10 +10,10 @@ Source: KIP-631, KIP-584; the refusals of Kafka 4.3's ClusterControlManager.
 
 import logging
 
-from pylog.metadata.controller import FEATURES
+from pylog.metadata.controller import CLUSTER_FEATURES
 from pylog.protocol import messages
 
-SERVED = {**FEATURES, "eligible.leader.replicas.version": (0, 1), "kraft.version": (0, 1)}
+SERVED = {**CLUSTER_FEATURES, "kraft.version": (0, 1)}
 # Levels of Kafka 4.3 whose requests this broker does not have; clients see that in ApiVersions.
 CLAIMED = {"streams.version": (0, 1)}
 

@@ -14,8 +14,11 @@ from kafka.structs import TopicPartition as PyPartition
 
 from tests.wire.talk import create_topic, unique
 
-BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": 100}
+BROKER_SETTINGS = {"group.initial.rebalance.delay.ms": 100,
+                   "group.consumer.min.heartbeat.interval.ms": 200,
+                   "group.consumer.heartbeat.interval.ms": 200}
 PARTITIONS, RECORDS = 4, 200
+CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -39,7 +42,7 @@ class Member:
         self.consumer = Consumer({
             "bootstrap.servers": target.bootstrap, "group.id": group,
             "auto.offset.reset": "earliest", "enable.auto.commit": False,
-            "session.timeout.ms": 6000, "heartbeat.interval.ms": 300, **options})
+            **({} if "group.protocol" in options else CLASSIC), **options})
         self.consumer.subscribe([topic], on_revoke=self._revoke)
 
     def _revoke(self, consumer, partitions) -> None:
@@ -82,6 +85,21 @@ def test_members_share_a_topic_and_take_over_from_each_other(target, topic, stra
     two.consumer.close()
     _until(lambda: _shared(one), one, wait_s=5)
     one.consumer.close()
+
+
+def test_members_of_the_new_protocol_share_and_meet_those_of_the_old_one(target, topic):
+    group = unique("confluent-new")
+    new = {"group.protocol": "consumer"}
+    one, two = (Member(target, topic, group, **new) for _ in range(2))
+    _until(lambda: _shared(one, two), one, two)
+    assert one.revoked <= PARTITIONS // 2, "it kept what it did not have to give away"
+    old = Member(target, topic, group, **{
+        "partition.assignment.strategy": "cooperative-sticky"})
+    _until(lambda: _shared(one, two, old), one, two, old)
+    for member in (one, two):
+        member.consumer.close()
+    _until(lambda: _shared(old), old)
+    old.consumer.close()
 
 
 def test_a_member_that_dies_is_replaced_after_its_session(target, topic):

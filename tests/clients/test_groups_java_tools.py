@@ -86,6 +86,29 @@ def test_members_and_state_of_a_group_are_described(target, topic):
         member.wait()
 
 
+def test_members_of_the_new_protocol_read_and_are_described(target, topic):
+    from bench.kafka import start_tool
+
+    group = unique("java-consumers")
+    member = start_tool(CONSUMER, "--bootstrap-server", target.bootstrap, "--include",
+                        topic[:-1] + ".", "--group", group, "--from-beginning",
+                        "--command-property", "group.protocol=consumer", heap="256m", stdout=-3)
+    try:
+        for _ in range(10):
+            told = _groups(target, "--describe", "--group", group, "--members", "--verbose")
+            if re.search(rf"{group}\s.*{topic}:0,1,2", told):
+                break
+        else:
+            pytest.fail(told)
+        told = _groups(target, "--describe", "--group", group, "--state")
+        assert re.search(rf"{group}\s.*uniform\s+Stable\s+1", told), told
+        assert re.search(rf"{group}\s+Consumer\s+Stable",
+                         _groups(target, "--list", "--state", "--type"))
+    finally:
+        member.kill()
+        member.wait()
+
+
 def test_offsets_of_the_tool_survive_kill_9(tmp_path):
     with Brokerd(tmp_path, BROKER_SETTINGS) as broker:
         topic, group = unique("java-killed"), unique("java-killed-group")

@@ -210,3 +210,19 @@ def test_an_unregistered_broker_is_gone_and_cannot_go_twice():
     with pytest.raises(Refusal) as refused:
         decided(brokers.unregistered(cluster.rules, 1))
     assert refused.value.error == E.BROKER_ID_NOT_REGISTERED
+
+
+def test_a_broker_that_registers_anew_is_eligible_for_nothing_it_may_have_lost():
+    """Also one that was unregistered meanwhile: its id is known from the partitions alone."""
+    made = Cluster()
+    for id_ in (1, 2):
+        made.register(id_)
+        made.take(decided(brokers.unfenced(made.rules, id_)))
+    made.image, _ = create(made.image, topic("t", -1, -1, assignments=[(0, [1, 2])]))
+    made.take([messages.PartitionChangeRecord(
+        partition_id=0, topic_id=made.image.topics["t"].id, isr=[1], leader=1,
+        eligible_leader_replicas=[2])])
+    made.take([messages.UnregisterBrokerRecord(
+        broker_id=2, broker_epoch=made.image.brokers[2].epoch)])
+    made.register(2, incarnation=2)
+    assert made.image.partition("t", 0).eligible_leader_replicas == ()

@@ -218,3 +218,13 @@ def test_eligible_replicas_are_cleared_in_one_topic_or_in_all(name):
     left = {each for each in "tu" if after.partition(each, 0).eligible_leader_replicas}
     assert left == ({"u"} if name else set())
     assert {each for each in "tu" if after.partition(each, 0).last_known_elr} == left
+
+
+def test_clearing_eligible_replicas_counts_as_a_change_of_the_partitions_that_had_some():
+    made, _ = create(cluster(2), topic("t", partitions=2))
+    made = apply(made, [messages.PartitionChangeRecord(
+        partition_id=0, topic_id=made.topics["t"].id, isr=[1], eligible_leader_replicas=[2])],
+        made.offset + 1, 1)
+    after = apply(made, [messages.ClearElrRecord(topic_name="")], made.offset + 1, 1)
+    assert [state.partition_epoch for state in after.topics["t"].partitions] == [2, 0]
+    assert after.topics["t"].partitions[0].eligible_leader_replicas == ()

@@ -50,7 +50,7 @@ def _moves_end_early(patch):
 def _crashes_are_clean(patch):
     restarted = brokers._restarted
     patch.setattr(brokers, "_restarted",
-                  lambda rules, before, previous: restarted(rules, before, before.epoch))
+                  lambda rules, broker_id, _: restarted(rules, broker_id, True))
 
 
 # With a seed that finds it, or one before that.

@@ -1,0 +1,225 @@
+"""Producers, consumers and an administrator of a simulated cluster.
+
+Owns: what they believe, and their connections.
+Called by: tests.sim.world.
+Invariants: (1) a client knows what it was answered, and the image of some broker that runs; (2)
+  what an idempotent producer was not answered it sends again, the same, before anything else.
+Source: Kafka's clients.
+"""
+
+import asyncio
+
+from pylog._native.log import LogError
+from pylog.metadata.image import NO_LEADER
+from pylog.peer.connection import Peer
+from pylog.peer.errors import PeerError
+from pylog.protocol import messages
+from tests.sim.loop import Process
+from tests.sim.nodes import BROKER_PORT, CONTROLLER_PORT
+from tests.sim.wire import Consume, Produce
+
+HOST = "c"
+ANSWER_S = 3.0
+OUT_OF_SEQUENCE, DUPLICATE = 45, 46
+PREFERRED, UNCLEAN = 0, 1
+
+
+class Client(Process):
+    """A process beside the cluster."""
+
+    def __init__(self, world, number):
+        super().__init__(f"client {number}")
+        self.world, self.number, self.host = world, number, HOST
+        self._peers: dict = {}
+
+    def image(self):
+        """What some broker has in force; None while there is none."""
+        known = [node.process.metadata.tail.published for node in self.world.brokers
+                 if node.alive and node.process.membership is not None]
+        return self.world.random.choice(known) if known else None
+
+    def partition(self):
+        """(topic, index, its state as some broker has it) of some partition; None without one."""
+        image = self.image()
+        if image is None or not image.topics:
+            return None
+        topic = image.topics[self.world.random.choice(sorted(image.topics))]
+        index = self.world.random.randrange(len(topic.partitions))
+        return topic, index, topic.partitions[index]
+
+    async def ask(self, node_id, port, message):
+        """The answer. Raises PeerError."""
+        peer = self._peers.get((node_id, port))
+        if peer is None or peer.failure is not None:
+            peer = self._peers[node_id, port] = await Peer.connect(
+                f"n{node_id}", port, "c", ANSWER_S)
+        return await peer.call(message, 0, ANSWER_S)
+
+
+class Producer(Client):
+    """acks: 1 or -1."""
+
+    def __init__(self, world, number, acks, idempotent):
+        super().__init__(world, number)
+        self._acks, self._idempotent = acks, idempotent
+        self.pause_s = world.random.choice((0.1, 0.3, 0.6))
+        self._ids: dict = {}         # key -> [producer id, next sequence number]
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.random.uniform(0.01, self.pause_s))
+            chosen = self.partition()
+            if chosen is not None:
+                await self._send((chosen[0].id, chosen[1]), chosen[2].leader)
+
+    def _payload(self, key):
+        if not self._idempotent:
+            return -1, self.world.next_number()
+        known = self._ids.get(key)
+        if known is None:
+            known = self._ids[key] = [self.world.next_number(), 0]
+        return tuple(known)
+
+    async def _send(self, key, leader) -> None:
+        payload = self._payload(key)
+        for _ in range(20 if self._idempotent else 1):
+            if leader != NO_LEADER and await self._sent(key, leader, payload):
+                return
+            await asyncio.sleep(self.world.random.uniform(0.05, 0.3))
+            image = self.image()
+            topic = image.topics_by_id.get(key[0]) if image is not None else None
+            if image is not None and topic is None:
+                break
+            leader = topic.partitions[key[1]].leader if topic is not None else NO_LEADER
+        # Keeps (2): a new producer knows nothing of what became of it.
+        self._ids.pop(key, None)
+
+    async def _sent(self, key, leader, payload) -> bool:
+        try:
+            error, offset = await self.ask(leader, BROKER_PORT, Produce(
+                *key, payload, self._acks, ANSWER_S / 2))
+        except PeerError:
+            return False
+        if error == OUT_OF_SEQUENCE:
+            self._ids.pop(key, None)
+            return True
+        if error and error != DUPLICATE:
+            return False
+        if not error and self._acks == -1:
+            self.world.watcher.acknowledged(key, offset, payload)
+        if self._idempotent and key in self._ids:
+            self._ids[key][1] += 1
+        return True
+
+
+class Consumer(Client):
+    """Reads everything, again and again."""
+
+    async def run(self) -> None:
+        positions: dict = {}
+        while True:
+            await asyncio.sleep(self.world.random.uniform(0.05, 0.5))
+            chosen = self.partition()
+            if chosen is None or chosen[2].leader == NO_LEADER:
+                continue
+            topic, index, state = chosen
+            key = topic.id, index
+            try:
+                error, records = await self.ask(
+                    state.leader, BROKER_PORT, Consume(*key, positions.get(key, 0)))
+            except PeerError:
+                continue
+            if error:
+                positions[key] = 0
+                continue
+            self.world.watcher.consumed(key, positions.get(key, 0), records)
+            positions[key] = positions.get(key, 0) + len(records)
+
+
+class Admin(Client):
+    """Creates, deletes, grows, moves, elects."""
+
+    def __init__(self, world, number):
+        super().__init__(world, number)
+        self._made = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.random.uniform(0.3, 2.0))
+            step = self.world.random.choice((
+                self._create, self._delete, self._grow, self._move, self._move, self._move,
+                self._call_off, self._elect, self._elect))
+            wish = step()
+            if wish is not None:
+                await self.decided(wish)
+
+    async def decided(self, wish):
+        """What the active controller makes of it, whoever that is; None when nobody answers."""
+        controllers = list(self.world.controllers)
+        self.world.random.shuffle(controllers)
+        for node in controllers:
+            try:
+                found = await self.ask(node.id, CONTROLLER_PORT, wish)
+            except PeerError:
+                continue
+            if not isinstance(found, LogError):
+                return found
+        return None
+
+    def create(self, partition_count, factor):
+        new = messages.CreateTopicsRequest
+        self._made += 1
+        request = new(topics=[new.CreatableTopic(
+            name=f"t{self._made}", num_partitions=partition_count, replication_factor=factor)],
+            timeout_ms=1000)
+        return lambda controller: controller.create_topics(request)
+
+    def _create(self):
+        image = self.image()
+        if image is None or len(image.topics) >= 4:
+            return None
+        return self.create(self.world.random.randint(1, 3), self.world.random.randint(1, 3))
+
+    def _delete(self):
+        image = self.image()
+        if image is None or len(image.topics) < 3:
+            return None
+        topic = image.topics[self.world.random.choice(sorted(image.topics))]
+        return lambda controller: controller.delete_topics([(None, topic.id)])
+
+    def _grow(self):
+        chosen = self.partition()
+        if chosen is None or len(chosen[0].partitions) > 8:
+            return None
+        new = messages.CreatePartitionsRequest
+        request = new(topics=[new.CreatePartitionsTopic(
+            name=chosen[0].name, count=len(chosen[0].partitions) + 1)], timeout_ms=1000)
+        return lambda controller: controller.create_partitions(request)
+
+    def _reassignment(self, chosen, replicas):
+        new = messages.AlterPartitionReassignmentsRequest
+        request = new(timeout_ms=1000, topics=[new.ReassignableTopic(
+            name=chosen[0].name, partitions=[new.ReassignablePartition(
+                partition_index=chosen[1], replicas=replicas)])])
+        return lambda controller: controller.alter_reassignments(request)
+
+    def _move(self):
+        chosen = self.partition()
+        if chosen is None:
+            return None
+        ids = [node.id for node in self.world.brokers]
+        return self._reassignment(chosen, self.world.random.sample(
+            ids, self.world.random.randint(1, len(ids))))
+
+    def _call_off(self):
+        chosen = self.partition()
+        return None if chosen is None else self._reassignment(chosen, None)
+
+    def _elect(self):
+        chosen = self.partition()
+        if chosen is None:
+            return None
+        election = UNCLEAN if self.world.unclean and self.world.random.random() < 0.3 \
+            else PREFERRED
+        topics = [(chosen[0].name, [chosen[1]])]
+        return lambda controller: controller.elect_leaders(election, topics)

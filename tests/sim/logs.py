@@ -1,0 +1,427 @@
+"""Twins of the native log: a partition's records as a list, and the metadata log's batches.
+
+Owns: what a simulated disk holds of one log, and the log's role while its process lives.
+Called by: tests.sim.nodes, tests.sim.wire.
+Invariants: (1) the answers are those of pylog._native.log.Log, which tests.sim.test_twins asks the
+  same; (2) what was flushed outlives a power cut, what was written outlives the process.
+Source: csrc/log.
+"""
+
+from collections import namedtuple
+
+from pylog._native import batch
+from pylog._native.log import LogError, NotLeader, OffsetOutOfRange
+
+NS = 1_000_000_000
+NOT_REPLICA_CODE, NOT_LEADER_CODE = 75, 6
+
+Record = namedtuple("Record", ("epoch", "payload"))
+# payload: (producer id or -1, sequence number).
+
+
+class Files:
+    """What a disk holds of a partition: records, epochs [(epoch, start offset)], and what a start
+    trusts."""
+
+    def __init__(self):
+        self.records: list = []
+        self.epochs: list = []
+        self.flushed = 0
+        self.high_watermark = 0      # As of the newest checkpoint.
+
+    def lose(self, end: int) -> None:
+        """The power went: what was not flushed is gone from `end` on."""
+        del self.records[max(end, self.flushed):]
+        cut_epochs(self.epochs, len(self.records))
+        self.high_watermark = min(self.high_watermark, len(self.records))
+
+
+def cut_epochs(epochs: list, end: int) -> None:
+    while epochs and epochs[-1][1] >= end:
+        epochs.pop()
+
+
+def assign_epoch(epochs: list, epoch: int, offset: int) -> None:
+    """As epochs_assign(): an epoch that is not less, or wrote nothing before, gives way."""
+    if epochs and epochs[-1][0] == epoch:
+        return
+    while epochs and (epochs[-1][0] > epoch or epochs[-1][1] >= offset):
+        epochs.pop()
+    if not epochs or epochs[-1][0] != epoch:
+        epochs.append((epoch, offset))
+
+
+def end_for_epoch(epochs: list, epoch: int, end: int) -> tuple:
+    """As epochs_end_of()."""
+    if epoch < 0 or not epochs or epoch > epochs[-1][0]:
+        return -1, -1
+    above = sum(1 for known, _ in epochs if known <= epoch)
+    found = epoch if above == 0 else epochs[above - 1][0]
+    return found, end if above == len(epochs) else epochs[above][1]
+
+
+class Remote:
+    """What a leader knows of another replica."""
+
+    __slots__ = ("broker", "epoch", "fetched_epoch", "end", "start", "fetched_ns", "caught_up_ns",
+                 "leader_end_then", "told_high", "in_sync", "maximal", "eligible", "asked")
+
+    def __init__(self, broker, now_ns):
+        self.broker = broker
+        self.end = self.start = self.leader_end_then = self.told_high = self.fetched_epoch = -1
+        self.epoch = -1
+        self.fetched_ns, self.caught_up_ns = 0, now_ns
+        self.in_sync = self.maximal = self.eligible = self.asked = False
+
+    @property
+    def is_current(self) -> bool:
+        return self.fetched_epoch < 0 or self.fetched_epoch == self.epoch
+
+
+class Directory:
+    """A log directory that works."""
+
+    offline = False
+
+
+class ModelLog:
+    """files: what is there of it. seen: is told of what happens to it (watcher.Seen). now_ns: the
+    virtual clock. settings: lag_ns, min_isr, flush_first."""
+
+    def __init__(self, files: Files, key, seen, now_ns, settings):
+        self.files, self.key = files, key
+        self.topic, self.partition = key
+        self.log_dir = Directory()
+        self._seen, self._now_ns, self._settings = seen, now_ns, settings
+        self.is_leader = self.closed = self.alone = False
+        self.leader_epoch = self.partition_epoch = -1
+        self.in_sync_count = self.in_sync_count_min = 1
+        self.maximal_count = 1
+        self.resignations = 0
+        self.epoch_start = 0
+        self.high_watermark = files.high_watermark
+        self.remotes: dict | None = None
+        self.waiters: list = []
+        self.producers: dict = {}
+        for offset, record in enumerate(files.records):
+            self._note(offset, record)
+
+    # ---- ends -----------------------------------------------------------------------------------
+
+    start_offset = 0
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.files.records)
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.files.flushed
+
+    def end_for_epoch(self, epoch: int) -> tuple:
+        return end_for_epoch(self.files.epochs, epoch, self.end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        found = -1
+        for epoch, start in self.files.epochs:
+            if start <= offset:
+                found = epoch
+        return found
+
+    def flush(self) -> None:
+        if not self.closed:
+            self.files.flushed = self.end_offset
+            self._move()
+            self.wake()
+
+    # ---- roles ----------------------------------------------------------------------------------
+
+    def become_leader(self, epoch: int, in_sync_count: int = 1, *, replicated=False) -> None:
+        self._usable()
+        led = self.is_leader and self.leader_epoch == epoch
+        if not led:
+            self.epoch_start = self.end_offset
+        self.leader_epoch = epoch
+        self.in_sync_count = self.maximal_count = in_sync_count
+        if not self.files.epochs or epoch > self.files.epochs[-1][0]:
+            assign_epoch(self.files.epochs, epoch, self.end_offset)
+        alone = in_sync_count == 1 and not replicated
+        if not led or alone:
+            self._forget()
+        self.is_leader = True
+        self.alone = alone
+        if not led:
+            self._seen.leads(self)
+        if alone:
+            self._raise(self.end_offset)
+        self.wake()
+
+    def become_follower(self, epoch: int, *, readable: bool = False) -> None:
+        self._usable()
+        self.leader_epoch = epoch
+        if self.is_leader:
+            self.resignations += 1
+        self.is_leader = False
+        self._forget()
+        self.wake()
+
+    def _forget(self) -> None:
+        self.remotes = None
+        self.in_sync_count_min = min(self._settings.min_isr, 1)
+
+    def set_replicas(self, partition_epoch, self_id, replicas, in_sync_count, *, ineligible=()):
+        self._usable()
+        if not self.is_leader:
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+        if self.remotes is not None and self.partition_epoch > partition_epoch:
+            return False
+        before, self.remotes = self.remotes or {}, {}
+        now_ns = self._now_ns()
+        for broker, epoch, in_sync, maximal in replicas:
+            if broker == self_id:
+                continue
+            known = before.get(broker)
+            if known is None or known.epoch != epoch:
+                known = Remote(broker, now_ns if in_sync else 0)
+            known.epoch, known.in_sync, known.maximal = epoch, in_sync, in_sync or maximal
+            known.eligible, known.asked = broker not in ineligible, False
+            self.remotes[broker] = known
+        self.partition_epoch = partition_epoch
+        self.in_sync_count = in_sync_count
+        self.maximal_count = 1 + sum(other.maximal for other in self.remotes.values())
+        self.in_sync_count_min = min(self._settings.min_isr, len(self.remotes) + 1)
+        self._move()
+        self.wake()
+        return True
+
+    def followers(self) -> list:
+        return [(other.broker, other.fetched_epoch, other.end, other.start, other.fetched_ns,
+                 other.caught_up_ns) for other in (self.remotes or {}).values()]
+
+    def follower_at(self, broker_id, broker_epoch, offset, start_offset, now_ns) -> bool:
+        """Raises LogError."""
+        self._usable()
+        if not self.is_leader:
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+        other = (self.remotes or {}).get(broker_id)
+        if other is None:
+            raise LogError(0, NOT_REPLICA_CODE, "no replica")
+        if 0 <= broker_epoch < other.epoch:
+            raise NotLeader(0, NOT_LEADER_CODE, "an older broker epoch")
+        end = self.end_offset
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRange(0, 1, "out of range")
+        self._heard(other, broker_epoch, offset, start_offset, now_ns, end)
+        may_join = (not other.maximal and not other.asked and other.eligible and other.is_current
+                    and other.end >= max(self.high_watermark, self.epoch_start))
+        other.asked = other.asked or may_join
+        self._move()
+        other.told_high = self.high_watermark
+        self.wake()
+        return may_join
+
+    @staticmethod
+    def _heard(other, broker_epoch, offset, start_offset, now_ns, end) -> None:
+        if offset >= end:
+            other.caught_up_ns = max(other.caught_up_ns, now_ns)
+        elif offset >= other.leader_end_then and other.fetched_ns > other.caught_up_ns:
+            other.caught_up_ns = other.fetched_ns
+        other.leader_end_then = max(other.leader_end_then, end)
+        other.fetched_ns, other.fetched_epoch = now_ns, broker_epoch
+        other.end, other.start = offset, start_offset
+
+    # ---- the high watermark ---------------------------------------------------------------------
+
+    def _counts(self, other: Remote, now_ns: int) -> bool:
+        if other.maximal:
+            return True
+        if not other.eligible or not other.fetched_ns or not other.caught_up_ns:
+            return False
+        return other.is_current and (now_ns - other.caught_up_ns) // 1_000_000 * 1_000_000 \
+            <= self._settings.lag_ns
+
+    def _move(self) -> None:
+        if self.remotes is None or not self.is_leader:
+            return
+        now_ns = self._now_ns()
+        flushes = self._settings.flush_first and self.remotes
+        high = self.files.flushed if flushes else self.end_offset
+        for other in self.remotes.values():
+            if self._counts(other, now_ns):
+                high = min(high, other.end)
+        if self.in_sync_count >= self.in_sync_count_min and high > self.high_watermark:
+            self._raise(high)
+
+    def _raise(self, high: int) -> None:
+        before, self.high_watermark = self.high_watermark, max(high, self.high_watermark)
+        if self.high_watermark > before:
+            self._seen.committed(self, before)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        to = min(offset, self.end_offset)
+        if to > self.high_watermark:
+            before, self.high_watermark = self.high_watermark, to
+            self._seen.follows_to(self, before)
+            self.wake()
+
+    # ---- records --------------------------------------------------------------------------------
+
+    def append(self, payload) -> int:
+        """As the leader; the offset. A sequence number that is there already has its old one."""
+        self._usable()
+        if not self.is_leader:
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows")
+        producer, sequence = payload
+        known = self.producers.get(producer)
+        if producer >= 0 and known is not None and sequence <= known[0]:
+            for offset, record in enumerate(self.files.records):
+                if record.payload == payload:
+                    return offset
+            raise LogError(0, 46, "a duplicate of what is not known any more")
+        if producer >= 0 and sequence != (known[0] + 1 if known else 0):
+            raise LogError(0, 45, "out of sequence")
+        self._append(Record(self.leader_epoch, payload))
+        self._move()
+        if self.alone and self.remotes is None:
+            self._raise(self.end_offset)
+        self.wake()
+        return self.end_offset - 1
+
+    def append_as_follower(self, records: list) -> None:
+        self._usable()
+        for record in records:
+            assert record.epoch <= self.leader_epoch, (record, self.leader_epoch)
+            self._append(record)
+
+    def _append(self, record: Record) -> None:
+        assign_epoch(self.files.epochs, record.epoch, self.end_offset)
+        self.files.records.append(record)
+        self._note(self.end_offset - 1, record)
+        self._seen.appended(self, self.end_offset - 1, record)
+
+    def _note(self, offset: int, record: Record) -> None:
+        producer, sequence = record.payload
+        if producer >= 0:
+            self.producers[producer] = sequence, offset
+
+    def truncate(self, offset: int, leader_epoch: int = -1) -> None:
+        self._usable()
+        if leader_epoch >= 0 and (self.is_leader or self.leader_epoch != leader_epoch):
+            raise NotLeader(0, NOT_LEADER_CODE, "it follows another")
+        files = self.files
+        self._seen.truncated(self, offset)
+        del files.records[offset:]
+        cut_epochs(files.epochs, self.end_offset)
+        files.flushed = min(files.flushed, offset)
+        files.high_watermark = min(files.high_watermark, offset)
+        self.high_watermark = min(self.high_watermark, self.end_offset)
+        self.producers = {}
+        for at, record in enumerate(files.records):
+            self._note(at, record)
+
+    def restart_at(self, offset: int, leader_epoch: int = -1) -> None:
+        raise AssertionError("no leader begins after 0 here")
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        self.closed = True
+        self.is_leader = False
+        self.wake()
+
+    def _usable(self) -> None:
+        if self.closed:
+            raise NotLeader(0, NOT_LEADER_CODE, "it is closed")
+
+
+Kept = namedtuple("Kept", ("base", "end", "epoch", "data"))
+
+
+class MetadataFiles:
+    """A copy of the metadata log on a disk."""
+
+    def __init__(self):
+        self.batches: list = []
+        self.high_watermark = 0
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end if self.batches else 0
+
+
+class MetadataCopy:
+    """As the native log of `__cluster_metadata-0`. seen: (base offset, bytes) of what is kept."""
+
+    start_offset = size_bytes = 0
+
+    def __init__(self, files: MetadataFiles, seen):
+        self._files, self._seen = files, seen
+        self.high_watermark = min(files.high_watermark, files.end)
+
+    @property
+    def end_offset(self) -> int:
+        return self._files.end
+
+    @property
+    def last_epoch(self) -> int:
+        return self._files.batches[-1].epoch if self._files.batches else -1
+
+    def epoch_of(self, offset: int) -> int:
+        return next(kept.epoch for kept in self._files.batches if kept.base <= offset < kept.end)
+
+    def end_for_epoch(self, epoch: int) -> tuple:
+        epochs = []
+        for kept in self._files.batches:
+            if not epochs or epochs[-1][0] < kept.epoch:
+                epochs.append((kept.epoch, kept.base))
+        return end_for_epoch(epochs, epoch, self.end_offset)
+
+    def become_follower(self, epoch: int) -> None:
+        pass
+
+    def append_as_follower(self, data, now_ms: int) -> None:
+        view = memoryview(data)
+        for position, header in batch.walk(data):
+            end = header.base_offset + header.last_offset_delta + 1
+            if end <= self.end_offset:
+                continue
+            assert header.base_offset == self.end_offset, (header.base_offset, self.end_offset)
+            whole = bytes(view[position:position + 12 + header.batch_length])
+            self._seen(header.base_offset, whole)
+            self._files.batches.append(Kept(header.base_offset, end, header.leader_epoch, whole))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
+        self._files.high_watermark = self.high_watermark
+
+    def truncate(self, offset: int) -> None:
+        while self._files.batches and self._files.batches[-1].end > offset:
+            self._files.batches.pop()
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        batches, low, high = self._files.batches, 0, len(self._files.batches)
+        while low < high:
+            middle = (low + high) // 2
+            if batches[middle].end <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        found, size = [], 0
+        for kept in batches[low:]:
+            if found and size + len(kept.data) > bytes_max:
+                break
+            found.append(kept.data)
+            size += len(kept.data)
+        return b"".join(found)
+
+    def lose(self, batch_count: int) -> None:
+        """The power went: the last batches are gone."""
+        if batch_count:
+            del self._files.batches[-batch_count:]
+        self._files.high_watermark = min(self._files.high_watermark, self._files.end)

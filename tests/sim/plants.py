@@ -1,0 +1,152 @@
+"""Bugs that are planted in pylog, which the simulation has to find: the proof that it can fail.
+
+Owns: nothing; a plant is undone by its monkeypatch.
+Called by: tests.sim.test_world.
+Invariants: (1) a plant changes one decision of pylog, or what stands for a native one.
+Source: CLUSTER.md's and Kafka's own mistakes (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966).
+"""
+
+from pylog.metadata import decider, image, isr
+from pylog.metadata.heartbeats import Heartbeats
+from pylog.metadata.keys import Unknown, Unreachable
+from pylog.metadata.partition_change import PartitionChange
+from pylog.metadata.quorum import Quorum, QuorumLost
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.replication import leadership, truncation
+from pylog.replication import isr as leader_isr
+from tests.sim import fetchers
+from tests.sim.logs import ModelLog
+from tests.sim.world import World
+
+
+def high_watermark_by_the_committed_isr(patch):
+    patch.setattr(leader_isr.Isr, "maximal", property(lambda self: frozenset(self.committed)))
+    patch.setattr(ModelLog, "_counts", lambda self, other, now_ns: other.maximal)
+
+
+def high_watermark_below_the_minimum(patch):
+    move = ModelLog._move
+
+    def eager(self):
+        self.in_sync_count_min = 1
+        move(self)
+    patch.setattr(ModelLog, "_move", eager)
+
+
+
+
+def fenced_brokers_join(patch):
+    patch.setattr(isr, "_may_join", lambda image, broker_id, epoch: True)
+    patch.setattr(image.Image, "broker_is_active", lambda self, broker_id: (
+        broker_id in self.brokers))
+
+
+def acknowledged_before_followers_append(patch):
+    patch.setattr(World, "acks_when", lambda self, log, offset: True)
+
+
+def no_truncation(patch):
+    patch.setattr(truncation, "on_divergence", lambda *ends: ends[-1])
+
+
+def truncated_to_its_own_end(patch):
+    patch.setattr(truncation, "on_divergence", lambda leader_end, leader_epoch, own_epoch, own_end,
+                  log_end: min(own_end, log_end) if own_epoch >= 0 else min(leader_end, log_end))
+
+
+def divergence_is_not_looked_for(patch):
+    check = fetchers.check_epochs
+    patch.setattr(fetchers, "check_epochs", lambda log, ask: (
+        (check(log, ask)[0], None) if ask.offset <= log.end_offset else check(log, ask)))
+
+
+def joins_below_the_high_watermark(patch):
+    patch.setattr(leadership, "_ends", lambda led: leader_isr.Log(led.log.end_offset, 0, 0))
+
+
+def any_replica_is_elected(patch):
+    patch.setattr(PartitionChange, "_is_complete", lambda self, broker_id: True)
+
+
+
+def the_silent_are_not_fenced(patch):
+    patch.setattr(Heartbeats, "silent", lambda self, image, now_ns: [])
+
+
+def moves_end_early(patch):
+    end = PartitionChange._end_reassignment
+
+    def hasty(self):
+        if self.adding or self.removing:
+            self.isr = list(dict.fromkeys([*self.isr, *self.adding]))
+        end(self)
+    patch.setattr(PartitionChange, "_end_reassignment", hasty)
+
+
+def elections_without_a_new_epoch(patch):
+    changed = image.changed
+    patch.setattr(image, "changed", lambda old, record: changed(old, record)._replace(
+        leader_epoch=old.leader_epoch))
+
+
+def stale_proposals_are_accepted(patch):
+    fault = isr._fault
+
+    def lenient(image, topic, wanted, members, broker_id):
+        found = fault(image, topic, wanted, members, broker_id)
+        return 0 if found == 95 else found
+    patch.setattr(isr, "_fault", lenient)
+
+
+
+
+def an_unknown_append_is_taken_for_none(patch):
+    def hasty(self, attempt):
+        try:
+            return attempt()
+        except (Unknown, Unreachable) as error:
+            raise QuorumLost(str(error)) from None
+    append = QuorumLog.append
+
+    def again(self, new, epoch, expected_end):
+        term = self._term
+        try:
+            return append(self, new, epoch, expected_end)
+        except Exception:
+            self._term = term
+            raise
+    patch.setattr(Quorum, "_tried", hasty)
+    patch.setattr(QuorumLog, "append", again)
+
+
+def an_old_controller_appends(patch):
+    append_in_term = Quorum.append
+
+    def append(self, term, base, count, data):
+        try:
+            term = term._replace(text=self.keys.get(self._key("at/epoch")).value)
+        except (Unknown, Unreachable):
+            pass
+        append_in_term(self, term, base, count, data)
+    patch.setattr(Quorum, "append", append)
+
+
+def the_copy_comes_before_the_quorum(patch):
+    def append(self, new, epoch, expected_end):
+        from pylog._native import batch
+        data = batch.build([(None, value, 0, ()) for value in self.values_of(new)],
+                           base_offset=expected_end, leader_epoch=epoch)
+        self._copy(expected_end, data)
+        self._quorum.append(self._term, expected_end, len(new), data)
+        return expected_end + len(new) - 1
+    patch.setattr(QuorumLog, "append", append)
+
+
+
+
+def decisions_overlap(patch):
+    async def enter(self):
+        return None
+    patch.setattr(decider._Turn, "__aenter__", enter)
+    patch.setattr(decider._Turn, "__aexit__", lambda self, *_: enter(self))
+    patch.setattr(decider._Turn, "locked", lambda self: True)

@@ -1,0 +1,75 @@
+"""A cluster of pylog's own controllers, brokers and followers in a simulated world, whose proof are
+planted bugs."""
+
+import pytest
+
+from tests.sim import plants
+from tests.sim.world import run
+
+SEEDS, SEEDS_PER_TEST = 60, 15
+TRIES = 60
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_a_cluster_keeps_its_promises_through_whatever_befalls_it(first, request):
+    chosen = request.config.getoption("--seed")
+    seeds = range(first, first + SEEDS_PER_TEST) if chosen is None else [int(chosen)]
+    elections = acked = 0
+    for seed in seeds:
+        try:
+            watcher = run(seed).watcher
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        elections += watcher.elections
+        acked += sum(map(len, watcher.acked.values()))
+    assert elections and (acked or chosen is not None)
+
+
+def test_a_seed_brings_the_same_again():
+    first, second = run(11), run(11)
+    assert first.loop.steps == second.loop.steps
+    assert first.network.sent == second.network.sent
+    assert first.watcher.committed == second.watcher.committed
+    assert first.watcher.image.offset == second.watcher.image.offset
+
+
+# With a seed that finds it, or one before that.
+PLANTS = [
+    (plants.fenced_brokers_join, 0),
+    (plants.acknowledged_before_followers_append, 0),
+    (plants.no_truncation, 1),
+    (plants.truncated_to_its_own_end, 1),
+    (plants.divergence_is_not_looked_for, 2),
+    (plants.joins_below_the_high_watermark, 2),
+    (plants.any_replica_is_elected, 0),
+    (plants.the_silent_are_not_fenced, 1),
+    (plants.moves_end_early, 1),
+    (plants.elections_without_a_new_epoch, 0),
+    (plants.an_unknown_append_is_taken_for_none, 0),
+    (plants.the_copy_comes_before_the_quorum, 3),
+]
+
+
+@pytest.mark.parametrize(("plant", "first"), PLANTS, ids=[plant.__name__ for plant, _ in PLANTS])
+def test_a_planted_bug_is_found(plant, first, monkeypatch):
+    plant(monkeypatch)
+    for seed in range(first, first + TRIES):
+        try:
+            run(seed)
+        except Exception:
+            return
+    pytest.fail("it was not found")
+
+
+# Once in some dozens of seeds; tests.sim.test_partitions finds most of them in its smaller world.
+RARE = [
+    plants.high_watermark_by_the_committed_isr, plants.high_watermark_below_the_minimum,
+    plants.stale_proposals_are_accepted, plants.decisions_overlap, plants.an_old_controller_appends,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", RARE)
+def test_a_rare_planted_bug_is_found(plant, monkeypatch):
+    monkeypatch.setattr("tests.sim.test_world.TRIES", 500)
+    test_a_planted_bug_is_found(plant, 0, monkeypatch)

@@ -1,0 +1,273 @@
+"""A cluster in one process, from one seed: its nodes, its clients, and what befalls them.
+
+Owns: the clock, the network, etcd's model, everything that happens.
+Called by: tests.sim.test_world, tests.sim.__main__.
+Invariants: (1) a seed decides everything; (2) faults end: at the end everybody is well, and the
+  cluster has to be so, too, within HEAL_SECONDS.
+Source: FoundationDB's and TigerBeetle's simulations.
+"""
+
+import logging
+import random
+from contextlib import ExitStack
+from types import SimpleNamespace
+from unittest import mock
+
+from pylog.config import Settings
+from pylog.metadata import controller, decider
+from pylog.metadata.controller_member import ControllerMember
+from pylog.metadata.eligible import ELR_FEATURE
+from pylog.metadata.quorum import Quorum
+from pylog.metadata.quorum_log import QuorumLog
+from pylog.protocol import messages
+from tests.sim import wire
+from tests.sim.clients import HOST, Admin, Client, Consumer, Producer
+from tests.sim.keys import Store
+from tests.sim.loop import OWNER, Loop, Wrong
+from tests.sim.network import Network
+from tests.sim.nodes import CONTROLLER_PORT, Node
+from tests.sim.watcher import Watcher
+
+CHAOS_SECONDS = 15.0
+FAILOVER_SECONDS = 8.0
+HEAL_SECONDS = 90.0
+QUIET_SECONDS = 4.0
+QUIET_MESSAGES_MAX = 120         # A second.
+BLOCKING = (Quorum, QuorumLog, ControllerMember, decider.Decider)
+
+
+class World:
+    """faults: names of planted bugs (tests.sim.plants)."""
+
+    def __init__(self, seed: int, faults=()):
+        self.seed, self.faults = seed, frozenset(faults)
+        self.random = random.Random(seed)
+        choose = self.random
+        self.loop = Loop(choose, _blocks)
+        self.network = Network(self.loop, choose)
+        self.loop.connect = self.network.connect
+        self.combined = choose.random() < 0.5
+        self.keeps_eligible = choose.random() < 0.8
+        self.unclean = choose.random() < 0.15
+        self.flush_first = choose.random() < 0.5
+        self.log_settings = SimpleNamespace(
+            min_isr=choose.choice((1, 2, 2)), flush_first=self.flush_first,
+            lag_ns=choose.choice((1, 3)) * 1_000_000_000)
+        self.nodes = self._made_nodes()
+        self.brokers = [node for node in self.nodes.values() if "broker" in node.roles]
+        self.controllers = [node for node in self.nodes.values() if "controller" in node.roles]
+        self.network.host(HOST)
+        for node in self.nodes.values():
+            self.network.host(node.name)
+        self.etcd = Store(self.network, [node.name for node in self.controllers])
+        # The one whose disk forgets at a power cut, where records are not flushed first.
+        self.weak = choose.choice(self.brokers)
+        self.watcher = Watcher(self)
+        self.counts: dict = {}
+        self.producer_ids: set = set()
+        self._number = 0
+
+    def _made_nodes(self) -> dict:
+        voters = ",".join(f"{id_}@n{id_}:{CONTROLLER_PORT}" for id_ in (
+            (1, 2, 3) if self.combined else (4, 5, 6)))
+        nodes = {}
+        for id_ in (1, 2, 3) if self.combined else (1, 2, 3, 4, 5, 6):
+            roles = ("broker", "controller") if self.combined else (
+                ("broker",) if id_ < 4 else ("controller",))
+            nodes[id_] = Node(self, id_, roles, self._settings(id_, roles, voters))
+        return nodes
+
+    def _settings(self, id_, roles, voters):
+        listeners = {"broker": f"PLAINTEXT://n{id_}:9092",
+                     "controller": f"CONTROLLER://n{id_}:{CONTROLLER_PORT}"}
+        return Settings({
+            "node.id": str(id_), "process.roles": ",".join(roles),
+            "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
+            "listeners": ",".join(listeners[role] for role in roles),
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "broker.heartbeat.interval.ms": "1000", "broker.session.timeout.ms": "3000",
+            "replica.lag.time.max.ms": str(self.log_settings.lag_ns // 1_000_000),
+            "min.insync.replicas": str(self.log_settings.min_isr),
+            "unclean.leader.election.enable": str(self.unclean).lower(),
+            "replica.flush.before.fetch.enable": str(self.flush_first).lower(),
+            "leader.imbalance.check.interval.seconds": "5",
+        })
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def acks_when(self, log, offset: int) -> bool:
+        """Whether a producer with acks=all may be answered."""
+        return log.high_watermark > offset
+
+    def asked(self, node, message) -> None:
+        """A controller was asked."""
+        name = type(message).__name__
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    # ---- a run ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Raises Wrong, AssertionError, and whatever pylog raises and nobody expects."""
+        with ExitStack() as stack:
+            stack.callback(self.loop.close)
+            stack.enter_context(wire.replaced())
+            if not self.keeps_eligible:
+                stack.enter_context(mock.patch.object(
+                    controller, "bootstrap_cluster", _without_eligible))
+            stack.enter_context(_errors_to(self.loop))
+            self._begin()
+            self._chaos()
+            self._heal()
+            self._look_whether_quiet()
+            if self.random.random() < 0.25:
+                self._fail_over()
+                self._heal()
+
+    def in_name_of(self, process, coroutine):
+        token = OWNER.set(process)
+        task = self.loop.create_task(coroutine)
+        OWNER.reset(token)
+        task.add_done_callback(self.ended)
+        return task
+
+    def ended(self, task) -> None:
+        """A task that goes on for ever, or is whole, did not."""
+        if not task.cancelled() and task.exception() is not None and self.loop.failure is None:
+            self.loop.failure = task.exception()
+
+    def _begin(self) -> None:
+        self.etcd.look_after_leases()
+        for node in self.nodes.values():
+            node.start()
+        self.admin = Admin(self, 0)
+        self._until(self._all_serve, 30.0)
+        self.in_name_of(self.admin, self.admin.decided(self.admin.create(
+            self.random.randint(1, 6), 3)))
+        self.in_name_of(self.admin, self.admin.decided(self.admin.create(
+            self.random.randint(1, 2), self.random.randint(1, 3))))
+        self.loop.run_for(0.5)
+        self.clients: list[Client] = [Consumer(self, 1)] + [
+            Producer(self, number, self.random.choice((1, -1, -1)), self.random.random() < 0.5)
+            for number in range(2, 6)]
+        for client in [self.admin, *self.clients]:
+            self.in_name_of(client, client.run())
+
+    def _all_serve(self) -> bool:
+        image = self.watcher.image
+        return all(node.id in image.brokers and not image.brokers[node.id].fenced
+                   for node in self.brokers)
+
+    def _until(self, condition, seconds: float) -> None:
+        end = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() > end:
+                raise Wrong(f"not within {seconds} s: {condition.__name__}")
+            self.loop.run_for(0.2)
+
+    def _chaos(self) -> None:
+        from tests.sim.faults import Faults
+
+        faults, often = Faults(self), self.random.choice((0.5, 1.0, 1.0, 2.0, 4.0))
+        end = self.loop.time() + CHAOS_SECONDS
+        while self.loop.time() < end:
+            self.loop.run_for(self.random.expovariate(often))
+            faults.next()
+        faults.over()
+
+    def _heal(self) -> None:
+        """Keeps (2)."""
+        for client in [self.admin, *self.clients]:
+            client.alive = False
+        end, failure = self.loop.time() + HEAL_SECONDS, None
+        while self.loop.time() < end:
+            self.loop.run_for(1.0)
+            for node in self.nodes.values():
+                if not node.alive:
+                    node.start()
+            try:
+                return self.watcher.check_rest()
+            except (Wrong, KeyError, AttributeError) as wrong:
+                failure = wrong
+        raise Wrong(f"not well after {HEAL_SECONDS} s: {failure!r}")
+
+    def _fail_over(self) -> None:
+        """A broker goes without a word, and nothing else is wrong."""
+        node = self.random.choice(self.brokers)
+        node.kill(silent=True)
+        self.loop.run_for(FAILOVER_SECONDS)
+        self.watcher.check_failover(node.id)
+        self.network.hosts[node.name].powered = True
+
+    def _look_whether_quiet(self) -> None:
+        """Nothing is asked again and again where nothing changes."""
+        self.loop.run_for(1.0)
+        self.counts.clear()
+        before, offset = self.network.sent, self.watcher.image.offset
+        self.loop.run_for(QUIET_SECONDS)
+        sent = self.network.sent - before
+        for name in ("AlterPartitionRequest", "BrokerRegistrationRequest",
+                     "AssignReplicasToDirsRequest"):
+            if self.counts.get(name):
+                raise Wrong(f"{self.counts[name]} {name} at rest")
+        if self.watcher.image.offset > offset:
+            raise Wrong("metadata changes at rest")
+        if sent > QUIET_MESSAGES_MAX * QUIET_SECONDS:
+            raise Wrong(f"{sent} messages within {QUIET_SECONDS} s at rest")
+
+
+def _blocks(work) -> bool:
+    return isinstance(getattr(work, "__self__", None), BLOCKING) or getattr(
+        work, "__name__", "") == "<lambda>"
+
+
+def _without_eligible(settings):
+    return [record for record in _bootstrap(settings) if not (
+        isinstance(record, messages.FeatureLevelRecord) and record.name == ELR_FEATURE)]
+
+
+_bootstrap = controller.bootstrap_cluster
+# What pylog says of faults that are no faults of its own.
+EXPECTED = frozenset((
+    "metadata could not be appended", "a silent broker is not fenced",
+    "a broker that is gone is not fenced", "leaders are not balanced", "no unclean elections"))
+
+
+class _errors_to(logging.Handler):
+    """What is logged as an error ends the run."""
+
+    def __init__(self, loop):
+        super().__init__(logging.ERROR)
+        self._loop = loop
+
+    def emit(self, record) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.msg in EXPECTED and (error is None or hasattr(error, "code")):
+            return
+        if self._loop.failure is None and not self._loop.closed:
+            if isinstance(error, Wrong):
+                self._loop.failure = error
+                return
+            wrong = Wrong(f"{record.name}: {record.getMessage()}: {error!r}")
+            wrong.__cause__ = error
+            self._loop.failure = wrong
+
+    def __enter__(self):
+        self._log = logging.getLogger("pylog")
+        self._before = self._log.level, self._log.propagate
+        self._log.setLevel(logging.ERROR)
+        self._log.propagate = False
+        self._log.addHandler(self)
+
+    def __exit__(self, *_):
+        self._log.removeHandler(self)
+        self._log.level, self._log.propagate = self._before
+        self._log.setLevel(self._before[0])
+
+
+def run(seed: int, faults=()) -> World:
+    """Raises what is wrong."""
+    world = World(seed, faults)
+    world.run()
+    return world
