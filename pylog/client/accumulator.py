@@ -38,6 +38,7 @@ class Queue(Lane):
         self.producer_id, self.epoch, self.next_sequence = -1, -1, 0
         self.needs_new_epoch = False
         self.is_known = False  # The broker has acknowledged a batch of this producer id.
+        self.acknowledged = -1.0   # Number of the newest batch that was, of this producer epoch.
         self.lost_count = 0    # Records that failed since the last flush.
 
     def put_back(self, pending: Pending) -> None:

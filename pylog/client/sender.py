@@ -283,6 +283,10 @@ class Sender:
             row = rows.get((pending.topic, pending.partition))
             if row is None:
                 self._failed(pending, error(ErrorCode.NETWORK_EXCEPTION, "no answer for it"))
+            elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER \
+                    and pending.number < pending.queue.acknowledged:
+                # The next ones are in, which no leader takes before it: its own answer was lost.
+                self._acknowledged(pending, -1, -1)
             elif row.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 self._acknowledged(pending, row.base_offset, row.log_append_time_ms)
             else:
@@ -292,6 +296,7 @@ class Sender:
     def _acknowledged(self, pending: Pending, base_offset: int, append_time: int) -> None:
         pending.queue.in_flight.remove(pending)
         pending.queue.is_known = True
+        pending.queue.acknowledged = max(pending.queue.acknowledged, pending.number)
         self.accumulator.complete(pending, base_offset, append_time)
 
     # Failures.
@@ -351,6 +356,7 @@ class Sender:
         self.identity.bump()
         queue.needs_new_epoch = False
         queue.producer_id = -1
+        queue.acknowledged = -1.0
         for pending in queue.ready:
             pending.base_sequence = -1
 

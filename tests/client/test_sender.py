@@ -382,3 +382,24 @@ async def test_a_broker_that_is_slow_holds_up_no_other_partition(world):
     world.put(b"b" * 10, partition=1)
     await world.wait(2)
     assert [world.sent(number)[2] for number in range(2)] == [b"a", b"b"]
+
+
+@played
+async def test_a_batch_whose_answer_was_lost_is_in_if_later_ones_are(world):
+    first = world.put(b"a" * 90)
+    await world.wait(1)
+    second = world.put(b"b" * 90)
+    await world.wait(2)
+    world.answer(1, offset=1)
+    while not second.done:
+        await asyncio.sleep(0)
+    world.lose(0)
+    await world.wait(3)
+    assert world.sent(2)[1:] == (0, b"a")
+    world.answer(2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    for _ in range(1000):
+        if first.done:
+            break
+        await asyncio.sleep(0.001)
+    assert first.done and first.error is None
+    assert not first.queue.needs_new_epoch and len(world.requests) == 3
