@@ -186,9 +186,10 @@ class ZooKeeper(Keys):
     def _multi(self, operations: list, changes) -> bool:
         """Whether all the operations were carried out; else none was. Raises Unknown."""
         self._await_connection()
-        for change in changes:
-            if isinstance(change, Put):
-                self._make_folder(_path(change.key).rpartition("/")[0])
+        for kind, path, *_ in operations:
+            # Of what is to be absent too: it is made and taken away again.
+            if kind == "create":
+                self._make_folder(path.rpartition("/")[0])
         lease = next((change.lease for change in changes if isinstance(change, Put)
                       and change.lease), 0)
         if lease and lease != self._session():

@@ -58,6 +58,8 @@ ELEMENTS: dict[int, Elements] = {
         "groups:group_id topics:name,topic_id partitions|topics:name partitions"),
     api.FIND_COORDINATOR: _row("coordinator_keys", "coordinators"),
     api.DESCRIBE_GROUPS: _row("groups", "groups:group_id members"),
+    api.CONSUMER_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
+    api.SHARE_GROUP_DESCRIBE: _row("group_ids", "groups:group_id members"),
     api.LIST_GROUPS: _row("", "groups"),
     api.DELETE_TOPICS: _row("topics:name,topic_id|topic_names", "responses", TWICE, PIECE_CHANGES),
     api.DELETE_RECORDS: _row("topics:name partitions:partition_index", "topics:name partitions",

@@ -33,6 +33,7 @@ class Broker:
     """What a handler sees of the broker."""
 
     departures = None
+    replicates = False
 
     def __init__(self, texts=None, logs=None):
         self.settings = Settings(texts or {})
