@@ -223,6 +223,7 @@ def _run_foreground(options: argparse.Namespace) -> None:
     with KafkaBroker(data, options.port, overrides) as broker:
         print(f"kafka {kafka_version()} ready address={broker.bootstrap} pid={broker.pid} "
               f"data={data} ms={broker.start_s * 1000:.0f}", flush=True)
+        assert broker.process is not None
         try:
             while broker.process.poll() is None:
                 time.sleep(0.5)

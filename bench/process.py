@@ -136,6 +136,7 @@ class BrokerProcess:
 
     def wait_answer(self, wait_s: float, pause_s: float = 0.005) -> None:
         """Block until the broker answers ApiVersions; BrokerFailed after `wait_s` or at its end."""
+        assert self.process is not None, self.name
         end_s = time.monotonic() + wait_s
         while time.monotonic() < end_s:
             if self.process.poll() is not None:

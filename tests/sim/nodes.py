@@ -178,9 +178,6 @@ class Logs:
     def configure(self, name, overrides) -> None:
         pass
 
-    def reconfigure(self) -> None:
-        pass
-
     def discard_branch(self, topic_id) -> None:
         pass
 
