@@ -192,7 +192,7 @@ def test_commands_options_topics_and_groups_are_completed(brokerd):
                        "COMP_WORDS": " ".join(["pylog", *words]), "COMP_CWORD": str(len(words))}
         return child(env=environment).stdout.split()
 
-    assert completed("to") == ["plain,topics"]
+    assert completed("top") == ["plain,topics"]
     assert "plain,describe" in completed("topics", "des")
     assert "plain,--partitions" in completed("topics", "create", "--part")
     assert completed("topics", "describe", topic[:-1]).count(f"plain,{topic}") == 1
