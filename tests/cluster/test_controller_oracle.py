@@ -11,7 +11,9 @@ from tests.cluster.oracle import (
     registration, unregistration,
 )
 
-pytestmark = pytest.mark.kafka
+# Slow because of Kafka: on a busy machine its controller lets sessions end and moves wait amid a
+# scenario, and the records part.
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 BROKERS = (1, 2, 3, 4, 5)
 TOPIC, BROKER, GROUP, METRICS = 2, 4, 32, 16

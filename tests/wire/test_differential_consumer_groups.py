@@ -214,6 +214,8 @@ def walk(side: Side, seed: int) -> None:
     Walk(side, seed).run()
 
 
+# Slow as the walks of transactions are: because of a busy Kafka.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(3))
 def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_source, number):
     compare(kafka, brokerd, walk, random_source.randrange(1 << 30))
