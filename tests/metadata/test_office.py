@@ -14,7 +14,7 @@ from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
 
 PREFIXES = itertools.count(1)
-WAIT_S = 30
+WAIT_S = 60
 TTL_S = 1
 
 
