@@ -87,6 +87,10 @@ def created(cluster, topic, partitions=2) -> str:
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         until(lambda: len(admin.describe_cluster().nodes) == 3)
         admin.create_topics([NewTopic(topic, partitions, 3)])
+    # The broker that is asked hears of it a moment after the one that was told to.
+    asked = next(broker for broker in cluster.brokers.values() if broker.alive())
+    with Admin({"bootstrap.servers": asked.bootstrap}) as admin:
+        until(lambda: topic in admin.list_topics())
     in_sync_again(cluster, topic)
     return topic
 
