@@ -56,6 +56,8 @@ def test_a_directory_that_fails_costs_its_replicas_and_nothing_else(cluster):
     with Admin({"bootstrap.servers": cluster.bootstrap}) as admin:
         until(lambda: len(admin.describe_cluster().nodes) == 3)
         admin.create_topics([NewTopic("spread", PARTITIONS, 3)])
+    with Admin({"bootstrap.servers": cluster.brokers[1].bootstrap}) as admin:
+        until(lambda: "spread" in admin.list_topics())
     everything_in_sync(cluster, "spread")
     lost = {index for index in range(PARTITIONS) if (bad(victim) / f"spread-{index}").exists()}
     assert 0 < len(lost) < PARTITIONS
