@@ -3,7 +3,7 @@
 Owns: nothing; a plant is undone by its monkeypatch.
 Called by: tests.sim.test_world.
 Invariants: (1) a plant changes one decision of pylog, or what stands for a native one.
-Source: CLUSTER.md's and Kafka's own mistakes (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966).
+Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966), and like ones.
 """
 
 from pylog.metadata import decider, image, isr
