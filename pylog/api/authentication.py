@@ -196,4 +196,5 @@ class AuthenticationApi:
         if self._failures <= LINES_MAX:
             log.warning("authentication failed", extra={
                 "peer": context.peer_host, "mechanism": login.mechanism, "user": login.name,
-                "listener": self._listener_name(context.listener), "reason": failed.text})
+                "listener": self._listener_name(context.listener),
+                "reason": failed.reason or failed.text})

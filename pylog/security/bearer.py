@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from pylog.security.errors import AuthenticationFailed
+from pylog.security.errors import AuthenticationFailed, TokenRefused
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -28,25 +28,26 @@ _BEARER = re.compile(r"bearer +(?P<token>[-\w.~+/]+=*)", re.ASCII | re.IGNORECAS
 
 
 class Exchange:
-    """One login. check: (token) -> its Token, None when it is refused. `name` and `expires_ms` are
-    the token's once the login is complete."""
+    """One login. check: (token) -> its Token; raises TokenRefused. `name` and `expires_ms` are the
+    token's once the login is complete."""
 
-    def __init__(self, check: Callable[[str], Token | None]):
+    def __init__(self, check: Callable[[str], Token]):
         self._check = check
         self.name = ""
         self.expires_ms = 0
         self.is_complete = False
-        self._refused = False
+        self._refused: str | None = None     # Why.
 
     def step(self, token: bytes) -> bytes:
         """The answer to the client's message. Raises AuthenticationFailed."""
-        if self._refused:
+        if self._refused is not None:
             # Keeps (2).
-            raise AuthenticationFailed(REFUSED)
+            raise AuthenticationFailed(REFUSED, self._refused)
         acts_for, text = _parts(token)
-        found = self._check(text)
-        if found is None:
-            self._refused = True
+        try:
+            found = self._check(text)
+        except TokenRefused as refused:
+            self._refused = str(refused)
             return REFUSED.encode()
         if acts_for not in ("", found.name):
             raise AuthenticationFailed(

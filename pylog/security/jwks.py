@@ -3,8 +3,9 @@
 Owns: the keys, a thread while they are loaded again.
 Called by: security.sasl (makes it), security.tokens.
 Invariants: (1) nobody who logs in waits for an issuer: what was loaded last counts until there is
-  something newer; (2) an issuer is asked once in `refresh_ms`, and out of turn for a key that is
-  not known at most once in `retry_ms`; (3) an answer is of bounded size.
+  something newer; (2) an issuer is asked once in `refresh_ms`, and out of turn, for a key that is
+  not known, at most once in `retry_ms` and in UNKNOWN_S, whatever strangers send; (3) an answer is
+  of bounded size.
 Source: RFC 7517; Kafka's RefreshingHttpsJwks (KIP-768).
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 BYTES_MAX = 1 << 20
 TIMEOUT_S = 10.0
+UNKNOWN_S = 1.0
 SCHEMES = ("file", "https", "http")
 # What signs tokens; a secret that both sides know does not.
 KINDS = ("RSA", "EC")
@@ -44,7 +46,7 @@ class Keys:
             raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url={url}: expected "
                               "file:///path, https://… or http://…")
         self._url = url
-        self._refresh_s, self._retry_s = refresh_ms / 1000, retry_ms / 1000
+        self._refresh_s, self._retry_s = refresh_ms / 1000, max(retry_ms / 1000, UNKNOWN_S)
         self._tls = tls
         self._seconds = seconds
         self._loading = threading.Lock()     # Held while they are loaded.

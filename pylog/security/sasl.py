@@ -52,7 +52,7 @@ class Login:
         except AuthenticationFailed as failed:
             raise AuthenticationFailed(failed.text or (
                 "Authentication failed during authentication due to invalid credentials with SASL "
-                f"mechanism {self.mechanism}")) from None
+                f"mechanism {self.mechanism}"), failed.reason) from None
 
     @property
     def is_complete(self) -> bool:

@@ -4,7 +4,7 @@ Owns: nothing but what is known of one listener's tokens.
 Called by: security.sasl.
 Invariants: (1) a token counts only with the signature of a key that is published now, by an
   asymmetric algorithm: `alg: none` and secrets that both sides know are refused; (2) an unsigned
-  token counts where a setting says so, and nowhere else; (3) no token stands in a log line.
+  token counts where a setting says so, and nowhere else; (3) no token stands in an exception.
 Source: RFC 7519, RFC 8725 (how tokens are attacked); KIP-768 and Kafka's BrokerJwtValidator for the
   claims; joserfc for signatures.
 """
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 from collections import namedtuple
+
+from pylog.security.errors import TokenRefused
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
@@ -27,18 +28,12 @@ if TYPE_CHECKING:
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 TIME_MAX = 253402300800     # the year 10000
 
-log = logging.getLogger("pylog.security")
-
 Token = namedtuple("Token", ("name", "expires_ms"))
 Token.__doc__ = "Whose it is, and when it ends, in ms since 1970."
 
 Rules = namedtuple("Rules", ("issuer", "audience", "scope", "scope_claim", "name_claim", "skew_s"))
 Rules.__doc__ = """What tokens must say. issuer: None for any. audience: one of these, empty for
 any. scope: all of these."""
-
-
-class Refused(Exception):
-    """A token that does not count, with a text for the log."""
 
 
 class Tokens:
@@ -49,14 +44,10 @@ class Tokens:
         self._keys = keys
         self._now_ms = now_ms
 
-    def check(self, text: str) -> Token | None:
-        """The token that `text` is, None for one that does not count."""
-        try:
-            claims = _unsigned(text) if self._keys is None else self._signed(text)
-            return judged(claims, self._rules, self._now_ms() / 1000)
-        except Refused as refused:
-            log.info("a token is refused", extra={"reason": str(refused)})
-            return None
+    def check(self, text: str) -> Token:
+        """The token that `text` is. Raises TokenRefused."""
+        claims = _unsigned(text) if self._keys is None else self._signed(text)
+        return judged(claims, self._rules, self._now_ms() / 1000)
 
     def _signed(self, text: str) -> dict[str, Any]:
         """Keeps (1)."""
@@ -66,11 +57,11 @@ class Tokens:
         header = _decoded(text.partition(".")[0], "header")
         key = self._keys.find(header.get("kid"))
         if key is None:
-            raise Refused("no published key has its kid")
+            raise TokenRefused("no published key has its kid")
         try:
             content = jws.deserialize_compact(text, key, algorithms=ALGORITHMS)
         except (errors.JoseError, ValueError) as error:
-            raise Refused(f"its signature is not good: {type(error).__name__}") from None
+            raise TokenRefused(f"its signature is not good: {type(error).__name__}") from None
         return _claims(content.payload)
 
 
@@ -78,9 +69,9 @@ def _unsigned(text: str) -> dict[str, Any]:
     """Keeps (2)."""
     parts = text.split(".")
     if len(parts) != 3 or parts[2]:
-        raise Refused("it is signed, and only unsigned ones count here")
+        raise TokenRefused("it is signed, and only unsigned ones count here")
     if _decoded(parts[0], "header").get("alg") != "none":
-        raise Refused("it has no signature, and an algorithm for one")
+        raise TokenRefused("it has no signature, and an algorithm for one")
     return _claims(_bytes(parts[1], "claims"))
 
 
@@ -88,7 +79,7 @@ def _bytes(part: str, what: str) -> bytes:
     try:
         return base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True)
     except ValueError:
-        raise Refused(f"its {what} cannot be read") from None
+        raise TokenRefused(f"its {what} cannot be read") from None
 
 
 def _decoded(part: str, what: str) -> dict[str, Any]:
@@ -103,43 +94,43 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
-        raise Refused(f"its {what} cannot be read") from None
+        raise TokenRefused(f"its {what} cannot be read") from None
     if not isinstance(found, dict):
-        raise Refused(f"its {what} cannot be read")
+        raise TokenRefused(f"its {what} cannot be read")
     return found
 
 
 def judged(claims: dict[str, Any], rules: Rules, now_s: float) -> Token:
-    """What claims say now. Raises Refused."""
+    """What claims say now. Raises TokenRefused."""
     expires_s = _time(claims, "exp")
     issued_s = _time(claims, "iat")
     if expires_s is None or issued_s is None:
-        raise Refused(f"it has no {'exp' if expires_s is None else 'iat'}")
+        raise TokenRefused(f"it has no {'exp' if expires_s is None else 'iat'}")
     if now_s - rules.skew_s >= expires_s or issued_s > expires_s:
-        raise Refused("it has expired")
+        raise TokenRefused("it has expired")
     if (_time(claims, "nbf") or 0) > now_s + rules.skew_s:
-        raise Refused("it does not count yet")
+        raise TokenRefused("it does not count yet")
     if rules.issuer is not None and claims.get("iss") != rules.issuer:
-        raise Refused("it is from another issuer")
+        raise TokenRefused("it is from another issuer")
     if rules.audience and not set(rules.audience) & _texts(claims.get("aud")):
-        raise Refused("it is for another audience")
+        raise TokenRefused("it is for another audience")
     if not set(rules.scope) <= _words(claims.get(rules.scope_claim)):
-        raise Refused("it lacks a scope")
+        raise TokenRefused("it lacks a scope")
     name = claims.get(rules.name_claim)
     if not isinstance(name, str) or not name.strip():
-        raise Refused(f"it has no {rules.name_claim}")
+        raise TokenRefused(f"it has no {rules.name_claim}")
     return Token(name, int(expires_s * 1000))
 
 
 def _time(claims: dict[str, Any], name: str) -> float | None:
-    """Seconds since 1970. Raises Refused."""
+    """Seconds since 1970. Raises TokenRefused."""
     value = claims.get(name)
     if value is None:
         return None
     # A bool is an int; NaN and infinity are floats.
     if isinstance(value, bool) or not isinstance(value, (int, float)) \
             or not 0 <= value < TIME_MAX:
-        raise Refused(f"its {name} is no time")
+        raise TokenRefused(f"its {name} is no time")
     return value
 
 

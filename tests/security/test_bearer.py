@@ -3,12 +3,14 @@
 import pytest
 
 from pylog.security import bearer
-from pylog.security.errors import AuthenticationFailed
+from pylog.security.errors import AuthenticationFailed, TokenRefused
 from pylog.security.tokens import Token
 
 
 def check(text):
-    return Token("alice", 5000) if text == "good" else None
+    if text != "good":
+        raise TokenRefused("it is another")
+    return Token("alice", 5000)
 
 
 def exchange():
@@ -29,8 +31,10 @@ def test_a_token_that_does_not_count_is_told_so_and_the_login_ends_with_the_next
     assert login.step(b"n,,\x01auth=Bearer other\x01\x01") == b'{"status":"invalid_token"}'
     assert not login.is_complete
     for message in (b"n,,\x01auth=Bearer good\x01\x01", b"\x01"):
-        with pytest.raises(AuthenticationFailed, match="invalid_token"):
+        with pytest.raises(AuthenticationFailed, match="invalid_token") as failed:
             login.step(message)
+        # For the log alone.
+        assert failed.value.reason == "it is another" not in str(failed.value)
     assert not login.is_complete
 
 

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from pylog.security import jwks
-from pylog.security.tokens import Refused, Rules, Token, Tokens, judged
+from pylog.security.errors import TokenRefused
+from pylog.security.tokens import Rules, Token, Tokens, judged
 from tests.security.issuer import Issuer, unsigned
 
 NOW_S = 1_800_000_000
@@ -30,6 +31,16 @@ def tokens(issuer, tmp_path, rules=RULES):
     return Tokens(rules, keys, lambda: int(time.time() * 1000))
 
 
+def counts(checker, text) -> bool:
+    try:
+        checker.check(text)
+    except TokenRefused as refused:
+        # It stands in no log line.
+        assert len(text) < 20 or text not in str(refused)
+        return False
+    return True
+
+
 def test_a_token_signed_with_a_published_key_counts_until_it_ends(issuer, tmp_path):
     checked = tokens(issuer, tmp_path).check(issuer.token("alice", 100))
     assert checked.name == "alice" and 95_000 < checked.expires_ms - time.time() * 1000 <= 100_000
@@ -43,14 +54,14 @@ def test_another_signature_or_content_does_not_count(issuer, tmp_path):
     for text in (f"{header}.{other[1]}.{signature}", f"{header}.{claims}.{other[2]}", forged,
                  f"{header}.{claims}.", f"{header}.{claims}", good[:-8], good[8:], "", "a", "a.b.c",
                  "..", "...."):
-        assert checker.check(text) is None, text
+        assert not counts(checker, text), text
 
 
 def test_a_token_without_a_signature_does_not_count(issuer, tmp_path):
     now = int(time.time())
     claims = {"sub": "alice", "iat": now, "exp": now + 100}
     for header in ({}, {"kid": "first"}, {"alg": "None"}, {"alg": "NONE"}, {"alg": ""}):
-        assert tokens(issuer, tmp_path).check(unsigned(claims, header)) is None
+        assert not counts(tokens(issuer, tmp_path), unsigned(claims, header))
 
 
 def test_a_public_key_is_no_secret_to_sign_with(tmp_path):
@@ -63,18 +74,18 @@ def test_a_public_key_is_no_secret_to_sign_with(tmp_path):
     for secret in (issuer.keys["first"].as_pem(private=False), b""):
         signature = hmac.digest(secret, f"{head}.{body}".encode(), "sha256")
         forged = f"{head}.{body}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
-        assert tokens(issuer, tmp_path).check(forged) is None
+        assert not counts(tokens(issuer, tmp_path), forged)
 
 
 def test_the_header_is_not_believed(issuer, tmp_path):
     other = Issuer(kind=issuer.kind)
     embedded = other.token("alice", header={"jwk": other.keys["first"].as_dict(private=False)})
-    assert tokens(issuer, tmp_path).check(embedded) is None
+    assert not counts(tokens(issuer, tmp_path), embedded)
     for header in ({"kid": "another"}, {"kid": 7}, {"kid": ["first"]}):
         text = issuer.token("alice")
         head = json.loads(base64.urlsafe_b64decode(text.partition(".")[0] + "==")) | header
         forged = base64.urlsafe_b64encode(json.dumps(head).encode()).decode().rstrip("=")
-        assert tokens(issuer, tmp_path).check(f"{forged}.{text.partition('.')[2]}") is None
+        assert not counts(tokens(issuer, tmp_path), f"{forged}.{text.partition('.')[2]}")
 
 
 @pytest.mark.parametrize(("changed", "rules"), [
@@ -101,7 +112,7 @@ def test_claims_that_are_as_wanted_count(changed, rules):
     ({"sub": None}, {}), ({"sub": ""}, {}), ({"sub": "  "}, {}), ({"sub": 5}, {}),
     ({"sub": ["alice"]}, {})])
 def test_claims_that_lack_something_or_are_over_do_not_count(changed, rules):
-    with pytest.raises(Refused):
+    with pytest.raises(TokenRefused):
         judged({**CLAIMS, **changed}, RULES._replace(**rules), NOW_S)
 
 
@@ -110,4 +121,4 @@ def test_unsigned_tokens_count_only_where_that_is_set():
     assert checker.check(unsigned(CLAIMS)) == Token("alice", (NOW_S + 60) * 1000)
     for text in (unsigned(CLAIMS) + "x", unsigned(CLAIMS, {"alg": "RS256"}), unsigned([1]),
                  Issuer().token(), "\xff.e30.", unsigned(CLAIMS)[:-1], "[" * 9999 + ".."):
-        assert checker.check(text) is None, text
+        assert not counts(checker, text), text
