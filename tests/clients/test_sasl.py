@@ -1,9 +1,6 @@
 """Kafka clients that log in by name and password, each by its own settings: PLAIN and SCRAM."""
 
-import asyncio
 import shutil
-import subprocess
-import time
 
 import pytest
 
@@ -11,11 +8,13 @@ from pylog.client import Admin
 from pylog.client.descriptions import ScramUpsertion
 from pylog.testing import Broker
 from pylog.testing.disturbances import free_port
+from tests.clients import round_trips
 from tests.wire.talk import unique
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 PASSWORD = "p=ss,w rd"
 VALUES = [b"%04d" % number for number in range(100)]
+LINES = "".join(f"{number}\n" for number in range(500))
 MODULES = "org.apache.kafka.common.security"
 
 
@@ -36,104 +35,37 @@ def address():
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka(address, mechanism):
-    from confluent_kafka import Consumer, Producer
-
     settings = {"bootstrap.servers": address, "security.protocol": "sasl_plaintext",
                 "sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": PASSWORD}
-    topic = unique("sasl-librdkafka")
-    producer = Producer(settings)
-    for value in VALUES:
-        producer.produce(topic, value)
-    assert producer.flush(60) == 0
-    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    got, end_s = [], time.monotonic() + 60
-    while len(got) < len(VALUES) and time.monotonic() < end_s:
-        got += [message.value() for message in consumer.consume(100, 1.0)]
-    consumer.close()
-    assert got == VALUES
+    assert round_trips.librdkafka(settings, unique("sasl-librdkafka"), VALUES) == VALUES
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat(address):
     """By PLAIN: SCRAM of the librdkafka that it mostly comes with is wrong, and Kafka 4.3 refuses
     it too."""
-    mechanism = "PLAIN"
-    topic = unique("sasl-kcat")
-    command = ["kcat", "-b", address, "-X", "security.protocol=sasl_plaintext",
-               "-X", f"sasl.mechanism={mechanism}", "-X", "sasl.username=alice",
-               "-X", f"sasl.password={PASSWORD}", "-t", topic]
-    lines = "".join(f"{number}\n" for number in range(200))
-    subprocess.run([*command, "-P"], input=lines, text=True, check=True, timeout=60)
-    done = subprocess.run([*command, "-C", "-e", "-q"], capture_output=True, text=True, timeout=60)
-    assert done.stdout == lines
+    settings = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN",
+                "sasl.username": "alice", "sasl.password": PASSWORD}
+    assert round_trips.kcat(address, settings, unique("sasl-kcat"), LINES) == LINES
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafka_python(address, mechanism):
-    from kafka import KafkaConsumer, KafkaProducer
-
+@pytest.mark.parametrize("client", [round_trips.kafka_python, round_trips.aiokafka])
+def test_clients_in_python(address, client, mechanism):
     settings = {"bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT",
                 "sasl_mechanism": mechanism, "sasl_plain_username": "alice",
                 "sasl_plain_password": PASSWORD}
-    topic = unique("sasl-kafka-python")
-    producer = KafkaProducer(**settings)
-    for value in VALUES:
-        producer.send(topic, value)
-    producer.close(60)
-    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=20_000,
-                             **settings)
-    got = []
-    for record in consumer:
-        got.append(record.value)
-        if len(got) == len(VALUES):
-            break
-    consumer.close()
-    assert got == VALUES
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_aiokafka(address, mechanism):
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
-    settings = {"bootstrap_servers": address, "security_protocol": "SASL_PLAINTEXT",
-                "sasl_mechanism": mechanism, "sasl_plain_username": "alice",
-                "sasl_plain_password": PASSWORD}
-    topic = unique("sasl-aiokafka")
-
-    async def through() -> list[bytes]:
-        async with AIOKafkaProducer(**settings) as producer:
-            for value in VALUES:
-                await producer.send(topic, value)
-        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings) as consumer:
-            return [(await consumer.getone()).value for _ in VALUES]
-
-    assert asyncio.run(asyncio.wait_for(through(), 60)) == VALUES
+    assert client(settings, unique("sasl-python"), VALUES) == VALUES
 
 
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_javas_tools_by_their_command_config(address, tmp_path, mechanism):
-    from bench.kafka import run_tool
-
     module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
     config = tmp_path / "client.properties"
     config.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
         f"sasl.jaas.config={MODULES}.{module} required "
         f'username="alice" password="{PASSWORD}";\n')
-    topic = unique("sasl-java")
-
-    def tool(name: str, *arguments, **options) -> str:
-        done = run_tool(f"org.apache.kafka.tools.{name}", "--bootstrap-server", address,
-                        "--command-config", config, *arguments, wait_s=120, heap="256m",
-                        **options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    tool("TopicCommand", "--create", "--topic", topic)
-    lines = "".join(f"{number}\n" for number in range(500))
-    tool("ConsoleProducer", "--topic", topic, input=lines)
-    assert tool("consumer.ConsoleConsumer", "--topic", topic, "--from-beginning",
-                "--max-messages", 500) == lines
+    assert round_trips.java_tools(address, config, unique("sasl-java"), LINES) == LINES
