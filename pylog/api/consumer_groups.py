@@ -9,6 +9,7 @@ Source: KIP-848; KIP-1071 has its own requests.
 
 from __future__ import annotations
 
+from pylog.api.group_rows import PART_ROWS, in_parts
 from pylog.coordinator import consumer_groups, inventory
 from pylog.coordinator.group import CONSUMER
 from pylog.coordinator.pending import Pending
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from pylog.security.access import Access
 
 FEATURE = "group.version"
-PART_ROWS = 500
-# What a principal without restrictions may do with a group (KIP-430).
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 
 
 class ConsumerGroupsApi:
@@ -79,20 +77,15 @@ class ConsumerGroupsApi:
         GROUP_ID_NOT_FOUND, INVALID_GROUP_ID, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS per
         group.
         """
-        new = messages.ConsumerGroupDescribeResponse
-        rows, room = [], PART_ROWS
         served = self._is_served()
-        for group_id in request.group_ids:
-            for row in self._described(group_id) if served else (
-                    inventory.refused_consumers(group_id, ErrorCode.UNSUPPORTED_VERSION),):
-                if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
-                    row.authorized_operations = GROUP_OPERATIONS
-                rows.append(row)
-                room -= 1 + len(row.members)
-                if room <= 0:
-                    yield new(groups=rows)
-                    rows, room = [], PART_ROWS
-        yield new(groups=rows)
+
+        def groups() -> Iterator[Message]:
+            for group_id in request.group_ids:
+                yield from self._described(group_id) if served else (
+                    inventory.refused_consumers(group_id, ErrorCode.UNSUPPORTED_VERSION),)
+
+        return in_parts(messages.ConsumerGroupDescribeResponse, groups(),
+                        request.include_authorized_operations)
 
     def _described(self, group_id: str) -> Iterator[Message]:
         if not group_id:

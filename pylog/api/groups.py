@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 
+from pylog.api.group_rows import PART_ROWS, in_parts
 from pylog.coordinator import inventory
 from pylog.coordinator.groups import Groups
 from pylog.coordinator.pending import Pending
@@ -36,10 +37,7 @@ SHARE_SINCE = 6
 MEMBERS_SINCE = 3
 NULL_PROTOCOL_SINCE = 7
 PROTOCOL_SINCE = 5    # SyncGroup's, KIP-559.
-# What a principal without restrictions may do with a group (KIP-430).
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 NOWHERE = -1, "", -1
-PART_ROWS = 500
 
 
 class GroupsApi:
@@ -174,20 +172,15 @@ class GroupsApi:
         NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS per group.
         """
         version = context.api_version
-        new = messages.DescribeGroupsResponse
-        rows, room = [], PART_ROWS
-        for group_id in request.groups:
-            described, error = self._groups.look(
-                group_id, inventory.described, group_id, version, PART_ROWS)
-            for row in described or [inventory.refused(group_id, error, version)]:
-                if request.include_authorized_operations and row.error_code == ErrorCode.NONE:
-                    row.authorized_operations = GROUP_OPERATIONS
-                rows.append(row)
-                room -= 1 + len(row.members)
-                if room <= 0:
-                    yield new(groups=rows)
-                    rows, room = [], PART_ROWS
-        yield new(groups=rows)
+
+        def groups() -> Iterator[Message]:
+            for group_id in request.groups:
+                described, error = self._groups.look(
+                    group_id, inventory.described, group_id, version, PART_ROWS)
+                yield from described or [inventory.refused(group_id, error, version)]
+
+        return in_parts(messages.DescribeGroupsResponse, groups(),
+                        request.include_authorized_operations)
 
     def list_groups(self, context: RequestContext, request: Message) -> Iterator[Message | None]:
         """Yields this coordinator's groups of the states (KIP-518) and types asked for.

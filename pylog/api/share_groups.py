@@ -8,6 +8,7 @@ Source: KIP-932.
 
 from __future__ import annotations
 
+from pylog.api.group_rows import in_parts
 from pylog.coordinator import share_groups
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.share_groups import JOIN, LEAVE
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from pylog.sharing.group_states import GroupStates
 
 MEMBER_ID_CHARACTERS_MAX = 36
-# What a principal without restrictions may do with a group (KIP-430).
-GROUP_OPERATIONS = sum(1 << bit for bit in (3, 6, 8, 10, 11))
-PART_ROWS = 500
 
 
 def is_member_id(member_id: str | None) -> bool:
@@ -84,26 +82,19 @@ class ShareGroupsApi:
         Per group: INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS, UNSUPPORTED_VERSION.
         """
-        new = messages.ShareGroupDescribeResponse
-        rows, room = [], PART_ROWS
-        for group_id in request.group_ids:
-            row, error = None, ErrorCode.INVALID_GROUP_ID
-            if not self._shares.is_enabled:
-                error = ErrorCode.UNSUPPORTED_VERSION
-            elif group_id:
-                row, error = self._groups.look(
-                    group_id, share_groups.described, group_id,
-                    self._metadata.image.topics_by_id)
-            if row is None:
-                row = new.DescribedGroup(group_id=group_id, error_code=error)
-            elif request.include_authorized_operations and row.error_code == ErrorCode.NONE:
-                row.authorized_operations = GROUP_OPERATIONS
-            rows.append(row)
-            room -= 1 + len(row.members)
-            if room <= 0:
-                yield new(groups=rows)
-                rows, room = [], PART_ROWS
-        yield new(groups=rows)
+        return in_parts(messages.ShareGroupDescribeResponse,
+                        map(self._described, request.group_ids),
+                        request.include_authorized_operations)
+
+    def _described(self, group_id: str) -> Message:
+        row, error = None, ErrorCode.INVALID_GROUP_ID
+        if not self._shares.is_enabled:
+            error = ErrorCode.UNSUPPORTED_VERSION
+        elif group_id:
+            row, error = self._groups.look(
+                group_id, share_groups.described, group_id, self._metadata.image.topics_by_id)
+        return row if row is not None else messages.ShareGroupDescribeResponse.DescribedGroup(
+            group_id=group_id, error_code=error)
 
 
 def _heartbeat_fault(request: Message) -> str | None:

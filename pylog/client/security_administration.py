@@ -56,13 +56,7 @@ class SecurityAdministration:
                             ) -> list[AclBinding]:
         """The access rules that a filter means, all by default. Raises SecurityDisabledError."""
         wanted = AclFilter() if wanted is None else wanted
-        request = messages.DescribeAclsRequest(
-            resource_type_filter=number_of(RESOURCE_TYPES, wanted.resource_type),
-            resource_name_filter=wanted.resource_name,
-            pattern_type_filter=number_of(PATTERN_TYPES, wanted.pattern_type),
-            principal_filter=wanted.principal, host_filter=wanted.host,
-            operation=number_of(OPERATIONS, wanted.operation),
-            permission_type=number_of(PERMISSIONS, wanted.permission))
+        request = messages.DescribeAclsRequest(**_filter(wanted))
 
         async def attempt() -> list[AclBinding]:
             answer = await self._controlled(request)
@@ -102,14 +96,8 @@ class SecurityAdministration:
                     else [_binding(rule, rule) for rule in row.matching_acls]
                     for wanted, row in zip(left, answer.filter_results)}
 
-        found: dict[AclFilter, list[AclBinding]] = await self._each({wanted: new.DeleteAclsFilter(
-            resource_type_filter=number_of(RESOURCE_TYPES, wanted.resource_type),
-            resource_name_filter=wanted.resource_name,
-            pattern_type_filter=number_of(PATTERN_TYPES, wanted.pattern_type),
-            principal_filter=wanted.principal, host_filter=wanted.host,
-            operation=number_of(OPERATIONS, wanted.operation),
-            permission_type=number_of(PERMISSIONS, wanted.permission))
-            for wanted in filters}, timeout, ask)
+        found: dict[AclFilter, list[AclBinding]] = await self._each({
+            wanted: new.DeleteAclsFilter(**_filter(wanted)) for wanted in filters}, timeout, ask)
         return found
 
     # ---- users ----------------------------------------------------------------------------------
@@ -225,6 +213,16 @@ class SecurityAdministration:
 
         found: list[DelegationToken] = await self.cluster.retry(attempt, timeout)
         return found
+
+
+def _filter(wanted: AclFilter) -> dict[str, Any]:
+    """A filter in Kafka's numbers, by the fields of the requests."""
+    return {"resource_type_filter": number_of(RESOURCE_TYPES, wanted.resource_type),
+            "resource_name_filter": wanted.resource_name,
+            "pattern_type_filter": number_of(PATTERN_TYPES, wanted.pattern_type),
+            "principal_filter": wanted.principal, "host_filter": wanted.host,
+            "operation": number_of(OPERATIONS, wanted.operation),
+            "permission_type": number_of(PERMISSIONS, wanted.permission)}
 
 
 def _principal(text: str) -> tuple[str, str]:
