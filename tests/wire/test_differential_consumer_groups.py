@@ -224,8 +224,9 @@ def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_sour
 # ---- expressions --------------------------------------------------------------------------------
 
 def compare_again(kafka, brokerd, scenario) -> None:
-    """As compare(), up to three times with groups and topics of their own: on a busy machine Kafka's
-    coordinator hears of a new topic amid a scenario now and then. What differs does so each time.
+    """As compare(), up to three times with groups and topics of their own: on a busy machine
+    Kafka's coordinator hears of a new topic amid a scenario now and then. What differs does so each
+    time.
     """
     for left in (2, 1, 0):
         try:
