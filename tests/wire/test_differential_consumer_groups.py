@@ -223,21 +223,6 @@ def test_a_walk_over_a_group_is_answered_as_by_kafka(kafka, brokerd, random_sour
 
 # ---- expressions --------------------------------------------------------------------------------
 
-def compare_again(kafka, brokerd, scenario) -> None:
-    """As compare(), up to three times with groups and topics of their own: on a busy machine
-    Kafka's coordinator hears of a new topic amid a scenario now and then. What differs does so each
-    time.
-    """
-    for left in (2, 1, 0):
-        try:
-            compare(kafka, brokerd, scenario)
-        except AssertionError:
-            if not left:
-                raise
-        else:
-            return
-
-
 def expressions(side: Side) -> None:
     """A valid one, an invalid one, and a topic that comes later."""
     talk = Talk(side)
@@ -269,7 +254,7 @@ def expressions(side: Side) -> None:
 
 
 def test_expressions_are_taken_as_by_kafka(kafka, brokerd):
-    compare_again(kafka, brokerd, expressions)
+    compare(kafka, brokerd, expressions)
 
 
 # ---- both protocols in one group ----------------------------------------------------------------
@@ -393,7 +378,7 @@ def up_and_down(side: Side) -> None:
 
 
 def test_members_of_both_protocols_are_answered_as_by_kafka(kafka, brokerd):
-    compare_again(kafka, brokerd, up_and_down)
+    compare(kafka, brokerd, up_and_down)
 
 
 def instances(side: Side) -> None:
@@ -417,4 +402,4 @@ def instances(side: Side) -> None:
 
 
 def test_an_instance_changes_its_protocol_as_with_kafka(kafka, brokerd):
-    compare_again(kafka, brokerd, instances)
+    compare(kafka, brokerd, instances)
