@@ -206,7 +206,8 @@ class Broker:
         assert self.metadata.store is not None   # open() made it.
         self.monitor = Monitor(
             self.settings["metrics.listener"],
-            Admission(self.settings[KEYSTORE], self.settings[TOKEN]), coordinator=self.groups, logs=self.logs,
+            Admission(self.settings[KEYSTORE], self.settings[TOKEN]),
+            coordinator=self.groups, logs=self.logs,
             quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),

@@ -45,8 +45,8 @@ GZIP_LEVEL = 1
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
 LOOPBACK = ("localhost", "::1")
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
-           500: "Internal Server Error"}
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
+           405: "Method Not Allowed", 500: "Internal Server Error"}
 
 log = logging.getLogger("pylog.monitor")
 
@@ -71,7 +71,8 @@ class Monitor:
     about; see Collector. now_ms: the wall clock. seconds: a clock that never goes back.
     """
 
-    def __init__(self, listener: str, admission: Admission, *, coordinator: GroupCoordinator, logs: LogManager,
+    def __init__(self, listener: str, admission: Admission, *,
+                 coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
                  replicas: Callable[[], dict[str, int]], cluster: Callable[[], list],
                  node_id: int, cluster_id: str, now_ms: Callable[[], int],

@@ -1,7 +1,7 @@
 """`pylog groups explain`: why a group lags, in a sentence, with the numbers that say so.
 
 Owns: nothing.
-Called by: tools.groups.
+Called by: tools.groups, tools.history (the endpoint).
 Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
   enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
   most.
@@ -36,14 +36,19 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
          "consume_rate": ("COMMITTED/S", lambda v: _rate(v)), "member_id": "MEMBER"}
 
 
+def endpoint_options(command: Any) -> Any:
+    """Which endpoint a command asks, and by what."""
+    command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
+                           help="The endpoint's metrics.token.")(command)
+    return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
+                        "metrics endpoint.  [default: what its metrics.listener says]")(command)
+
+
 @click.command(cls=Tool)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
               type=click.FloatRange(min=0.1, max=600), help="Between the two samples.")
-@click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's metrics "
-              "endpoint.  [default: what its metrics.listener says]")
-@click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
-              help="The endpoint's metrics.token.")
+@endpoint_options
 @click.option("--sample", is_flag=True, help="Do not ask the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
@@ -51,7 +56,7 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
     """Say in one sentence why a group lags, and what that is read from."""
     async def work(admin: Admin) -> dict[str, Any]:
         described = await lags.described(admin, name)
-        found = None if sample else await _from_endpoint(
+        found = None if sample else await from_endpoint(
             admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
@@ -94,8 +99,8 @@ def _rate(value: float | None) -> str:
 
 # The metrics endpoint
 
-async def _from_endpoint(admin: Admin, group: str, coordinator: int,
-                         metrics: str | None, token: str | None) -> dict[str, Any] | None:
+async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
+                        token: str | None) -> dict[str, Any] | None:
     """What the coordinator's endpoint says; None when it has none. Keeps (2)."""
     address = metrics or await _address(admin, coordinator)
     if address is None:

@@ -31,7 +31,8 @@ def broker(realm, tmp_path_factory):
     with Brokerd(tmp_path_factory.mktemp("kerberos"), {
             "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}",
             # Tickets are for names.
-            "advertised.listeners": f"SASL_PLAINTEXT://localhost:{port}", "auto.create.topics.enable": "true",
+            "advertised.listeners": f"SASL_PLAINTEXT://localhost:{port}",
+            "auto.create.topics.enable": "true",
             "sasl.enabled.mechanisms": "GSSAPI",
             "listener.name.sasl_plaintext.gssapi.sasl.jaas.config":
                 f'{MODULE} useKeyTab=true storeKey=true keyTab="{keytab}" '

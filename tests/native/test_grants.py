@@ -36,6 +36,6 @@ def test_a_table_that_the_collector_takes_lets_go_of_logs_before_their_directori
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_rights_of_thousands_of_principals_on_one_topic(sanitizer):
-    ran = subprocess.run([str(built("grants_units", sanitizer, ("serve/grants.c",)))], capture_output=True, text=True,
-                         timeout=60, env=SANITIZED)
+    program = built("grants_units", sanitizer, ("serve/grants.c",))
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

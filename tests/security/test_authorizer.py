@@ -148,7 +148,8 @@ def _plainly(kept, name: str, host: str) -> bool:
 def test_what_is_open_to_all_is_so_again_when_its_last_rule_goes():
     given = made(allow_everyone_if_no_acl_found="true")
     rules = {("AccessControlEntryRecord", (number,)): record(row) for number, row in enumerate(
-        [rule(principal="User:b"), rule(principal="User:c"), rule("x", principal="User:b", pattern=PREFIXED)])}
+        [rule(principal="User:b"), rule(principal="User:c"),
+         rule("x", principal="User:b", pattern=PREFIXED)])}
     given.take(rules)
     assert not may(given) and not may(given, name="xy") and may(given, name="u")
     first, second, third = rules

@@ -1,4 +1,4 @@
-"""The unit that `pylog systemd` prints: systemd takes it, finds it tight, and brokerd runs in it."""
+"""The unit that `pylog systemd` prints: systemd takes it and finds it tight, brokerd runs in it."""
 
 import ctypes
 import ctypes.util
