@@ -91,8 +91,8 @@ class ObservedLog(LocalLog):
         return offset >= self._try_offset and super().snapshot_is_due(offset)
 
     def shorten(self, image: Image) -> None:
-        """save_own_snapshot() of the newest image. What fails is tried again some records later: all
-        of them are here."""
+        """save_own_snapshot() of the newest image; what fails is tried again some records later.
+        """
         try:
             self.save_own_snapshot(snapshots.records_of(image), image.offset, image.epoch)
         except (LogError, OSError) as error:

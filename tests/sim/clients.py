@@ -176,8 +176,8 @@ class Admin(Client):
         new = messages.CreateTopicsRequest
         self._made += 1
         request = new(topics=[new.CreatableTopic(
-            name=name or f"t{self._made}", num_partitions=partition_count, replication_factor=factor)],
-            timeout_ms=1000)
+            name=name or f"t{self._made}", num_partitions=partition_count,
+            replication_factor=factor)], timeout_ms=1000)
         return lambda controller: controller.create_topics(request)
 
     def _create(self):
