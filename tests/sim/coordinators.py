@@ -8,6 +8,7 @@ Source: pylog.broker; csrc/log/flusher (FlushWaits).
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 from pylog.api.offsets_committed import CommittedOffsetsApi
 from pylog.api.transactions import TransactionsApi
@@ -106,7 +107,7 @@ class Coordinators:
         return self._process.membership.controller
 
     def start(self) -> None:
-        self.groups.start(None)
+        self.groups.start(SimpleNamespace(directory=str(self._process.node.disk.folder)))
         self.markers.start()
         self.transactions.start()
 

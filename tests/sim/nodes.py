@@ -80,21 +80,20 @@ class Node:
         if silent:
             self.world.network.power_off(self.name)
         self.world.network.died(process)
-        if power:
-            self.disk.forget(self.world.random)
+        failed = [place for place, directory in enumerate(self.disk.directories)
+                  if directory.offline]
+        if power or failed:
+            self.disk.forget(self.world.random, *(() if power else (failed,)))
 
     def fail_directory(self, place: int) -> None:
-        """A log directory cannot be read or written any more, until the next start; what it had not
-        taken is gone."""
-        process = self.process
-        assert process is not None, self.name
+        """A log directory cannot be read or written any more, until the next start, which finds what
+        it had taken."""
+        assert self.process is not None, self.name
+        self.disk.directories[place].offline = True
         if place == 0:
             self.kill()
-            self.disk.forget(self.world.random, (0,))
             return
-        self.disk.directories[place].offline = True
-        self.disk.forget(self.world.random, (place,))
-        for log in process.logs.all():
+        for log in self.process.logs.all():
             log.wake()
 
 

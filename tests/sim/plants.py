@@ -7,17 +7,14 @@ Source: mistakes that Kafka made (KAFKA-3410, KIP-101, KIP-497, KIP-903, KIP-966
 """
 
 from pylog.coordinator import transaction_service
-from pylog.coordinator.batches import Marker
 from pylog.coordinator.journal import Journal
 from pylog.metadata import decider, image, isr, members, snapshots
 from pylog.metadata.heartbeats import Heartbeats
 from pylog.metadata.keys import Unknown, Unreachable
-from pylog.metadata.observed import ObservedLog
 from pylog.metadata.partition_change import PartitionChange
 from pylog.metadata.quorum import Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
-from pylog.protocol.errors import ErrorCode
 from pylog.replication import leadership, membership, truncation
 from pylog.replication import isr as leader_isr
 from tests.sim import fetchers
@@ -162,9 +159,14 @@ def failed_disks_are_not_told(patch):
         wanted, node_id=node_id, offline_directories=()))
 
 
-def a_snapshot_without_room_is_the_end(patch):
-    patch.setattr(ObservedLog, "shorten", lambda self, image: self.save_own_snapshot(
-        snapshots.records_of(image), image.offset, image.epoch))
+def a_replica_without_room_is_given_up(patch):
+    refuse = fetchers.Fetchers._refuse
+
+    def give_up(self, followed, code):
+        refuse(self, followed, code)
+        if code == fetchers.SHORT:
+            followed.state = "left"
+    patch.setattr(fetchers.Fetchers, "_refuse", give_up)
 
 
 def snapshots_forget_producer_ids(patch):
@@ -185,7 +187,3 @@ def coordinators_answer_before_their_records_are_durable(patch):
 
 def markers_are_sent_once(patch):
     patch.setattr(transaction_service, "SETTLED", frozenset(range(-1, 200)))
-
-
-def an_older_coordinators_markers_count(patch):
-    patch.setattr(Marker, "fault", lambda self, known: ErrorCode.NONE)

@@ -14,7 +14,9 @@ from pylog._native import batch
 from pylog._native.log import LogError
 from pylog.api.controller import HereOrNowhere
 from pylog.peer.connection import key_of
+from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
+from pylog.replication.fetching import EARLIEST
 from tests.sim import fetchers
 from tests.sim.logs import NS
 from tests.sim.network import End
@@ -91,12 +93,27 @@ class BrokerConnection(Connection):
             return Replied(asked.number, self._consumed(message))
         if isinstance(message, Transactional):
             return Replied(asked.number, await self._written(message))
+        if isinstance(message, messages.ListOffsetsRequest):
+            return Replied(asked.number, self._ends(message))
         coordinators = self.process.coordinators
         if message is ENSURE:
             return Replied(asked.number, await coordinators.ensure_topics())
         result = coordinators.handlers[key_of(message)](
             SimpleNamespace(api_version=asked.version, connection=self.number), message)
         return Replied(asked.number, await result if hasattr(result, "__await__") else result)
+
+    def _ends(self, request):
+        """Where the log of one partition begins, or ends, to a follower."""
+        topic, = request.topics
+        part, = topic.partitions
+        log = self.process.logs.get(topic.name, part.partition_index)
+        new = messages.ListOffsetsResponse
+        row = new.ListOffsetsPartitionResponse(partition_index=part.partition_index)
+        if log is None or not log.is_leader:
+            row.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        else:
+            row.offset = log.start_offset if part.timestamp == EARLIEST else log.end_offset
+        return new(topics=[new.ListOffsetsTopicResponse(name=topic.name, partitions=[row])])
 
     async def _written(self, wanted) -> int:
         """An error code, as produce.c has them for a batch of a transaction."""

@@ -52,12 +52,15 @@ class Watcher:
         leader = self._leaders.setdefault((key, epoch), node.id)
         if leader != node.id:
             raise Wrong(f"{_text(key)}: {leader} and {node.id} lead in epoch {epoch}")
-        state = self._state(key)
-        if epoch < self._unclean[key] or state is not None and state.leader_epoch > epoch:
-            # It learns late of what is over: nobody counts on it.
+        if epoch < self._unclean[key]:
             return
-        if (key, epoch) in self._may_lose or key in node.disk.lost:
+        state = self._state(key)
+        # Who learns late of what is over is nobody that others count on.
+        is_over = state is not None and state.leader_epoch > epoch
+        if (key, epoch) in self._may_lose or key in node.disk.lost and not is_over:
             self._forgive(key, node, log)
+        if is_over:
+            return
         self._check_holds(key, node, f"leader of epoch {epoch}")
 
     def _check_holds(self, key, node, what: str) -> None:
