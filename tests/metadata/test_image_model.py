@@ -27,8 +27,8 @@ class Model:
         self.quotas, self.security, self.producer_id = {}, {}, 0
 
     def begin(self):
-        self.touched, self.touched_configs = set(), set()
-        self.touched_quotas = self.touched_security = False
+        self.touched, self.touched_configs, self.touched_security = set(), set(), set()
+        self.touched_quotas = False
 
     def apply(self, record):
         getattr(self, type(record).__name__)(record)
@@ -152,15 +152,16 @@ class Model:
                         row["partition_epoch"] += 1
 
     def AccessControlEntryRecord(self, record):
-        self.security["AccessControlEntryRecord", (record.id,)] = record
-        self.touched_security = True
+        key = "AccessControlEntryRecord", (record.id,)
+        self.security[key] = record
+        self.touched_security.add(key)
 
     def RemoveAccessControlEntryRecord(self, record):
         key = "AccessControlEntryRecord", (record.id,)
         if key not in self.security:
             raise Contradiction
         del self.security[key]
-        self.touched_security = True
+        self.touched_security.add(key)
 
 
 def _some(random, values=BROKERS):
@@ -220,7 +221,8 @@ def _drawn(random):
         lambda: m.ProducerIdsRecord(next_producer_id=random.randrange(50)),
         lambda: m.NoOpRecord(),
         lambda: m.ClearElrRecord(topic_name=random.choice(("", "a"))),
-        lambda: m.AccessControlEntryRecord(id=_id(random), principal="User:u"),
+        lambda: m.AccessControlEntryRecord(
+            id=_id(random), principal=random.choice(("User:u", "User:v"))),
         lambda: m.RemoveAccessControlEntryRecord(id=_id(random)),
     ))()
 
@@ -243,6 +245,16 @@ def _seen(image):
 def _expected(model):
     return (model.topics, model.configs, model.brokers, model.features, model.producer_id,
             model.quotas, model.security)
+
+
+def _check_rules(image):
+    """The rules by their words name each of the records once, whoever made them."""
+    assert Image(security=image.security).rules.keys() == image.rules.keys()
+    ids = [id_ for some in image.rules.values() for id_ in some]
+    assert sorted(ids) == sorted(bytes(record.id) for record in image.security.values())
+    for words, some in image.rules.items():
+        for id_ in some:
+            assert words[3] == image.security["AccessControlEntryRecord", (id_,)].principal
 
 
 def test_an_image_is_what_its_records_say_and_a_delta_names_what_differs(random_source):
@@ -281,7 +293,8 @@ def test_an_image_is_what_its_records_say_and_a_delta_names_what_differs(random_
             assert other.configs == {key for key in before[1].keys() | seen[1].keys()
                                      if before[1].get(key) != seen[1].get(key)}
             assert other.client_quotas == (before[5] != seen[5])
-            assert other.security == (before[6] != seen[6])
+            assert other.security == {key for key in before[6].keys() | seen[6].keys()
+                                      if before[6].get(key) != seen[6].get(key)}
             assert (image == after) == (before == seen and image.offset == after.offset
                                         and image.epoch == after.epoch)
             for name in NAMES:
@@ -291,6 +304,7 @@ def test_an_image_is_what_its_records_say_and_a_delta_names_what_differs(random_
                 assert [after.partition(name, index) for index in (-1, count)] == [None, None]
                 assert all(after.partition(name, index) is topic.partitions[index]
                            for index in range(count))
+            _check_rules(after)
             for id_ in (*BROKERS, 9):
                 row = seen[2].get(id_)
                 assert after.broker_is_active(id_) == (
