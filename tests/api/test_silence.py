@@ -1,5 +1,5 @@
-"""Whoever may not see a thing cannot tell whether it is there: every API key in every version, asked
-once for what is there and once for what is not.
+"""Whoever may not see a thing cannot tell whether it is there: every API key in every version, once
+for what is there and once for what is not.
 """
 
 import os
