@@ -242,6 +242,8 @@ def _topic(fold: _Fold, record) -> None:
     if record.name in fold.topics:
         raise MetadataError(f"topic {record.name!r} is created twice")
     topic = Topic(record.name, bytes(record.topic_id), ())
+    if topic.id in fold.topics_by_id:
+        raise MetadataError(f"topic id {topic.id.hex()} is given out twice")
     fold.own("topics")[topic.name] = topic
     fold.own("topics_by_id")[topic.id] = topic
     fold.topic_ids.add(topic.id)
