@@ -86,7 +86,7 @@ class Node:
             self.disk.forget(self.world.random, *(() if power else (failed,)))
 
     def fail_directory(self, place: int) -> None:
-        """A log directory cannot be read or written any more, until the next start, which finds what
+        """A log directory cannot be read or written any more until the next start, which finds what
         it had taken."""
         assert self.process is not None, self.name
         self.disk.directories[place].offline = True
