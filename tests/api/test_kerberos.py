@@ -1,5 +1,5 @@
-"""GSSAPI on a listener, with a library that takes every ticket but one: what its steps, which block,
-mean for the connection and for others.
+"""GSSAPI on a listener, with a library that takes every ticket but one: what steps that block mean
+for the connection and for others.
 """
 
 import struct
