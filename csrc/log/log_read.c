@@ -65,9 +65,10 @@ static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t bas
 
 /* ---- positions ---- */
 
-static int log_read_error(int result) {
+static int log_read_error(struct segment *s, int result) {
     if (result == -EAGAIN) return LOG_E_WOULD_BLOCK;
     if (log_is_error(result)) return result;
+    if (result == -EIO) log_dir_fail(s->home->dir, EIO, "read");
     return log_is_short(result) ? LOG_E_MEMORY : LOG_E_IO;
 }
 
@@ -88,7 +89,7 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
     int result;
     for (int i = 0;; i++) {
         result = segment_index_floor(s, offset, nowait, &from);
-        if (result != 0) return log_read_error(result);
+        if (result != 0) return log_read_error(s, result);
         if (i == LOG_READ_INDEXES_MAX) from = 0;
         segment_scan_begin(&scan, s, from, end, nowait);
         result = segment_scan_peek(&scan, &h);
@@ -100,7 +101,7 @@ int log_locate(struct segment *s, int64_t offset, int64_t end, bool nowait, int6
         segment_scan_skip(&scan, &h);
         result = segment_scan_peek(&scan, &h);
     }
-    if (result < 0) return log_read_error(result);
+    if (result < 0) return log_read_error(s, result);
     *position = scan.position;
     *first = result == 1 ? h.base_offset : -1;
     /* Offsets that a hole took are told of, not passed over. */
@@ -134,12 +135,12 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     struct batch_header h;
     int64_t target = from + bytes_max, begin;
     int result = segment_index_border(s, target, nowait, &begin);
-    if (result != 0) return log_read_error(result);
+    if (result != 0) return log_read_error(s, result);
     segment_scan_begin(&scan, s, from, limit, nowait);
     if ((result = segment_scan_peek(&scan, &h)) != 1)
-        return result < 0 ? log_read_error(result) : LOG_E_CORRUPT;
+        return result < 0 ? log_read_error(s, result) : LOG_E_CORRUPT;
     if (scan.position != from) return LOG_E_CORRUPT;
-    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(result);
+    if ((result = log_border_begin(&scan, &h, begin)) != 0) return log_read_error(s, result);
     *next = -1;
     while ((result = segment_scan_peek(&scan, &h)) == 1) {
         bool past = scan.position + (int64_t)batch_bytes(&h) > target;
@@ -154,7 +155,7 @@ static int log_border(struct segment *s, int64_t from, int64_t limit, int32_t by
     assert(scan.position > from || result < 0);
     assert(scan.position <= limit);
     *border = scan.position;
-    return result < 0 ? log_read_error(result) : 0;
+    return result < 0 ? log_read_error(s, result) : 0;
 }
 
 /* ---- one read ---- */
@@ -241,7 +242,7 @@ static int log_check_start(struct segment *s, int64_t position, int64_t end, boo
     struct batch_header h;
     segment_scan_begin(&scan, s, position, end, nowait);
     int result = segment_scan_peek(&scan, &h);
-    if (result < 0) return log_read_error(result);
+    if (result < 0) return log_read_error(s, result);
     return scan.position == position ? 0 : LOG_E_CORRUPT;
 }
 
