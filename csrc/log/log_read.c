@@ -36,23 +36,30 @@ int32_t log_find_segment(const struct log *log, int64_t offset) {
 static struct log_hint *log_hint_find(struct log *log, int64_t offset, int64_t base_offset)
     REQUIRES(log->view.lock) {
     if (log->view.hints == NULL) return NULL;
-    for (int i = 0; i < LOG_HINTS; i++)
+    for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
         if (log->view.hints[i].offset == offset && log->view.hints[i].base_offset == base_offset)
             return &log->view.hints[i];
     return NULL;
 }
 
-/* The reader that was at `from` is at `to` now: its hint moves with it. */
+/* The reader that was at `from` is at `to` now: its hint moves with it. Others that are still at
+ * `from`, as those that are sent the tail together, find it for a while among those that were left.
+ */
 static void log_hint_move(struct log *log, int64_t from, int64_t to, int64_t base_offset,
                           int64_t position) REQUIRES(log->view.lock) {
     if (log->view.hints == NULL) {
-        if ((log->view.hints = malloc(LOG_HINTS * sizeof *log->view.hints)) == NULL) return;
-        for (int i = 0; i < LOG_HINTS; i++) log->view.hints[i] = (struct log_hint){-1, -1, 0};
+        log->view.hints = malloc((LOG_HINTS + LOG_HINTS_LEFT) * sizeof *log->view.hints);
+        if (log->view.hints == NULL) return;
+        for (int i = 0; i < LOG_HINTS + LOG_HINTS_LEFT; i++)
+            log->view.hints[i] = (struct log_hint){-1, -1, 0};
     }
     struct log_hint *h = log_hint_find(log, to, base_offset);
     if (h != NULL) return;
     h = log_hint_find(log, from, base_offset);
-    if (h == NULL) h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
+    if (h != NULL && h < log->view.hints + LOG_HINTS)
+        log->view.hints[LOG_HINTS + log->view.next_left++ % LOG_HINTS_LEFT] = *h;
+    else
+        h = &log->view.hints[log->view.next_hint++ % LOG_HINTS];
     *h = (struct log_hint){to, base_offset, (int32_t)position};
 }
 
@@ -202,7 +209,7 @@ static int log_read_plan(struct log *log, int64_t offset, enum log_bound bound, 
             int64_t segment_end =
                 last ? out->log_end_offset : log->view.segments[i + 1]->base_offset;
             plan->segment = s;
-            plan->truncations = log->view.truncations;
+            plan->truncations = out->truncations = log->view.truncations;
             plan->offset = offset > s->base_offset ? offset : s->base_offset;
             plan->bytes = atomic_load_explicit(&s->bytes, memory_order_relaxed);
             plan->base_offset = s->base_offset;
