@@ -5,7 +5,8 @@ Called by: coordinator.runtime, shard, saver (through shard); on the event loop.
 Invariants: (1) records reach the log in the order of write(); (2) a reply leaves after every
   record that was written before it is as durable as an acks=all answer promises; (3) from a
   failure to reopen() nothing is written and every reply is refused; (4) a reply that cannot be
-  given holds no other one back.
+  given holds no other one back; (5) nothing follows from records of an earlier leader before they
+  are as durable as (2) wants: another one may be elected that has not got them.
 Source: Kafka's `__consumer_offsets`; group commit.
 """
 
@@ -58,6 +59,7 @@ class Journal:
         self.failed = False
         self.broken = asyncio.Event()    # Set while `failed`.
         self.appended = False    # Whether anything was, since it was opened.
+        self.is_settling = False     # What it was opened with may be lost still.
         self.written = 0         # Records, since somebody set it to 0.
         self._wall_ms = wall_ms
         self._waits = waits
@@ -167,6 +169,7 @@ class Journal:
             self._await_flush()
 
     def _flushed(self) -> None:
+        self.is_settling = False
         if self._late is not None:
             self._late.cancel()
             self._late = None
@@ -214,12 +217,19 @@ class Journal:
         return not self._flushing
 
     def reopen(self, epoch: int = -1) -> None:
-        """Writes again, under that leader epoch; whoever calls has read what the log holds. A flush
-        that was under way goes on, and replies wait for it."""
+        """Writes again, under that leader epoch; whoever calls has read what the log holds, which
+        is_settling until it is durable. A flush that was under way goes on, and replies wait for
+        it."""
         assert not (self._gathered or self._waiting or self._held), self._slot
         self._epoch = epoch
         self.failed = self.appended = False
         self.broken.clear()
+        end = self.log.end_offset
+        if self._waits is not None and self.log.start_offset < end:
+            self.is_settling = True
+            self._upto = max(self._upto, end - 1) if self._flushing else end - 1
+            if not self._flushing:
+                self._await_flush()
 
 
 def _messages(held: list[Reply]) -> list[Reply]:

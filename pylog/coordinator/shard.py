@@ -104,7 +104,7 @@ class Shard(Generic[M]):
         """What answers a request that the shard cannot take now; NONE: it can."""
         if not self.leads or self.journal.log.failed or not self._is_readable:
             return ErrorCode.NOT_COORDINATOR
-        if not self.ready or self.journal.failed:
+        if not self.ready or self.journal.failed or self.journal.is_settling:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return ErrorCode.NONE
 

@@ -12,7 +12,7 @@ from pylog.protocol.errors import ErrorCode
 
 
 class Log:
-    topic, partition, failed = "__consumer_offsets", 0, 0
+    topic, partition, failed, start_offset = "__consumer_offsets", 0, 0, 0
 
     def __init__(self):
         self.batches, self.end_offset, self.flushed_offset = [], 0, 0
@@ -196,4 +196,22 @@ def test_a_reply_that_cannot_be_given_keeps_no_other_one_back():
         log.flushed_offset = 1
         journal.woken()
         assert token.got == "done"
+    with_journal(scenario)
+
+
+def test_what_an_earlier_leader_left_is_settling_until_it_is_durable():
+    async def scenario(log, journal):
+        log.end_offset, token = 3, Token(got=None)
+        journal.close()
+        journal.reopen(1)
+        assert journal.is_settling
+        journal.after(token, "of what is loaded")
+        journal.woken()
+        assert journal.is_settling and token.got is None
+        log.flushed_offset = 3
+        journal.woken()
+        assert not journal.is_settling and token.got == "of what is loaded"
+        journal.close()
+        journal.reopen(2)
+        assert not journal.is_settling
     with_journal(scenario)
