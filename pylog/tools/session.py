@@ -81,16 +81,22 @@ class Session:
     def settings_of(self, role: str, **more: Any) -> dict[str, Any]:
         """Settings for a client object of a role; `more` with underscores are the command's own,
         which what was given overrules. Keeps (2)."""
-        from pylog.client.settings import ALIASES, ALL, ROWS
+        from pylog.client.errors import ConfigError
+        from pylog.client.settings import ALL, ROWS
+        from pylog.client.spellings import translated
 
         wait_ms = int(self.timeout_s * 1000)
         values = {"client.id": "pylog-tool", "default.api.timeout.ms": wait_ms,
                   "socket.connection.setup.timeout.ms": min(10_000, wait_ms),
                   **{name.replace("_", "."): value for name, value in more.items()}}
-        for key, value in self.client_values().items():
-            row = ROWS.get(ALIASES.get(key, key))
+        try:
+            given, _ = translated(self.client_values())
+        except ConfigError as error:
+            raise ToolError(str(error)) from None
+        for key, value in given.items():
+            row = ROWS.get(key)
             if row is None or role in row.roles or ALL in row.roles:
-                values[ALIASES.get(key, key)] = value
+                values[key] = value
         return values
 
     def run(self, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
