@@ -168,6 +168,6 @@ def _format(name: str, value: str) -> Any:
     chosen = FORMATS[kind]
     if chosen is None:
         return None
-    from pylog.client import serialization
+    from pylog.client.serialization import plain
 
-    return getattr(serialization, chosen)()
+    return getattr(plain, chosen)()

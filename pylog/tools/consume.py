@@ -56,6 +56,8 @@ def consume(session: Session, topics: tuple[str, ...], kind: str, keys: bool, he
                                "is beginning or end, for where it has none")
     parts = session.run(lambda cluster: _parts(cluster, topics, asked["partitions"]))
     shape = Shape(session.out, kind, keys, headers, registry)
+    if asked["follow"] or asked["group"]:
+        session.speak()
     reader = Reader(session, parts, asked)
     with reader.consumer:
         reader.begin(topics)

@@ -90,6 +90,7 @@ def produce(session: Session, topic: str, files: tuple[BinaryIO, ...], create: b
            if value is not None}
     settings = session.settings_of("producer", **own)
     read, total = files or (sys.stdin.buffer,), sum(_size(file) for file in files)
+    session.speak()
     if _are_plain(asked, rate, settings):
         found = _send_lines(session, topic, read, _plan(session, asked, count), settings, total)
     else:

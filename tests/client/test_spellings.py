@@ -4,7 +4,7 @@ import pytest
 
 from pylog.client import durations, spellings
 from pylog.client.errors import ConfigError
-from pylog.client.serialization import Int64, Text
+from pylog.client.serialization.plain import Int64, Text
 from pylog.client.settings import ROWS, Settings
 from pylog.config.properties import parse
 
@@ -15,7 +15,7 @@ security.protocol=SASL_SSL
 sasl.mechanism=SCRAM-SHA-512
 sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
     username="alice" \
-    password="it is \"secret\"";
+    password="a ; b=c";
 ssl.truststore.location=/etc/kafka/trust.jks
 ssl.truststore.password=changeit
 client.dns.lookup=use_all_dns_ips
@@ -32,7 +32,7 @@ def given(text: str) -> dict:
 
 def test_a_file_of_javas_client_works_as_it_is():
     found = Settings("consumer", given(JAVA))
-    assert (found["sasl.username"], found["sasl.password"]) == ("alice", 'it is "secret"')
+    assert (found["sasl.username"], found["sasl.password"]) == ("alice", "a ; b=c")
     assert found["ssl.truststore.location"] == "/etc/kafka/trust.jks"
     assert isinstance(found["key.deserializer"], Int64)
     assert isinstance(found["value.deserializer"], Text)

@@ -30,6 +30,8 @@ OTHERS = {
     "schema.registry.basic.auth.user.info": "an option of the Spark source",
     "rlmm.config": "a prefix of a plug-in's settings", "rsm.config": "a prefix too",
     "memory.max": "a file of cgroups",
+    "messaging.client.id": "OpenTelemetry's", "messaging.destination.name": "OpenTelemetry's",
+    "messaging.system": "OpenTelemetry's",
     "spark.python.unix.domain.socket.enabled": "Spark's own",
 }
 FIRST = {".".join(name.split(".")[:2]) for name in KNOWN if name.count(".") > 1}
