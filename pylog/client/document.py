@@ -45,6 +45,9 @@ _MEANINGS = {
     "sasl.password": "The user's password; never shown in errors or logs.",
     "pylog.sasl.tokenauth":
         "The user is a delegation token's id, and the password what proves it (SCRAM).",
+    "sasl.kerberos.keytab": "Whose tickets the client gets by itself; else those of kinit.",
+    "sasl.kerberos.principal": "Who it is in the keytab.",
+    "sasl.kerberos.service.name": "The first part of the brokers' principals.",
     "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
                 "(token, its end in seconds since 1970).",
     "sasl.oauthbearer.token.endpoint.url": "Where tokens are had for the client's credentials.",
@@ -134,8 +137,8 @@ dict, `pylog.client.options` has the types `ProducerConfig`, `ConsumerConfig` an
 ## Files of other clients
 
 A `.properties` file of Kafka's own clients works as it is (`pylog -c client.properties`, or read
-into a dict), `sasl.jaas.config` with PlainLoginModule, ScramLoginModule or OAuthBearerLoginModule,
-key and trust stores, Kafka's serializers and assignors by their Java names included. Of librdkafka
+into a dict), `sasl.jaas.config` with PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or
+Krb5LoginModule, key and trust stores, Kafka's serializers and assignors by their Java names included. Of librdkafka
 these names are understood:
 
 {aliases}

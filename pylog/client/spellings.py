@@ -79,6 +79,8 @@ MEANT = {
     "password": "sasl.password", "offset_reset": "auto.offset.reset",
 }
 _JAAS = "sasl.jaas.config"
+_TICKETS = {"keyTab": "sasl.kerberos.keytab", "principal": "sasl.kerberos.principal",
+            "serviceName": "sasl.kerberos.service.name"}
 _BEARER = {"clientId": "sasl.oauthbearer.client.credentials.client.id",
            "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
            "scope": "sasl.oauthbearer.scope"}
@@ -125,9 +127,11 @@ def jaas(text: str) -> dict[str, Any]:
     module = text.split(None, 1)[0].rpartition(".")[2]
     if module == "OAuthBearerLoginModule":
         return {ours: given[theirs] for theirs, ours in _BEARER.items() if theirs in given}
+    if module == "Krb5LoginModule":
+        return {ours: given[theirs] for theirs, ours in _TICKETS.items() if theirs in given}
     if module not in ("PlainLoginModule", "ScramLoginModule"):
         raise ConfigError(f"{_JAAS}: {module} is not served, only PlainLoginModule, "
-                          "ScramLoginModule and OAuthBearerLoginModule")
+                          "ScramLoginModule, OAuthBearerLoginModule and Krb5LoginModule")
     found: dict[str, Any] = {f"sasl.{name}": given[name] for name in ("username", "password")
                              if name in given}
     if given.get("tokenauth", "").lower() == "true":
