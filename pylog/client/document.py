@@ -138,8 +138,8 @@ dict, `pylog.client.options` has the types `ProducerConfig`, `ConsumerConfig` an
 
 A `.properties` file of Kafka's own clients works as it is (`pylog -c client.properties`, or read
 into a dict), `sasl.jaas.config` with PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or
-Krb5LoginModule, key and trust stores, Kafka's serializers and assignors by their Java names included. Of librdkafka
-these names are understood:
+Krb5LoginModule, key and trust stores, Kafka's serializers and assignors by their Java names
+included. Of librdkafka these names are understood:
 
 {aliases}
 
