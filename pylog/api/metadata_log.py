@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pylog.metadata.service import MetadataService
 
 WITH_IDS = 13            # Versions of Fetch that name topics by their ids.
+FETCH_WITH_ENDPOINTS, SNAPSHOT_WITH_ENDPOINTS = 16, 1
 BYTES_MAX = 8 << 20      # of one answer
 WAIT_MS_MAX = 60_000
 OBSERVERS_MAX = 1000
@@ -96,7 +97,7 @@ class MetadataLogApi:
         answer = response(error_code=ErrorCode.NONE, session_id=0, responses=[
             response.FetchableTopicResponse(
                 topic=topic.topic, topic_id=topic.topic_id, partitions=[row])])
-        if row.current_leader.leader_id >= 0:
+        if row.current_leader.leader_id >= 0 and context.api_version >= FETCH_WITH_ENDPOINTS:
             answer.node_endpoints = [response.NodeEndpoint(
                 node_id=row.current_leader.leader_id, host=context.local_host,
                 port=context.local_port)]
@@ -195,7 +196,7 @@ class MetadataLogApi:
         response = messages.FetchResponse
         end = self._metadata.tail.newest.offset + 1
         return response.PartitionData(**{
-            "partition_index": 0, "error_code": error, "high_watermark": end,
+            "partition_index": 0, "error_code": error, "high_watermark": -1 if error else end,
             "log_start_offset": controller.log.start_offset, "records": b"",
             "current_leader": response.LeaderIdAndEpoch(
                 leader_id=self._node_id, leader_epoch=controller.epoch), **fields})
@@ -221,7 +222,8 @@ class MetadataLogApi:
             row.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             row.error_code = await self._read_snapshot(row, asked, request.max_bytes)
-            if row.current_leader.leader_id >= 0:
+            if row.current_leader.leader_id >= 0 \
+                    and context.api_version >= SNAPSHOT_WITH_ENDPOINTS:
                 endpoints = [response.NodeEndpoint(
                     node_id=self._node_id, host=context.local_host, port=context.local_port)]
         return response(error_code=ErrorCode.NONE, node_endpoints=endpoints, topics=[
