@@ -31,7 +31,7 @@ class PylogBroker(BrokerProcess):
     def spawn_brokerd(self) -> None:
         """Without waiting until it answers."""
         settings = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": self.data_dir,
             **self.overrides,
         }

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 CPU_CLOCK_OF_PROCESS = 2
@@ -67,11 +68,11 @@ def die_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def api_versions_answered(port: int, wait_s: float = 1.0) -> bool:
-    """Whether one ApiVersions v0 request to 127.0.0.1:`port` gets an answer within `wait_s`."""
+def api_versions_answered(port: int, wait_s: float = 1.0, host: str = "127.0.0.1") -> bool:
+    """Whether one ApiVersions v0 request to `host`:`port` gets an answer within `wait_s`."""
     request = struct.pack(">hhih", 18, 0, 7, -1)
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=wait_s) as stream:
+        with socket.create_connection((host, port), timeout=wait_s) as stream:
             stream.sendall(struct.pack(">i", len(request)) + request)
             head = stream.recv(10)
             return len(head) == 10 and struct.unpack(">iih", head)[1:] == (7, 0)
@@ -86,6 +87,7 @@ class BrokerProcess:
     """
 
     name = "broker"
+    host = "127.0.0.1"
 
     def __init__(self, data_dir, port: int = 0, overrides: dict | None = None):
         self.data_dir = Path(data_dir)
@@ -93,6 +95,7 @@ class BrokerProcess:
         self.port = port
         self.overrides = dict(overrides or {})
         self.process: subprocess.Popen | None = None
+        self.enter: Callable[[], None] | None = None     # Brings the child onto its machine.
         self.output = self.data_dir.parent / f"{self.data_dir.name}.{self.name}.out"
         self.spawned_at_s = 0.0
         self.answered_at_s = 0.0
@@ -113,7 +116,7 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -131,8 +134,14 @@ class BrokerProcess:
             self.spawned_at_s = time.monotonic()
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-                preexec_fn=die_with_parent, **options,
+                preexec_fn=self._begin, **options,
             )
+
+    def _begin(self) -> None:
+        """Runs in the child between fork and exec."""
+        die_with_parent()
+        if self.enter is not None:
+            self.enter()
 
     def wait_answer(self, wait_s: float, pause_s: float = 0.005) -> None:
         """Block until the broker answers ApiVersions; BrokerFailed after `wait_s` or at its end."""
@@ -142,7 +151,7 @@ class BrokerProcess:
             if self.process.poll() is not None:
                 status = self.process.returncode
                 raise BrokerFailed(f"{self.name} ended with {status}:\n{self.tail()}")
-            if api_versions_answered(self.port):
+            if api_versions_answered(self.port, host=self.host):
                 self.answered_at_s = time.monotonic()
                 return
             time.sleep(pause_s)

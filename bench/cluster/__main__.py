@@ -4,28 +4,30 @@ Owns: the clusters and their directories while it runs.
 Called by: make, people.
 Invariants: (1) all clusters run at once and are loaded one after the other, in turns that turn
   round from round to round; (2) each side gets the same untimed load first; (3) a load that fails
-  is reported and leaves no figure, the others go on.
+  is reported and leaves no figure, the others go on; (4) a load begins when the one before has been
+  written back and its files are gone: who runs next would pay for that.
 Sides: `kafka` and `pylog` as they come, both acknowledge from the page caches of two machines;
 `pylog-flush` with replica.flush.before.fetch.enable, from two disks; `kafka-3s` with the session
 timeout that `brokerd --cluster` has.
 """
 
 import argparse
+import json
 import os
 import resource
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import TimeoutExpired
 
 from confluent_kafka import KafkaException
 
 from bench import loads, report
-from bench.cluster import failover
+from bench.cluster import failover, losses
 from bench.cluster import loads as cluster_loads
 from bench.cluster.nodes import Cluster
 from bench.cluster.table import render
@@ -42,11 +44,16 @@ SIDES = {
 TOUCHED_BYTES = 32 << 30
 PRODUCED_BYTES = 500_000_000
 WARM_BYTES = 40_000_000
+WARM_TRIES = 5
+SETTLE_S = 5.0      # Deleted topics lose their files after a second, at Kafka's pace.
 FLOOR_BYTES = 500e6
 LATENCY_S = 10
 KILLS = 10
+LOSSES = 5
+GONE_WAIT_S = 900.0
 IDLE_S = 15
-FAILURES = (loads.LoadFailed, BrokerFailed, KafkaMissing, KafkaException, TimeoutExpired, OSError)
+FAILURES = (loads.LoadFailed, BrokerFailed, KafkaMissing, KafkaException, subprocess.TimeoutExpired,
+            OSError)
 
 LOADS: dict[str, Callable] = {
     "produce-1k": lambda cluster, topic: cluster_loads.produce(
@@ -58,11 +65,25 @@ LOADS: dict[str, Callable] = {
     "e2e": lambda cluster, topic: cluster_loads.latency(cluster, topic, LATENCY_S),
     "kill-leader": lambda cluster, topic: _seconds(failover.librdkafka(cluster, topic, KILLS)),
     "kill-leader-java": lambda cluster, topic: _seconds(failover.java(cluster, topic, KILLS)),
+    "kill-controller": lambda cluster, topic: losses.controller(cluster, topic, LOSSES),
+    "kill-quorum": lambda cluster, topic: losses.quorum(cluster, topic, LOSSES),
+    "host-gone": lambda cluster, topic: _gone(cluster.name),
     "idle": lambda cluster, topic: cluster_loads.idle(cluster, topic, 1000, IDLE_S),
     "restart": lambda cluster, topic: failover.restart(cluster, topic, 1000),
     "dies": lambda cluster, topic: failover.dies(cluster, topic, 10_000),
 }
-ONCE = ("kill-leader", "kill-leader-java", "idle", "restart", "dies")
+ONCE = ("kill-leader", "kill-leader-java", "kill-controller", "kill-quorum", "host-gone", "idle",
+        "restart", "dies")
+
+
+def _gone(side: str) -> dict:
+    """Of another cluster of this kind, on machines of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.cluster.gone", side, str(LOSSES), json.dumps(SIDES[side])],
+        capture_output=True, text=True, timeout=GONE_WAIT_S)
+    if done.returncode:
+        raise loads.LoadFailed(f"host-gone: {(done.stdout + done.stderr)[-400:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _seconds(values: list[float]) -> dict:
@@ -82,9 +103,19 @@ class Run:
     def start(self) -> None:
         for cluster in self.clusters.values():
             cluster.start()
-            # Keeps (2).
-            cluster_loads.produce(cluster, self._topic(), 100, WARM_BYTES)
-            cluster_loads.one_record(cluster, self._topic(), 8, 1, 20_000)
+            self._warm(cluster)
+
+    def _warm(self, cluster: Cluster) -> None:
+        """Keeps (2). A cluster that elects its leaders refuses some requests."""
+        for _ in range(WARM_TRIES):
+            try:
+                cluster_loads.produce(cluster, self._topic(), 100, WARM_BYTES)
+                cluster_loads.one_record(cluster, self._topic(), 8, 1, 20_000)
+                return
+            except loads.LoadFailed as failure:
+                print(f"  untimed load: {failure}", flush=True)
+                time.sleep(SETTLE_S)
+        raise BrokerFailed(f"no untimed load came through in {WARM_TRIES} tries")
 
     def load(self, name: str, turn: int) -> None:
         sides = list(self.clusters)
@@ -95,6 +126,8 @@ class Run:
                 "recv", 1_000_000, 0, FLOOR_BYTES, self.folder))
 
     def _one(self, name: str, side: str) -> None:
+        # Keeps (4).
+        time.sleep(SETTLE_S)
         os.sync()
         begin_s = time.monotonic()
         try:

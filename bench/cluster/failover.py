@@ -1,6 +1,6 @@
 """Brokers that are killed or restarted: what a producer sees, how long it takes.
 
-Called by: bench.cluster.__main__.
+Called by: bench.cluster.__main__; bench.cluster.losses (settled).
 Invariants: (1) a kill is timed from before the signal to the first acknowledgement of a record that
   was handed to the producer after it; (2) a broker is killed only while all three are in sync.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.cluster.loads import WAIT_S, create
+from bench.cluster.loads import WAIT_S, create, delete
 from bench.cluster.nodes import Cluster
 from bench.kafka import start_tool
 from bench.loads import LoadFailed
@@ -24,6 +24,7 @@ FLOW_S = 1.0
 SETTLE_S = 2.0
 JAVA_RATE = 500
 IN_FLIGHT_S = 0.01
+TOPIC_PARTITIONS = 1000
 
 
 def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
@@ -35,7 +36,7 @@ def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     seen = []
     for _ in range(count):
-        leader = _settled(admin, topic)
+        leader = settled(admin, topic)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all",
                              "linger.ms": 0, "log_level": 0, "enable.idempotence": True})
         _flow(producer, topic, None)
@@ -46,7 +47,7 @@ def librdkafka(cluster: Cluster, topic: str, count: int) -> list[float]:
         producer.flush(WAIT_S)
         cluster.nodes[leader].kill()
         cluster.nodes[leader].start()
-    _settled(admin, topic)
+    settled(admin, topic)
     return seen
 
 
@@ -69,7 +70,7 @@ def _flow(producer: Producer, topic: str, until_s: float | None) -> float:
     return until_s
 
 
-def _settled(admin: AdminClient, topic: str) -> int:
+def settled(admin: AdminClient, topic: str) -> int:
     """The leader, once all three are in sync and have been for a moment."""
     end_s = time.monotonic() + WAIT_S
     good_s = None
@@ -98,7 +99,7 @@ def java(cluster: Cluster, topic: str, count: int) -> list[float]:
     seen = []
     try:
         for _ in range(count):
-            leader = _settled(admin, topic)
+            leader = settled(admin, topic)
             acknowledged.get(timeout=WAIT_S)
             while not acknowledged.empty():
                 acknowledged.get()
@@ -110,7 +111,7 @@ def java(cluster: Cluster, topic: str, count: int) -> list[float]:
                 at_s = acknowledged.get(timeout=WAIT_S)
             seen.append(at_s - begin_s)
             cluster.nodes[leader].start()
-        _settled(admin, topic)
+        settled(admin, topic)
     except queue.Empty:
         raise LoadFailed(f"no acknowledgement in {WAIT_S} s") from None
     finally:
@@ -134,27 +135,44 @@ def restart(cluster: Cluster, topic: str, partitions: int) -> dict:
     node.stop()
     stopped_s = time.monotonic()
     node.start()
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port}", "log_level": 0})
-    _until(admin, topic, lambda part: len(part.isrs) == 3)
-    return {"stop_s": stopped_s - begin_s, "in_sync_s": time.monotonic() - stopped_s}
+    _until(cluster.nodes[1], [topic], _is_whole)
+    in_sync_s = time.monotonic() - stopped_s
+    delete(cluster, topic)
+    return {"stop_s": stopped_s - begin_s, "in_sync_s": in_sync_s}
 
 
 def dies(cluster: Cluster, topic: str, partitions: int) -> dict:
-    """kill -9 of the broker that leads all partitions: until others lead them."""
-    create(cluster, topic, partitions)
+    """kill -9 of the broker that leads all partitions: until others lead them; then until it is in
+    every in-sync set again, from its start."""
+    # Kafka's controller takes no more at once.
+    topics = [f"{topic}-{number}" for number in range(partitions // TOPIC_PARTITIONS)]
+    for name in topics:
+        create(cluster, name, TOPIC_PARTITIONS)
     time.sleep(SETTLE_S)
-    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.nodes[2].port}",
-                         "log_level": 0})
     begin_s = time.monotonic()
     cluster.nodes[1].kill()
-    _until(admin, topic, lambda part: part.leader not in (-1, 1))
-    return {"led_s": time.monotonic() - begin_s}
+    _until(cluster.nodes[2], topics, lambda part: part.leader not in (-1, 1))
+    led_s = time.monotonic() - begin_s
+    begin_s = time.monotonic()
+    cluster.nodes[1].start()
+    _until(cluster.nodes[2], topics, _is_whole)
+    in_sync_s = time.monotonic() - begin_s
+    for name in topics:
+        delete(cluster, name)
+    return {"led_s": led_s, "in_sync_s": in_sync_s}
 
 
-def _until(admin: AdminClient, topic: str, is_so: Callable) -> None:
+def _is_whole(part) -> bool:
+    return len(part.isrs) == 3
+
+
+def _until(node, topics: list[str], is_so: Callable) -> None:
+    """Asks that node until all partitions are so."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap, "log_level": 0})
     end_s = time.monotonic() + WAIT_S
-    while not all(map(is_so, admin.list_topics(topic, timeout=WAIT_S)
-                      .topics[topic].partitions.values())):
-        if time.monotonic() > end_s:
-            raise LoadFailed(f"{topic} is not as it should be after {WAIT_S} s")
-        time.sleep(0.02)
+    for name in topics:
+        while not all(map(is_so, admin.list_topics(name, timeout=WAIT_S)
+                          .topics[name].partitions.values())):
+            if time.monotonic() > end_s:
+                raise LoadFailed(f"{name} is not as it should be after {WAIT_S} s")
+            time.sleep(0.02)

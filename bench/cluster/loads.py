@@ -99,4 +99,6 @@ def idle(cluster: Cluster, topic: str, partitions: int, seconds: float) -> dict:
     percent = {name: 100 * (after[name] - before[name]) / took_s for name in before}
     figures["node_percent"] = max(percent[name] for name in percent if name != "etcd")
     figures["etcd_percent"] = percent["etcd"] / 3
-    return {**figures, **cluster.rss()}
+    figures |= cluster.rss()
+    delete(cluster, topic)
+    return figures

@@ -1,4 +1,5 @@
-"""Clusters of three on loopback: brokerds with their etcds, and Apache Kafkas.
+"""Clusters of three, on loopback or on machines of a network: brokerds with their etcds, and Apache
+Kafkas.
 
 Owns: the processes, their directories below `root`.
 Called by: bench.cluster.
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.brokers import PylogBroker
 from bench.kafka import KafkaBroker, new_cluster_id
+from bench.network import Network, address
 from bench.process import BrokerFailed, cpu_seconds, free_port, rss_bytes
 
 NODES = (1, 2, 3)
@@ -27,7 +29,10 @@ def children(pid: int) -> list[int]:
 
 
 class PylogNode(PylogBroker):
-    """A brokerd of a cluster; its address for controllers and etcd is 127.0.0.NUMBER."""
+    """A brokerd of a cluster; on loopback its address for controllers and etcd is 127.0.0.NUMBER.
+    `etcd`: its client address."""
+
+    etcd = ""
 
     def _start(self) -> None:
         self.port = self.wanted_port
@@ -51,34 +56,39 @@ class KafkaNode(KafkaBroker):
         return []
 
 
-def _pylog_nodes(root: Path, overrides: dict) -> dict:
+def _pylog_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
     """As `brokerd --cluster` sets them, but for the ports."""
     clients, peers, control = free_port(), free_port(), free_port()
-    voters = ",".join(f"{number}@127.0.0.{number}:{control}" for number in NODES)
+    inner = {number: f"127.0.0.{number}" if network is None else address(number)
+             for number in NODES}
+    voters = ",".join(f"{number}@{inner[number]}:{control}" for number in NODES)
     nodes = {}
     for number in NODES:
-        port = free_port()
+        port, host = free_port(), "127.0.0.1" if network is None else address(number)
         nodes[number] = PylogNode(root / f"pylog-{number}", port, {
             "node.id": number, "process.roles": "broker,controller",
             "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.{number}:{control}",
+            "listeners": f"PLAINTEXT://{host}:{port},CONTROLLER://{inner[number]}:{control}",
             "quorum.etcd.client.port": clients, "quorum.etcd.peer.port": peers,
             "default.replication.factor": 3, "min.insync.replicas": 2,
             "broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500, **overrides})
+        nodes[number].etcd = f"{inner[number]}:{clients}"
     return nodes
 
 
-def _kafka_nodes(root: Path, overrides: dict) -> dict:
+def _kafka_nodes(root: Path, overrides: dict, network: Network | None) -> dict:
     ports = {number: (free_port(), free_port()) for number in NODES}
-    voters = ",".join(f"{number}@127.0.0.1:{ports[number][1]}" for number in NODES)
+    hosts = {number: "127.0.0.1" if network is None else address(number) for number in NODES}
+    voters = ",".join(f"{number}@{hosts[number]}:{ports[number][1]}" for number in NODES)
     cluster_id = new_cluster_id()
     nodes = {}
     for number, (port, control) in ports.items():
         node = KafkaNode(root / f"kafka-{number}", port, {
             "node.id": number, "process.roles": "broker,controller",
             "controller.quorum.voters": voters, "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{control}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": f"PLAINTEXT://{hosts[number]}:{port},"
+                         f"CONTROLLER://{hosts[number]}:{control}",
+            "advertised.listeners": f"PLAINTEXT://{hosts[number]}:{port}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "default.replication.factor": 3, "min.insync.replicas": 2,
             "group.initial.rebalance.delay.ms": 0, **overrides})
@@ -89,14 +99,17 @@ def _kafka_nodes(root: Path, overrides: dict) -> dict:
 
 class Cluster:
     """`nodes` by id. The interface of a broker that bench.loads needs is that of the whole, with
-    the port of node 1, which leads what the loads write."""
+    the port of node 1, which leads what the loads write. network: with a machine for each node."""
 
-    def __init__(self, name: str, root: Path, overrides: dict | None = None):
+    def __init__(self, name: str, root: Path, overrides: dict | None = None,
+                 network: Network | None = None):
         self.name = name
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
         make = _kafka_nodes if name.startswith("kafka") else _pylog_nodes
-        self.nodes = make(root, overrides or {})
+        self.nodes = make(root, overrides or {}, network)
+        for number, node in self.nodes.items() if network is not None else ():
+            node.host, node.enter = address(number), network.enter(number)
 
     def start(self) -> "Cluster":
         for node in self.nodes.values():
@@ -117,7 +130,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes.values())
+        return ",".join(node.bootstrap for node in self.nodes.values())
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds by `node-1` … and `etcd` (all three of them)."""

@@ -4,7 +4,8 @@
  *
  * The table and its replicas are read and changed under view.lock, which every fetch takes anyhow.
  * A new table takes over what is known of a replica as long as its broker's epoch is the same
- * (KIP-903): a broker that began anew may have lost what it had fetched. */
+ * (KIP-903): a broker that began anew may have lost what it had fetched. What it fetched since then
+ * holds, also when that came here before the metadata that says so. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -95,7 +96,9 @@ static struct log_remote log_remote_named(const struct log *log, const struct lo
     struct log_remote r = {.end = -1, .start = -1, .leader_end_then = -1, .told_high = -1};
     r.fetched_epoch = -1;
     r.caught_up_ns = named->in_sync ? now_ns : 0;
-    if (known != NULL && known->epoch == named->epoch) r = *known;
+    if (known != NULL && (known->epoch == named->epoch ||
+                          (named->epoch >= 0 && known->fetched_epoch == named->epoch)))
+        r = *known;
     assert(!named->in_sync || named->maximal);
     r.broker = named->broker;
     r.epoch = named->epoch;

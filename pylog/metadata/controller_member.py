@@ -175,6 +175,8 @@ class ControllerMember(MemberMetadata):
         if self._log.end_offset > 0 and not await self._after_the_first(self._has_begun):
             await in_thread(self._found)         # Keeps (4).
         view = await self._patiently(self._quorum.look)
+        if view.holder is not None and view.holder.node_id != self._node_id:
+            self.learned(view.holder)        # Whom to register with, once that is possible.
         if view.end < self._log.end_offset:
             raise StartError(
                 f"the metadata log in {self._logs.paths[0]} has {self._log.end_offset} records, "
@@ -236,13 +238,15 @@ class ControllerMember(MemberMetadata):
         self.controllers.learned(holder.node_id, holder.epoch,
                                  [(holder.node_id, holder.host, holder.port)])
 
-    async def appoint(self, epoch: int) -> None:
-        """This node decides from now on. Raises LogError's kinds."""
+    async def appoint(self, epoch: int) -> asyncio.Event:
+        """This node decides from now on. The event is set when an append fails. Raises LogError's
+        kinds."""
         controller = ActiveController(
             self._log, self.tail, self._logs, self._settings, self._random, self._node_id,
             self.cluster_id)
         self.controller = controller
         await controller.begin(epoch, self._first)
+        return controller.append_failed
 
     async def dismiss(self) -> None:
         """Keeps (2), and (1): returns when no decision is under way any more."""

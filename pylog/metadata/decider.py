@@ -69,6 +69,7 @@ class Decider:
         self._deciding = _Turn()
         self._try_offset = 0         # before which no snapshot is tried again
         self._grown: asyncio.Event | None = None
+        self.append_failed = asyncio.Event()
         self.elections = {"clean": 0, "unclean": 0}      # Leaders; for any thread.
 
     @property
@@ -170,7 +171,12 @@ class Decider:
             self._tail.push(self._appended(part))
 
     async def _append(self, records: list) -> None:
-        self._tail.push(await in_thread(self._appended, records))
+        try:
+            delta = await in_thread(self._appended, records)
+        except (LogError, ValueError):
+            self.append_failed.set()
+            raise
+        self._tail.push(delta)
         self._wake()
 
     def _appended(self, records: list) -> Delta:

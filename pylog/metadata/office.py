@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 RENEWALS_PER_TTL = 3
 # Between looks at a quorum that says nothing by itself.
 POLL_S = 1.0
-CHECK_S = 0.05
 DIAL_S = 0.5
 RETRY_S = 0.1
 # After the disk refused something.
@@ -41,9 +40,10 @@ log = logging.getLogger("pylog.metadata")
 
 class Office:
     """service: has the coroutines follow(batches), which puts them into the tail, begin_anew(),
-    which puts the copy's snapshot there, appoint(epoch), and dismiss(), after which nothing is
-    decided any more; and learned(holder). host, port: of this node's controller listener, for the
-    others. ttl_s: how long a silent holder is believed alive. credentials: towards controllers."""
+    which puts the copy's snapshot there, appoint(epoch), which returns an event that is set when an
+    append fails, and dismiss(), after which nothing is decided any more; and learned(holder).
+    host, port: of this node's controller listener, for the others. ttl_s: how long a silent holder
+    is believed alive. credentials: towards controllers."""
 
     def __init__(self, quorum_log: QuorumLog, service, node_id: int, host: str, port: int,
                  ttl_s: int, credentials: Credentials | None = None):
@@ -102,7 +102,7 @@ class Office:
                 elif guarding is not None and guarding.done():
                     log.info("the controller is gone", extra={"controller": guarded.node_id})
                     return view
-                await self._stir(POLL_S)
+                await _until(self._stirred, loop.time() + POLL_S)
         finally:
             for task in filter(None, (watching, guarding)):
                 task.cancel()
@@ -111,13 +111,6 @@ class Office:
         if holder is not None and holder != self.holder:
             self._service.learned(holder)
         self.holder = holder
-
-    async def _stir(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._stirred.wait()
-        except TimeoutError:
-            pass
 
     async def catch_up(self, end: int) -> None:
         """Brings copy and tail to `end` at least. Raises as run() and LogError's kinds."""
@@ -161,21 +154,33 @@ class Office:
             self._learn(term.holder)
             log.info("this node is the controller", extra={
                 "epoch": term.epoch, "offset": term.end})
-            await self._service.appoint(term.epoch)
-            await self._keep(term)
+            failed = await self._service.appoint(term.epoch)
+            await self._keep(term, failed)
         finally:
             self._log.end_term()
             self.holder = None
             await self._service.dismiss()
             await in_thread(self._quorum.resign, term)
 
-    async def _keep(self, term: Term) -> None:
+    async def _keep(self, term: Term, failed: asyncio.Event) -> None:
         """Renews the term; returns when an append failed. Raises Conflict, QuorumLost."""
         loop = asyncio.get_running_loop()
-        due = loop.time()
-        while self._log.term is not None:
-            if loop.time() >= due:
+        due_s = loop.time()
+        while True:
+            failed.clear()
+            if self._log.term is None:
+                return
+            if loop.time() >= due_s:
                 renewed = await in_thread(self._quorum.renew, term, self._ttl_s)
                 term = term._replace(lease=renewed.lease)
-                due = loop.time() + self._ttl_s / RENEWALS_PER_TTL
-            await asyncio.sleep(CHECK_S)
+                due_s = loop.time() + self._ttl_s / RENEWALS_PER_TTL
+            await _until(failed, due_s)
+
+
+async def _until(event: asyncio.Event, due_s: float) -> None:
+    """Returns once the event is set, or it is due_s by the loop's clock."""
+    try:
+        async with asyncio.timeout_at(due_s):
+            await event.wait()
+    except TimeoutError:
+        pass

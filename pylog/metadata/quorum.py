@@ -292,13 +292,16 @@ class Quorum:
                     [self._in_term(term)], self._key(folder), _number(below))):
                 raise Conflict("a newer epoch has begun")
 
-    def load_snapshot(self) -> tuple | None:
-        """(end, epoch, bytes) of the newest snapshot, None without one. Raises QuorumLost."""
+    def load_snapshot(self, beyond: int) -> tuple | None:
+        """(end, epoch, bytes) of the newest snapshot, None without one that ends behind `beyond`.
+        Raises QuorumLost."""
         def attempt() -> tuple | None:
             newest = self.keys.get(self._key("at/snapshot"))
             if newest is None:
                 return None
             end, epoch, count = json.loads(newest.value)
+            if end <= beyond:
+                return None
             data = b""
             for number in range(count):
                 row = self.keys.get(self._chunk(end, number))

@@ -68,8 +68,8 @@ class QuorumLog(ObservedLog):
         """Puts the quorum's snapshot in place of a copy that ends before it; the log is then read
         from 0. Blocks. False when there is none. Raises QuorumLost, LogError's kinds, ValueError.
         """
-        found = self._quorum.load_snapshot()
-        if found is None or found[0] <= self._log.end_offset:
+        found = self._quorum.load_snapshot(self._log.end_offset)
+        if found is None:
             return False
         end, epoch, data = found
         self.take_snapshot(data, end, epoch)

@@ -5,8 +5,10 @@ Owns: the native fetchers, a connection for each of their threads to each leader
 Called by: replication.membership.
 Invariants: (1) a partition is followed once; (2) a log is cut only while its fetcher waits for
   that, and only for the leader that asked; (3) between two tries to connect there is a pause; (4)
-  nothing native exists before the first partition is followed.
-Source: KIP-101, KIP-227, KIP-595; Kafka's ReplicaFetcherManager and ReplicaFetcherThread.
+  nothing native exists before the first partition is followed; (5) nothing is fetched before this
+  run of the broker is registered: a leader could not count it, and would hear of it anew only when
+  that fetch has waited.
+Source: KIP-101, KIP-227, KIP-595, KIP-903; Kafka's ReplicaFetcherManager and ReplicaFetcherThread.
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ class ReplicaFetchers:
         self._departures = departures
         self._native: fetcher.Fetchers | None = None
         self._broker_epoch = -1
+        self._registered = asyncio.Event()
         self._nodes: dict[int, tuple[str, int]] = {}
         self._partitions: dict[tuple[bytes, int], int] = {}      # Values are tokens.
         self._by_token: dict[int, Partition] = {}
@@ -139,7 +142,9 @@ class ReplicaFetchers:
                 self._reconnect(link)
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
+        """This broker is registered, or again."""
         self._broker_epoch = broker_epoch
+        self._registered.set()
         if self._native is not None:
             self._native.set_broker_epoch(broker_epoch)
 
@@ -212,7 +217,7 @@ class ReplicaFetchers:
                         "leader": link.leader_id, "reason": str(error)})
                 told = True
             if made is not None:
-                self._attach(link, made)
+                await self._attach_registered(link, made)
                 return
 
     async def _pause(self, link: Link) -> None:
@@ -228,6 +233,15 @@ class ReplicaFetchers:
         except asyncio.CancelledError:
             dialing.add_done_callback(_close_dialed)
             raise
+
+    async def _attach_registered(self, link: Link, made: Dialled) -> None:
+        """Keeps (5)."""
+        try:
+            await self._registered.wait()
+        except asyncio.CancelledError:
+            made.socket.close()
+            raise
+        self._attach(link, made)
 
     def _attach(self, link: Link, made: Dialled) -> None:
         """Instead of the connection that there was, if there was one."""

@@ -69,6 +69,12 @@ class Isr:
         proposed = () if self.proposal is None else (id_ for id_, _ in self.proposal.isr)
         return frozenset(self.committed) | frozenset(proposed)
 
+    @property
+    def is_whole(self) -> bool:
+        """Every replica is in sync, and the controller is to be told nothing."""
+        return len(self.committed) == len(self.replicas) and self.proposal is None \
+            and not self.is_recovering
+
     def follow(self, state: Partition, now_ns: int) -> bool:
         """The image has another state; whether that is news. It is led here still."""
         if state.partition_epoch <= self.partition_epoch:

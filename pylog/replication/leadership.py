@@ -75,9 +75,12 @@ class Leadership:
         self._epochs = {id_: broker.epoch for id_, broker in image.brokers.items()
                         if image.broker_is_active(id_)}
         self._registered = {id_: broker.epoch for id_, broker in image.brokers.items()}
-        for led in self._led.values():
+        for key, led in self._led.items():
             led.isr.brokers_changed()
             self._tell(led)
+            if not led.isr.is_whole:
+                # Who may be in sync now has fetched all perhaps, and waits for more.
+                self._look(key, led)
 
     def lead(self, topic: Any, index: int, partition_log: Any) -> None:
         """A partition is led here, or has other replicas or another ISR now."""
@@ -140,12 +143,15 @@ class Leadership:
 
     def tick(self) -> None:
         """Looks at all partitions; every half of replica.lag.time.max.ms, and at most a second."""
-        lag_ns = self._settings["replica.lag.time.max.ms"] * 1_000_000
-        now_ns = self._now_ns()
         for key, led in list(self._led.items()):
-            if len(led.isr.replicas) > 1:
-                self._propose(key, led, led.isr.tick(
-                    _followers(led.log), _ends(led), now_ns, lag_ns))
+            if len(led.isr.replicas) > 1 and not _is_at_rest(led):
+                self._look(key, led)
+
+    def _look(self, key: tuple[bytes, int], led: Led) -> None:
+        """Takes out who lags, lets in who has caught up."""
+        self._propose(key, led, led.isr.tick(
+            _followers(led.log), _ends(led), self._now_ns(),
+            self._settings["replica.lag.time.max.ms"] * 1_000_000))
 
     def _propose(self, key: tuple[bytes, int], led: Led, proposal: Any) -> None:
         if proposal is None:
@@ -253,6 +259,14 @@ class Leadership:
 def _followers(partition_log: Any) -> list:
     return [Follower(id_, epoch, end, caught_up_ns)
             for id_, epoch, end, _, _, caught_up_ns in partition_log.followers()]
+
+
+def _is_at_rest(led: Led) -> bool:
+    """Whether nobody lags and nobody is missing: most partitions, most of the time."""
+    if not led.isr.is_whole:
+        return False
+    rows, end = led.log.followers(), led.log.end_offset
+    return all(row[2] == end for row in rows)
 
 
 def _ends(led: Led) -> Ends:

@@ -1,7 +1,7 @@
 """`pylog groups explain`: why a group lags, in a sentence, with the numbers that say so.
 
 Owns: nothing.
-Called by: tools.groups.
+Called by: tools.groups, tools.history (from_endpoint).
 Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
   enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
   most.
@@ -46,7 +46,7 @@ def explain(session: Session, name: str, seconds: float, metrics: str | None,
     """Say in one sentence why a group lags, and what that is read from."""
     async def work(admin: Admin) -> dict[str, Any]:
         described = await lags.described(admin, name)
-        found = None if sample else await _from_endpoint(
+        found = None if sample else await from_endpoint(
             admin, name, described.coordinator, metrics)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
@@ -89,7 +89,7 @@ def _rate(value: float | None) -> str:
 
 # The metrics endpoint
 
-async def _from_endpoint(admin: Admin, group: str, coordinator: int,
+async def from_endpoint(admin: Admin, group: str, coordinator: int,
                          metrics: str | None) -> dict[str, Any] | None:
     """What the coordinator's endpoint says; None when it has none. Keeps (2)."""
     address = metrics or await _address(admin, coordinator)

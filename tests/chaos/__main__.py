@@ -14,10 +14,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from bench.network import Network, enter
 from tests.chaos import mixed
 from tests.chaos.faults import FAULTS
 from tests.chaos.machines import of_pylog
-from tests.chaos.network import Network, enter
 from tests.chaos.soak import Soak
 
 MACHINES, CONTROLLER = (1, 2, 3), 9

@@ -9,7 +9,7 @@ Invariants: (1) a fault leaves a majority of the machines as they are, unless it
 import time
 from contextlib import contextmanager
 
-from tests.chaos.network import CLIENTS
+from bench.network import CLIENTS
 
 FAULTS = {}
 CLOCK_S = 50 * 60      # Less than the hour by which records may be ahead of a broker.

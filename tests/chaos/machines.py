@@ -15,8 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from bench.network import Network, address
 from tests.brokers import ALARMS, READY, Brokerd
-from tests.chaos.network import Network, address
 from tests.chaos.power import Disk
 from tests.durability.disk import environment, shim
 

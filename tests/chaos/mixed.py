@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from bench.kafka import KafkaBroker
+from bench.network import Network, address
 from bench.process import die_with_parent
 from tests.brokers import Brokerd
 from tests.chaos.machines import CLIENT_PORT, CONTROLLER_PORT, Machine, Machines, of_pylog
-from tests.chaos.network import Network, address
 
 CONTROLLER, THEIRS, OURS = 9, (1, 2), 3
 HEAP = "400m"

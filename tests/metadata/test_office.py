@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from pylog._native.log import LogDir, Shortage
+from pylog._native.log import LogDir, LogError, Shortage
 from pylog.metadata import office
 from pylog.metadata.log import Conflict
 from pylog.metadata.office import Office
-from pylog.metadata.quorum import Quorum
+from pylog.metadata.quorum import Quorum, QuorumLost
 from pylog.metadata.quorum_log import QuorumLog
 from pylog.protocol import messages
 
@@ -63,16 +63,22 @@ class Node:
 
     async def appoint(self, epoch):
         self.epochs.append(epoch)
+        self.failed = asyncio.Event()
         await self.decide(f"epoch {epoch}")
         self.is_appointed = True
+        return self.failed
 
     async def dismiss(self):
         self.is_appointed = False
 
     async def decide(self, name):
-        await asyncio.to_thread(
-            self.log.append, [messages.TopicRecord(name=name, topic_id=bytes(16))],
-            self.epochs[-1], self.log.end_offset)
+        try:
+            await asyncio.to_thread(
+                self.log.append, [messages.TopicRecord(name=name, topic_id=bytes(16))],
+                self.epochs[-1], self.log.end_offset)
+        except LogError:
+            self.failed.set()
+            raise
         self.followed.append(name)
 
     def save(self, offset):
@@ -170,6 +176,22 @@ def test_a_controller_that_hangs_is_replaced_when_its_lease_ends_and_then_stands
         assert active(nodes) is second
 
     in_cluster(tmp_path, servers, prefix, scenario)
+
+
+def test_a_controller_whose_append_failed_is_dismissed_long_before_a_renewal_is_due(
+        tmp_path, servers, prefix):
+    async def scenario(nodes):
+        first = await until(lambda: active(nodes))
+        append, first.quorum.append = first.quorum.append, failing
+        with pytest.raises(QuorumLost):
+            await first.decide("nobody knows")
+        first.quorum.append = append
+        await until(lambda: any(node.epochs[-1:] == [2] and node.is_appointed for node in nodes))
+
+    def failing(*_):
+        raise QuorumLost("no answer")
+
+    in_cluster(tmp_path, servers, prefix, scenario, ttl_s=3600)
 
 
 def test_who_stops_hands_over_at_once(tmp_path, servers, prefix):

@@ -195,6 +195,17 @@ def test_a_broker_that_began_anew_is_not_taken_for_the_one_before(directory):
     assert fetch(one, 2, 10, epoch=8)
 
 
+def test_what_a_broker_fetched_since_it_began_anew_outlives_the_news_of_that(directory):
+    one = led(directory, in_sync_count=1)
+    one.set_replicas(0, SELF, [replica(2, False, epoch=7)], 1)
+    one.append(make(10), NOW)
+    assert not fetch(one, 2, 10, epoch=8)
+    one.set_replicas(1, SELF, [replica(2, False, epoch=8)], 1)
+    assert one.followers()[0][:3] == (2, 8, 10)
+    one.set_replicas(2, SELF, [replica(2, False, epoch=9)], 1)
+    assert one.followers()[0][:3] == (2, -1, -1)
+
+
 def test_positions_outlive_a_change_of_the_isr_and_end_with_the_epoch(directory):
     one = led(directory, in_sync_count=2)
     one.set_replicas(0, SELF, [replica(2), replica(3, False)], 2)

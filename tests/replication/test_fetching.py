@@ -60,9 +60,11 @@ def dialer():
 @pytest.fixture
 def run(dialer):
     """Runs a scenario with fetchers of broker 2 that know brokers 1 and 3."""
-    def runs(scenario):
+    def runs(scenario, broker_epoch=11):
         async def around():
             fetchers = ReplicaFetchers(SETTINGS, 2, dialer, CUTS.cut, Departures(time.monotonic))
+            if broker_epoch is not None:
+                fetchers.set_broker_epoch(broker_epoch)
             fetchers.set_nodes({1: ("one", 1), 3: ("three", 3)})
             try:
                 async with asyncio.timeout(30):
@@ -107,6 +109,18 @@ def test_leaders_are_dialed_until_they_answer_and_then_fetched_from(run, dialer,
         assert (name, partition, leader_id, lag) == ("f", 0, 1, 2) and answered_ns > 0
     run(scenario)
     assert copy.read(0) == source.read(0)
+
+
+def test_nothing_is_fetched_before_this_broker_is_registered(run, dialer, directory):
+    async def scenario(fetchers):
+        leader = dialer.expect(1)
+        fetchers.follow(follower_of(directory), TOPIC_ID, "f", 0, 1, 4)
+        await until(lambda: dialer.dialed)
+        await asyncio.sleep(0.05)
+        assert fetchers.stats()["requests"] == 0
+        fetchers.set_broker_epoch(12)
+        assert (await taken(leader)).replica_state.replica_epoch == 12
+    run(scenario, broker_epoch=None)
 
 
 def test_partitions_of_one_leader_share_a_connection_which_ends_with_the_last(

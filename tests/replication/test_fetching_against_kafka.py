@@ -118,6 +118,7 @@ def test_a_follower_of_kafka_has_the_same_segment_files(replicated, tmp_path, ra
         fetchers = ReplicaFetchers(
             SETTINGS, US, lambda host, port: dial(host, port, time.monotonic_ns), CUTS.cut,
             Departures(time.monotonic))
+        fetchers.set_broker_epoch(-1)
         fetchers.set_nodes({KAFKA: ("127.0.0.1", replicated.port)})
         for index, one in enumerate(logs):
             one.become_follower(0)

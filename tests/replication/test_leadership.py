@@ -145,6 +145,43 @@ def test_a_follower_that_lags_is_taken_out():
     run(accept, use, isr=(1, 2))
 
 
+def test_a_tick_only_glances_at_a_partition_whose_followers_have_everything():
+    async def use(leadership, channel, logs, clock):
+        logs[0].known = {2: (12, Log.end_offset, 0)}
+        logs[0].end_for_epoch = None          # It would be called for a closer look.
+        clock.ns = 11 * SECOND
+        leadership.tick()
+        await settle()
+        assert not channel.asked
+
+    run(accept, use, isr=(1, 2))
+
+
+def test_who_had_caught_up_before_it_was_unfenced_is_let_in_at_once():
+    async def use(leadership, channel, logs, clock):
+        leadership.take_brokers(image(fenced=(2,)))
+        logs[0].known = {2: (12, Log.end_offset, 0)}
+        leadership.may_join(ID, 0, 2)
+        leadership.tick()
+        await settle()
+        assert not channel.asked
+        leadership.take_brokers(image())
+        await settle()
+        assert logs[0].told[-1] == (1, [1, 2], 2)
+
+    run(accept, use)
+
+
+def test_a_tick_lets_in_who_has_caught_up_unnoticed():
+    async def use(leadership, channel, logs, clock):
+        logs[0].known = {2: (12, Log.end_offset, 0)}
+        leadership.tick()
+        await settle()
+        assert logs[0].told[-1] == (1, [1, 2], 2)
+
+    run(accept, use)
+
+
 @pytest.mark.parametrize(("decide", "asked"), [
     (refuse(ErrorCode.INVALID_UPDATE_VERSION), 1), (refuse(ErrorCode.INELIGIBLE_REPLICA), 1)])
 def test_a_refusal_is_not_asked_again_by_itself(decide, asked):

@@ -181,7 +181,8 @@ class ModelLog:
             if broker == self_id:
                 continue
             known = before.get(broker)
-            if known is None or known.epoch != epoch:
+            if known is None or known.epoch != epoch and (
+                    epoch < 0 or known.fetched_epoch != epoch):
                 known = Remote(broker, now_ns if in_sync else 0)
             known.epoch, known.in_sync, known.maximal = epoch, in_sync, in_sync or maximal
             known.eligible, known.asked = broker not in ineligible, False

@@ -2,7 +2,7 @@
 
 Owns: the bridge and the namespaces, all inside of a network namespace of the process's own, which
   ends with it.
-Called by: tests.chaos.machines, tests.chaos.mixed, tests.chaos.__main__.
+Called by: bench.cluster.gone; tests.chaos.machines, tests.chaos.mixed, tests.chaos.__main__.
 Invariants: (1) nothing outside of the process's own namespaces is changed; (2) a cut is silent:
   what is sent is lost, and nobody is told.
 Source: network_namespaces(7), nft(8).
