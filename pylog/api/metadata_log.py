@@ -110,10 +110,9 @@ class MetadataLogApi:
         if len(topics) != 1 or len(topics[0].partitions) != 1 \
                 or topics[0].partitions[0].partition != 0:
             return ErrorCode.INVALID_REQUEST
-        if version >= WITH_IDS:
-            return ErrorCode.NONE if bytes(topics[0].topic_id) == METADATA_LOG_ID \
-                else ErrorCode.UNKNOWN_TOPIC_ID
-        return ErrorCode.NONE if topics[0].topic == TOPIC else ErrorCode.INVALID_REQUEST
+        is_it = bytes(topics[0].topic_id) == METADATA_LOG_ID if version >= WITH_IDS \
+            else topics[0].topic == TOPIC
+        return ErrorCode.NONE if is_it else ErrorCode.INVALID_REQUEST
 
     def _is_own(self, cluster_id: str | None) -> bool:
         return cluster_id is None or cluster_id == self._metadata.cluster_id
@@ -131,7 +130,8 @@ class MetadataLogApi:
         try:
             controller = self._controller()
             fault = _epoch_fault(asked.current_leader_epoch, controller.epoch)
-            if fault == ErrorCode.NONE and (asked.fetch_offset < 0 or asked.last_fetched_epoch < 0):
+            if fault == ErrorCode.NONE and min(
+                    asked.fetch_offset, asked.last_fetched_epoch, request.max_wait_ms) < 0:
                 fault = ErrorCode.INVALID_REQUEST
             if fault != ErrorCode.NONE:
                 return self._row(controller, fault)

@@ -3,7 +3,7 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock; api.security (found).
 Invariants: (1) a rule is kept once, however often it is made; (2) each rule or filter of a request
-  is decided by itself, on the rules as those before it leave them.
+  is decided by itself; a rule that several filters mean goes once, and is an answer to each.
 Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3's.
 """
 
@@ -54,12 +54,13 @@ def create(image: Image, rules, random):
 
 def delete(image: Image, filters):
     """filters: [Filter]. Returns (records, [Deleted])."""
-    left = {key: record for key, record in image.security.items() if key[0] == ACCESS_RULE}
-    records, results = [], []
+    rules = {key: record for key, record in image.security.items() if key[0] == ACCESS_RULE}
+    gone: dict = {}
+    results = []
     for wanted in filters:
         try:
             check_filter(wanted)
-            found = [(key, record) for key, record in left.items()
+            found = [(key, record) for key, record in rules.items()
                      if matches(wanted, authorizer.rule_of(record))]
             if len(found) > RULES_PER_FILTER_MAX:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Cannot remove more than "
@@ -67,12 +68,11 @@ def delete(image: Image, filters):
         except Refusal as refusal:
             results.append(Deleted([], refusal.error, refusal.message))
             continue
-        for key, record in found:
-            # Keeps (2).
-            del left[key]
-            records.append(messages.RemoveAccessControlEntryRecord(id=bytes(record.id)))
+        gone.update(found)
         results.append(Deleted([authorizer.rule_of(record) for _, record in found]))
-    return records, results
+    # Keeps (2).
+    return [messages.RemoveAccessControlEntryRecord(id=bytes(record.id))
+            for record in gone.values()], results
 
 
 def found(image: Image, wanted: Filter) -> list[Rule]:

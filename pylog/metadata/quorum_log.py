@@ -123,12 +123,19 @@ class QuorumLog(ObservedLog):
         return expected_end + len(new) - 1
 
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
+        term = self._held()
         super().snapshot(records, offset, epoch)
-        assert self._snapshot is not None and self._term is not None, offset
+        assert self._snapshot is not None, offset
         with open(self._snapshot[0], "rb") as file:
-            self._quorum.save_snapshot(self._term, offset + 1, epoch, file.read())
+            self._quorum.save_snapshot(term, offset + 1, epoch, file.read())
 
     def trim(self, offset: int) -> None:
+        term = self._held()
         super().trim(offset)
-        assert self._term is not None, offset
-        self._quorum.trim(self._term, offset)
+        self._quorum.trim(term, offset)
+
+    def _held(self) -> Term:
+        """The term under which this node decides. Raises Conflict: it ended meanwhile."""
+        if self._term is None:
+            raise Conflict("this node decides no more")
+        return self._term

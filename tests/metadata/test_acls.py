@@ -67,9 +67,9 @@ def test_a_filter_means(changed, count):
     assert len(records) == len(deleted.rules) == count
 
 
-def test_a_filter_sees_what_the_ones_before_it_left():
+def test_a_rule_that_two_filters_mean_goes_once_and_is_told_to_both():
     records, results = acls.delete(image_with(RULE), [wanted(), wanted()])
-    assert len(records) == 1 and [len(result.rules) for result in results] == [1, 0]
+    assert len(records) == 1 and [len(result.rules) for result in results] == [1, 1]
 
 
 @pytest.mark.parametrize("changed", [
