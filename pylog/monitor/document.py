@@ -22,8 +22,10 @@ as Prometheus' text format otherwise, compressed on request:
       - job_name: pylog
         static_configs: [{targets: ["localhost:9644"]}]
 
-It has no authentication: bind it to an address that only the monitoring system reaches. A
-dashboard for Grafana is in [grafana/pylog.json](grafana/pylog.json):
+With `metrics.token` a request must bring it (Prometheus: `authorization: {credentials_file: …}`),
+and with `metrics.ssl.keystore.location` the endpoint speaks TLS (`scheme: https`). An endpoint that
+other machines reach without a token is warned of at the start and by `pylog doctor`. A dashboard
+for Grafana is in [grafana/pylog.json](grafana/pylog.json):
 
 ![the dashboard](grafana/pylog.png)
 

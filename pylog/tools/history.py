@@ -32,14 +32,15 @@ STOPPED = {"stopped_ms": "WITHOUT WORK MS", "client_id": "CLIENT", "host": "HOST
 @click.option("-n", "--limit", default=10, show_default=True, type=click.IntRange(min=1),
               help="Rebalances.")
 @click.option("-l", "--long", "is_long", is_flag=True, help="With every cause and member.")
-@click.option("-m", "--metrics", metavar="HOST:PORT", help="The broker's metrics endpoint.  "
-              "[default: what its metrics.listener says]")
+@explain.endpoint_options
 @click.pass_obj
-def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None) -> None:
+def history(session: Session, name: str, limit: int, is_long: bool, metrics: str | None,
+            token: str | None) -> None:
     """List the last rebalances of a group: who caused them, and who had no work meanwhile."""
     async def work(admin: Admin) -> list[dict[str, Any]]:
         described = await lags.described(admin, name)
-        found = await explain.from_endpoint(admin, name, described.coordinator, metrics)
+        found = await explain.from_endpoint(
+            admin, name, described.coordinator, metrics, token)
         if found is None or "history" not in found:
             raise ToolError(
                 f"broker {described.coordinator} does not tell of group {name}: set its "
