@@ -123,19 +123,19 @@ class QuorumLog(ObservedLog):
         return expected_end + len(new) - 1
 
     def snapshot(self, records: list, offset: int, epoch: int) -> None:
-        term = self._held()
+        term = self._current_term()
         super().snapshot(records, offset, epoch)
         assert self._snapshot is not None, offset
         with open(self._snapshot[0], "rb") as file:
             self._quorum.save_snapshot(term, offset + 1, epoch, file.read())
 
     def trim(self, offset: int) -> None:
-        term = self._held()
+        term = self._current_term()
         super().trim(offset)
         self._quorum.trim(term, offset)
 
-    def _held(self) -> Term:
-        """The term under which this node decides. Raises Conflict: it ended meanwhile."""
+    def _current_term(self) -> Term:
+        """Raises Conflict: it may end at any time, while a decision is under way."""
         if self._term is None:
-            raise Conflict("this node decides no more")
+            raise Conflict("the term is over")
         return self._term
