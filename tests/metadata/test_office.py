@@ -142,15 +142,6 @@ def test_one_of_three_is_the_controller_and_the_others_have_all_that_it_decides(
     in_cluster(tmp_path, servers, prefix, scenario)
 
 
-def test_a_snapshot_of_an_office_that_ended_meanwhile_is_refused_as_its_records_are(tmp_path):
-    log = QuorumLog(LogDir(str(tmp_path)), None, now_ms, None)
-    for late in (lambda: log.snapshot([], 0, 1), lambda: log.trim(1)):
-        with pytest.raises(Conflict):
-            late()
-    assert list(tmp_path.glob("*/*.checkpoint")) == []
-    log.close()
-
-
 def test_a_controller_whose_listener_refuses_is_replaced_before_its_lease_ends(
         tmp_path, servers, prefix):
     async def scenario(nodes):
