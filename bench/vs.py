@@ -78,16 +78,18 @@ class Run:
 
     def scenario(self, name: str, rounds: int, rounds_max: int) -> None:
         last = min(max(rounds, rounds_max), SCENARIOS[name].rounds_max)
-        where = self.where if SCENARIOS[name].pinned else placement.placements()["free"]
-        with placement.pinned(where):
+        with placement.pinned(self._where(name)):
             for turn in range(last):
                 self._round(name, self.sides if turn % 2 == 0 else self.sides[::-1])  # Keeps (1).
                 if turn + 1 >= rounds and table.is_steady(self.samples.get(name, {})):
                     return  # Keeps (5).
 
+    def _where(self, name: str) -> placement.Placement:
+        return self.where if SCENARIOS[name].pinned else placement.placements()["free"]
+
     def _round(self, name: str, order: list[Side]) -> None:
         for side in order:
-            side.placement = self.where
+            side.placement = self._where(name)
             self._one(name, side)
         try:
             if self.floors:
@@ -103,13 +105,13 @@ class Run:
         except EXPECTED as failure:
             text = " ".join(str(failure).split())[-600:]
             self.failures.append(f"{name}, {side.name}: {text}")
-            print(f"  {name:26} {side.name:6} {self.where.name} FAILED {text}", flush=True)
+            print(f"  {name:26} {side.name:6} {self._where(name).name} FAILED {text}", flush=True)
             return
         for key, value in figures.items():
             self._keep(name, side.name, key, value)
         shown = " ".join(f"{key}={table.number(value)}" for key, value in figures.items())
-        print(f"  {name:26} {side.name:6} {self.where.name:5} {time.monotonic() - begin_s:5.1f} s  "
-              f"{shown}", flush=True)
+        print(f"  {name:26} {side.name:6} {self._where(name).name:5} "
+              f"{time.monotonic() - begin_s:5.1f} s  {shown}", flush=True)
 
     def _keep(self, name: str, side: str, key: str, value: float) -> None:
         self.samples.setdefault(name, {}).setdefault(side, {}).setdefault(key, []).append(value)
