@@ -199,12 +199,15 @@ class Broker:
 
     def _open_monitor(self) -> None:
         # Imported here: it costs a start 5 ms, and not every broker is watched.
+        from pylog.monitor.admission import KEYSTORE, TOKEN, Admission
         from pylog.monitor.cluster import ClusterFigures
         from pylog.monitor.server import Monitor
 
         assert self.metadata.store is not None   # open() made it.
         self.monitor = Monitor(
-            self.settings["metrics.listener"], coordinator=self.groups, logs=self.logs,
+            self.settings["metrics.listener"],
+            Admission(self.settings[KEYSTORE], self.settings[TOKEN]),
+            coordinator=self.groups, logs=self.logs,
             quotas=self.quotas, reactors=self.network.reactors, io_pool=self.io_pool,
             store=self.metadata.store,
             replicas=lambda: {} if self.membership is None else self.membership.replicas.stats(),
@@ -266,9 +269,9 @@ class Broker:
         """The name that requests under a reactors' number are counted for."""
         return ANONYMOUS if self._guard is None else self._guard.identities.principal(number).name
 
-    def _apply_security(self, security: dict) -> None:
+    def _apply_security(self, security: dict, changed: frozenset) -> None:
         if self._guard is not None:
-            self._guard.take(security)
+            self._guard.take(security, changed)
 
     def _resize_io(self) -> None:
         if self.settings["num.io.threads"] != self._io_threads:

@@ -189,6 +189,23 @@ def _print_ready(settings, addresses) -> None:
     except OSError:
         # Nobody reads our stdout any more: no reason to stop serving.
         sys.stdout = None
+    _notify(b"READY=1")
+
+
+def _notify(state: bytes) -> None:
+    """Tells systemd, where it has started this process and wants to know (sd_notify)."""
+    import os
+
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if path[:1] not in ("/", "@"):
+        return
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as told:
+        try:
+            told.sendto(state, path.replace("@", "\0", 1) if path[0] == "@" else path)
+        except OSError:
+            pass     # It starts us again when it has waited in vain.
 
 
 def _ms_since_spawn() -> int:

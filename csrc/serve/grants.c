@@ -1,7 +1,9 @@
 /* Two chained hash tables over the same entries (by name, by id) under one read-write lock. Rights
- * live in the entry as a short list of (principal, rights) stamped with a generation: voiding all
- * of them is one increment. Look-ups take a reference on the topic, so an entry may be replaced
- * while requests still use the old one.
+ * live in the entry, in a table by principal that forgets: a right stands in one of RIGHT_PROBES
+ * neighbouring slots, so that a look-up costs the same for one principal and for thousands, and
+ * where they are all taken one of them goes. Each is stamped with a generation: voiding all of
+ * them is one increment. Look-ups take a reference on the topic, so an entry may be replaced while
+ * requests still use the old one.
  *
  * A table of its own, with the hash that the others have too: each entry is in two chains, for
  * which khash would be two tables beside the entries, and uthash two handles of 56 bytes in each.
@@ -17,18 +19,19 @@
 #include "serve/nodes.h"
 #include "thread/shared_lock.h"
 
-enum { RIGHTS_PER_TOPIC_MAX = 4096, BUCKETS_FIRST = 64 };
+/* RIGHTS_FIRST, RIGHT_SLOTS_MAX: powers of two. */
+enum { RIGHT_PROBES = 8, RIGHTS_FIRST = 2, RIGHT_SLOTS_MAX = 16384, BUCKETS_FIRST = 64 };
 
 struct right {
     uint32_t principal, generation;
-    uint8_t rights;
+    uint8_t rights; /* 0: the slot is free */
 };
 
 struct entry {
     struct entry *next_by_name, *next_by_id;
     struct topic *topic;
     struct right *rights;
-    uint32_t right_count, right_cap, right_next;
+    uint32_t right_slots, right_next; /* right_next: which goes where all are taken */
     uint32_t name_hash, id_hash;
 };
 
@@ -225,25 +228,66 @@ void grants_remove(struct grants *g, const char *name, uint16_t name_len) {
     if (e != NULL) entry_free(e);
 }
 
-static struct right *right_slot(struct entry *e, uint32_t principal) {
-    for (uint32_t i = 0; i < e->right_count; i++)
-        if (e->rights[i].principal == principal) return &e->rights[i];
-    if (e->right_count < e->right_cap) return &e->rights[e->right_count++];
-    if (e->right_cap >= RIGHTS_PER_TOPIC_MAX)
-        return &e->rights[e->right_next++ % RIGHTS_PER_TOPIC_MAX];
-    uint32_t cap = e->right_cap == 0 ? 2 : e->right_cap * 2;
-    struct right *grown = realloc(e->rights, cap * sizeof *grown);
-    if (grown == NULL) return NULL;
-    e->rights = grown;
-    e->right_cap = cap;
-    return &e->rights[e->right_count++];
+/* Where a principal's right may stand: the i-th of right_probes() slots. */
+static inline uint32_t right_at(const struct entry *e, uint32_t principal, uint32_t i) {
+    assert_slow((e->right_slots & (e->right_slots - 1)) == 0);
+    /* Principals are numbered in turn: the high bits of the product spread them. */
+    return (((principal * 2654435769u) >> 16) + i) & (e->right_slots - 1);
+}
+
+static inline uint32_t right_probes(const struct entry *e) {
+    return e->right_slots < RIGHT_PROBES ? e->right_slots : RIGHT_PROBES;
+}
+
+static inline struct right *right_of(const struct entry *e, uint32_t principal) {
+    for (uint32_t i = 0; i < right_probes(e); i++) {
+        struct right *right = &e->rights[right_at(e, principal, i)];
+        if (right->principal == principal && right->rights != 0) return right;
+    }
+    return NULL;
+}
+
+static struct right *free_right(const struct entry *e, uint32_t principal, uint32_t generation) {
+    for (uint32_t i = 0; i < right_probes(e); i++) {
+        struct right *right = &e->rights[right_at(e, principal, i)];
+        if (right->rights == 0 || right->generation != generation) return right;
+    }
+    return NULL;
+}
+
+/* Twice as many slots; what finds no place in them is asked for again. False: out of memory. */
+static bool grow_rights(struct entry *e, uint32_t generation) {
+    struct right *old = e->rights;
+    uint32_t count = e->right_slots;
+    struct right *made = calloc(count == 0 ? RIGHTS_FIRST : count * 2, sizeof *made);
+    if (made == NULL) return false;
+    e->rights = made;
+    e->right_slots = count == 0 ? RIGHTS_FIRST : count * 2;
+    for (uint32_t i = 0; i < count; i++) {
+        if (old[i].rights == 0 || old[i].generation != generation) continue;
+        struct right *slot = free_right(e, old[i].principal, generation);
+        if (slot != NULL) *slot = old[i];
+    }
+    free(old);
+    return true;
+}
+
+static struct right *right_slot(struct entry *e, uint32_t principal, uint32_t generation) {
+    struct right *slot = right_of(e, principal);
+    if (slot != NULL) return slot;
+    slot = free_right(e, principal, generation);
+    while (slot == NULL && e->right_slots < RIGHT_SLOTS_MAX && grow_rights(e, generation))
+        slot = free_right(e, principal, generation);
+    if (slot == NULL && e->right_slots != 0)
+        slot = &e->rights[right_at(e, principal, e->right_next++ % right_probes(e))];
+    return slot;
 }
 
 int grants_allow(struct grants *g, uint32_t principal, const uint8_t id[16], uint8_t rights) {
     int result = -1;
     shared_lock_write(&g->lock);
     struct entry *e = find_id(g, id, hash_bytes(HASH_SEED, id, 16));
-    struct right *slot = e == NULL ? NULL : right_slot(e, principal);
+    struct right *slot = e == NULL ? NULL : right_slot(e, principal, g->generation);
     if (slot != NULL) {
         *slot = (struct right){principal, g->generation, (uint8_t)(rights | GRANT_KNOWN)};
         result = 0;
@@ -290,12 +334,11 @@ static struct topic *take(const struct grants *g, const struct entry *e, uint32_
                           uint8_t *rights) REQUIRES_SHARED(g->lock) {
     *rights = 0;
     if (e == NULL) return NULL;
-    assert_slow(e->right_count <= RIGHTS_PER_TOPIC_MAX);
-    for (uint32_t i = 0; i < e->right_count; i++)
-        if (e->rights[i].principal == principal) {
-            if (e->rights[i].generation == g->generation) *rights = e->rights[i].rights;
-            break;
-        }
+    const struct right *right = right_of(e, principal);
+    if (right != NULL && right->generation == g->generation) {
+        assert((right->rights & GRANT_KNOWN) != 0);
+        *rights = right->rights;
+    }
     topic_retain(e->topic);
     return e->topic;
 }

@@ -37,7 +37,7 @@ log = logging.getLogger("pylog.security")
 class _Caller:
     """What is known of a connection on a listener with SASL."""
 
-    __slots__ = ("authenticated_ns", "listener", "login", "mechanism",
+    __slots__ = ("authenticated_ns", "is_busy", "listener", "login", "mechanism",
                  "principal")
 
     def __init__(self, listener: str):
@@ -46,6 +46,7 @@ class _Caller:
         self.principal: Principal | None = None
         self.mechanism = ""
         self.authenticated_ns = 0
+        self.is_busy = False     # A step is under way elsewhere.
 
 
 class AuthenticationApi:
@@ -101,13 +102,42 @@ class AuthenticationApi:
                 raise ProtocolError("SaslAuthenticate before SaslHandshake")
             return new(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=(
                 "SaslAuthenticate request received after successful authentication"))
+        if caller.login.blocks:
+            return self._authenticated_elsewhere(
+                context, caller, caller.login, bytes(request.auth_bytes))
         try:
             token, session_ms = self._step(context, caller, bytes(request.auth_bytes))
         except AuthenticationFailed as failed:
             context.closes = True
-            return self._refused(new(
-                error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failed.text))
+            return self._refused(self._failure(failed))
         return new(error_message=None, auth_bytes=token, session_lifetime_ms=session_ms)
+
+    async def _authenticated_elsewhere(self, context: RequestContext, caller: _Caller,
+                                       login: Login, token: bytes) -> Message:
+        """The same of a login whose steps block."""
+        # What comes meanwhile finds no login to go on with.
+        caller.login, caller.is_busy = None, True
+        try:
+            try:
+                answer = await asyncio.to_thread(login.step, token)
+            except AuthenticationFailed as failed:
+                self._log_failure(context, login, failed)
+                raise
+            finally:
+                caller.is_busy = False
+            if context.connection not in self._callers:
+                raise AuthenticationFailed
+            answer, session_ms = self._stepped(context, caller, login, answer)
+        except AuthenticationFailed as failed:
+            context.closes = True
+            return await self._refused(self._failure(failed))
+        return messages.SaslAuthenticateResponse(
+            error_message=None, auth_bytes=answer, session_lifetime_ms=session_ms)
+
+    @staticmethod
+    def _failure(failed: AuthenticationFailed) -> Message:
+        return messages.SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=failed.text)
 
     def raw_token(self, context: RequestContext, token: bytes) -> None:
         """The same for a client whose handshake had version 0: tokens go without a header."""
@@ -133,7 +163,7 @@ class AuthenticationApi:
         return caller
 
     def _may_begin(self, caller: _Caller) -> bool:
-        if caller.login is not None:
+        if caller.login is not None or caller.is_busy:
             return False
         return caller.principal is None or self._reactors.now_ns() - caller.authenticated_ns \
             >= REAUTHENTICATION_NS_MIN
@@ -145,8 +175,18 @@ class AuthenticationApi:
         assert login is not None
         try:
             answer = login.step(token)
-            if not login.is_complete:
-                return answer, 0
+        except AuthenticationFailed as failed:
+            self._log_failure(context, login, failed)
+            raise
+        return self._stepped(context, caller, login, answer)
+
+    def _stepped(self, context: RequestContext, caller: _Caller, login: Login,
+                 answer: bytes) -> tuple[bytes, int]:
+        """As _step(), after the login's own."""
+        if not login.is_complete:
+            caller.login = login
+            return answer, 0
+        try:
             self._check_same(caller, login)
         except AuthenticationFailed as failed:
             self._log_failure(context, login, failed)

@@ -147,8 +147,9 @@ class GroupsApi:
         if not request.group_id:
             return new(error_code=ErrorCode.INVALID_GROUP_ID)
         old = context.api_version < MEMBERS_SINCE
-        members: list[tuple[str, str | None]] = [(request.member_id, None)] if old else [
-            (row.member_id, row.group_instance_id) for row in request.members]
+        members: list[tuple[str, str | None, str | None]] = \
+            [(request.member_id, None, None)] if old else [
+                (row.member_id, row.group_instance_id, row.reason) for row in request.members]
 
         def leave(machine: Groups) -> Message:
             result = machine.leave(request.group_id, members)
@@ -159,7 +160,7 @@ class GroupsApi:
             return new(members=[
                 new.MemberResponse(
                     member_id=member_id, group_instance_id=instance_id, error_code=code)
-                for (member_id, instance_id), code in zip(members, result, strict=True)])
+                for (member_id, instance_id, _), code in zip(members, result, strict=True)])
 
         return self._groups.run(
             request.group_id, Pending(lambda code: new(error_code=code)), leave)

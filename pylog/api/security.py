@@ -86,7 +86,7 @@ class SecurityApi:
         try:
             if not self._enforced:
                 raise Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
-            rules = acls.found(self._metadata.image, acls.Filter(
+            rules = yield from acls.found(self._metadata.image, acls.Filter(
                 request.resource_type_filter, request.resource_name_filter,
                 request.pattern_type_filter, request.principal_filter, request.host_filter,
                 request.operation, request.permission_type))

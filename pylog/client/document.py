@@ -44,6 +44,9 @@ _MEANINGS = {
     "sasl.password": "The user's password; never shown in errors or logs.",
     "pylog.sasl.tokenauth":
         "The user is a delegation token's id, and the password what proves it (SCRAM).",
+    "sasl.kerberos.keytab": "Whose tickets the client gets by itself; else those of kinit.",
+    "sasl.kerberos.principal": "Who it is in the keytab.",
+    "sasl.kerberos.service.name": "The first part of the brokers' principals.",
     "oauth_cb": "Called with a text, in a thread, for a token of OAUTHBEARER: returns it, or "
                 "(token, its end in seconds since 1970).",
     "sasl.oauthbearer.token.endpoint.url": "Where tokens are had for the client's credentials.",

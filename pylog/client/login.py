@@ -8,6 +8,7 @@ Source: Kafka's SaslHandshake and SaslAuthenticate.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Generator
 from typing import Any
@@ -16,7 +17,7 @@ from pylog.client.errors import AuthenticationError, ConfigError
 from pylog.client.settings import Settings
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
-from pylog.security import outgoing, proofs, stores
+from pylog.security import kerberos, outgoing, proofs, stores
 from pylog.security.errors import AuthenticationFailed
 
 
@@ -75,25 +76,44 @@ async def log_in(connection: Any) -> None:
     if hello.error_code:
         raise AuthenticationError(
             f"the broker does not offer {mechanism}, only {', '.join(hello.mechanisms)}")
-    steps = proofs.bearer(token) if token else proofs.tokens(
-        mechanism, settings["sasl.username"], settings["sasl.password"],
-        by_token=settings["pylog.sasl.tokenauth"])
-    connection.logged_in(await _proven(connection, steps))
+    if mechanism == kerberos.MECHANISM:
+        steps = kerberos.tokens(
+            settings["sasl.kerberos.service.name"], connection.host,
+            settings["sasl.kerberos.principal"], settings["sasl.kerberos.keytab"])
+    elif token:
+        steps = proofs.bearer(token)
+    else:
+        steps = proofs.tokens(mechanism, settings["sasl.username"], settings["sasl.password"],
+                              by_token=settings["pylog.sasl.tokenauth"])
+    connection.logged_in(await _proven(connection, steps, mechanism == kerberos.MECHANISM))
 
 
-async def _proven(connection: Any, steps: Generator[bytes, bytes, None]) -> int:
-    """For how many ms the login is good. Raises AuthenticationError."""
-    token = next(steps)
+async def _proven(connection: Any, steps: Generator[bytes, bytes, None], blocks: bool) -> int:
+    """For how many ms the login is good. blocks: its steps ask others. Raises AuthenticationError.
+    """
+    answer = None
     while True:
+        try:
+            token = await asyncio.to_thread(_next, steps, answer) if blocks \
+                else _next(steps, answer)
+        except AuthenticationFailed as failed:
+            raise AuthenticationError(str(failed)) from None
+        except stores.ConfigError as error:
+            raise ConfigError(str(error)) from None
+        if token is None:
+            assert answer is not None     # No login ends before it has begun.
+            return int(answer.session_lifetime_ms)
         answer = await connection.send(messages.SaslAuthenticateRequest(auth_bytes=token))
         if answer.error_code:
             raise AuthenticationError(answer.error_message or "the credentials were not accepted")
-        try:
-            token = steps.send(answer.auth_bytes)
-        except StopIteration:
-            return int(answer.session_lifetime_ms)
-        except AuthenticationFailed as failed:
-            raise AuthenticationError(str(failed)) from None
+
+
+def _next(steps: Generator[bytes, bytes, None], answer: Any) -> bytes | None:
+    """What is sent next, None at the end."""
+    try:
+        return next(steps) if answer is None else steps.send(answer.auth_bytes)
+    except StopIteration:
+        return None
 
 
 async def _bearer_token(settings: Settings) -> str:

@@ -18,10 +18,13 @@ class ProducerOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
     sasl_username: str | None
     sasl_password: str | None
     pylog_sasl_tokenauth: bool
+    sasl_kerberos_service_name: str
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_principal: str | None
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -81,10 +84,13 @@ ProducerConfig = TypedDict("ProducerConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
     "sasl.username": str | None,
     "sasl.password": str | None,
     "pylog.sasl.tokenauth": bool,
+    "sasl.kerberos.service.name": str,
+    "sasl.kerberos.keytab": str | None,
+    "sasl.kerberos.principal": str | None,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,
@@ -146,10 +152,13 @@ class ConsumerOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
     sasl_username: str | None
     sasl_password: str | None
     pylog_sasl_tokenauth: bool
+    sasl_kerberos_service_name: str
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_principal: str | None
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -211,10 +220,13 @@ ConsumerConfig = TypedDict("ConsumerConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
     "sasl.username": str | None,
     "sasl.password": str | None,
     "pylog.sasl.tokenauth": bool,
+    "sasl.kerberos.service.name": str,
+    "sasl.kerberos.keytab": str | None,
+    "sasl.kerberos.principal": str | None,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,
@@ -276,10 +288,13 @@ class AdminOptions(TypedDict, total=False):
     send_buffer_bytes: int
     receive_buffer_bytes: int
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"]
     sasl_username: str | None
     sasl_password: str | None
     pylog_sasl_tokenauth: bool
+    sasl_kerberos_service_name: str
+    sasl_kerberos_keytab: str | None
+    sasl_kerberos_principal: str | None
     oauth_cb: Any
     sasl_oauthbearer_token_endpoint_url: str | None
     sasl_oauthbearer_client_credentials_client_id: str | None
@@ -317,10 +332,13 @@ AdminConfig = TypedDict("AdminConfig", {
     "send.buffer.bytes": int,
     "receive.buffer.bytes": int,
     "security.protocol": Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+    "sasl.mechanism": Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
     "sasl.username": str | None,
     "sasl.password": str | None,
     "pylog.sasl.tokenauth": bool,
+    "sasl.kerberos.service.name": str,
+    "sasl.kerberos.keytab": str | None,
+    "sasl.kerberos.principal": str | None,
     "oauth_cb": Any,
     "sasl.oauthbearer.token.endpoint.url": str | None,
     "sasl.oauthbearer.client.credentials.client.id": str | None,

@@ -55,10 +55,13 @@ TABLE = (
     _row("security.protocol", ALL, str, "PLAINTEXT",
          "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     _row("sasl.mechanism", ALL, str, "PLAIN", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512",
-         "OAUTHBEARER"),
+         "OAUTHBEARER", "GSSAPI"),
     _row("sasl.username", ALL, str, None),
     _row("sasl.password", ALL, str, None),
     _row("pylog.sasl.tokenauth", ALL, bool, False),
+    _row("sasl.kerberos.service.name", ALL, str, "kafka"),
+    _row("sasl.kerberos.keytab", ALL, str, None),
+    _row("sasl.kerberos.principal", ALL, str, None),
     _row("oauth_cb", ALL, object, None),
     _row("sasl.oauthbearer.token.endpoint.url", ALL, str, None),
     _row("sasl.oauthbearer.client.credentials.client.id", ALL, str, None),
@@ -166,6 +169,10 @@ class Settings:
             self._check_login()
 
     def _check_login(self) -> None:
+        if self["sasl.mechanism"] == "GSSAPI":
+            if self["sasl.kerberos.keytab"] and not self["sasl.kerberos.principal"]:
+                raise ConfigError("sasl.kerberos.keytab needs sasl.kerberos.principal")
+            return
         if self["sasl.mechanism"] != "OAUTHBEARER":
             if self["sasl.username"] is None or self["sasl.password"] is None:
                 raise ConfigError("SASL needs sasl.username and sasl.password")

@@ -14,7 +14,9 @@ import copy
 import os
 import re
 
-from . import catalogue, clusters, dynamic, groups, listeners, properties, relations, topics, values
+from . import (
+    catalogue, clusters, dynamic, groups, listeners, properties, relations, sealing, topics, values,
+)
 from .errors import ConfigError, nearest
 
 OVERRIDE, CLUSTER = "--override", "--cluster"
@@ -37,6 +39,7 @@ class Settings:
         self._values: dict[str, values.Value] = {}
         self._defaults: dict[str, values.Value] = {}
         self._topic_defaults: dict[str, values.Value] | None = None
+        self._sealer: sealing.Sealer | None = None
         self.dynamic_cluster: dict[str, str] = {}
         self.dynamic_own: dict[str, str] = {}
         for name, text in (texts or {}).items():
@@ -68,6 +71,8 @@ class Settings:
             if not equals or not name.strip():
                 raise ConfigError(f"{OVERRIDE} {override}: expected key=value")
             texts[name.strip()], origins[name.strip()] = text, OVERRIDE
+        if sealing.SECRET_FILE in texts:
+            sealing.with_file(texts, origins)
         if derive is not None:
             for name, text in derive(texts).items():
                 if name not in texts:
@@ -170,15 +175,25 @@ class Settings:
         return candidate
 
     def usable_dynamic(self, texts: dict[str, str], per_broker: bool) -> dict[str, str]:
-        """Those of stored settings that can be in force: another version may have stored others."""
+        """Those of stored settings that can be in force, opened: another version may have stored
+        others, and another secret sealed them."""
         usable = {}
-        for name, text in texts.items():
+        for name, kept in texts.items():
             try:
+                text = self.sealer.opened(name, kept)
                 dynamic.check_layer({name: text}, per_broker)
             except ConfigError:
                 continue
             usable[name] = text
         return usable
+
+    @property
+    def sealer(self) -> sealing.Sealer:
+        """What sensitive settings are kept by in the metadata."""
+        if self._sealer is None:
+            self._sealer = sealing.Sealer(
+                self[sealing.SECRET], self[sealing.OLD_SECRET])
+        return self._sealer
 
     def set_dynamic(self, cluster: dict[str, str], own: dict[str, str]) -> str | None:
         """Puts what is set for the cluster and for this broker into force; both were checked.

@@ -14,6 +14,7 @@ A token stands for an unanswered request; what it is, is the caller's affair.
 
 from typing import Any
 
+from pylog.coordinator import rebalances
 from pylog.coordinator.group import COMPLETING, EMPTY, PREPARING, STABLE, Group, Member
 from pylog.coordinator.machine import GroupMachine
 from pylog.protocol import messages
@@ -40,7 +41,7 @@ class ClassicGroups(GroupMachine):
         for member in group.members.values():
             self._expect(group, member)
         if len(group.members) > self.limits.members_max:
-            self._rebalance(group)
+            self._rebalance(group, rebalances.TOO_MANY)
 
     # ---- JoinGroup ------------------------------------------------------------------------------
 
@@ -121,6 +122,8 @@ class ClassicGroups(GroupMachine):
             # The answer was lost on the way: it is given again.
             self.replies.append((token, _joined(group, member)))
         elif group.state in (PREPARING, COMPLETING, STABLE):
+            if group.state != PREPARING:
+                self.rebalances.because(group, rebalances.REJOINED, member, _reason(request))
             self._update_member(group, member, request, token)
             self._rebalance_or_complete(group)
         else:
@@ -135,6 +138,7 @@ class ClassicGroups(GroupMachine):
         if group.state == PREPARING and group.previous == EMPTY:
             group.grown = True
         group.add(member, request.protocol_type)
+        self.rebalances.because(group, rebalances.JOINED, member, _reason(request))
         self._await_join(group, member, token)
         # The client does not know its id yet and cannot send heartbeats.
         self.timers.set((MEMBER, group.id, member_id), self.clock.now_ms() + NEW_MEMBER_JOIN_MS)
@@ -153,6 +157,7 @@ class ClassicGroups(GroupMachine):
         else:
             group.awaiting += 1
         member.join_token = token
+        self.rebalances.stops(group, member)
 
     def _replace_static(self, group, member_id, request, version, token) -> None:
         """An instance is back under a new member id: no rebalance unless the protocol changes."""
@@ -162,6 +167,7 @@ class ClassicGroups(GroupMachine):
             error_code=ErrorCode.FENCED_INSTANCE_ID, member_id=old.id, protocol_name=None))
         self._answer_sync(old, ErrorCode.FENCED_INSTANCE_ID)
         self.timers.cancel((MEMBER, group.id, old.id))
+        self.rebalances.works(group, old.id)
         member = group.replace(old, member_id)
         self._expect(group, member)
         self._update_member(group, member, request, token)
@@ -174,10 +180,10 @@ class ClassicGroups(GroupMachine):
                 # The old leader's name, so that this member does not compute an assignment.
                 answer.leader, answer.members = leader, []
             self._answer_join(group, member, answer)
-        elif group.state == COMPLETING:
-            self._rebalance(group)
-        else:
-            self._rebalance_or_complete(group)
+            return
+        self.rebalances.because(group, rebalances.REPLACED, member, _reason(request))
+        self.rebalances.stops(group, member)
+        self._rebalance_or_complete(group)
 
     def _refuse_join(self, token, member_id: str, error: int) -> None:
         self.replies.append((token, messages.JoinGroupResponse(
@@ -197,7 +203,7 @@ class ClassicGroups(GroupMachine):
     def rebalance(self, group: Group) -> None:
         """Has the members join again, unless they are about to."""
         if group.state in (COMPLETING, STABLE):
-            self._rebalance(group)
+            self._rebalance(group, rebalances.DOWNGRADED)
 
     def _rebalance_or_complete(self, group) -> None:
         if group.state == PREPARING:
@@ -205,9 +211,11 @@ class ClassicGroups(GroupMachine):
         else:
             self._rebalance(group)
 
-    def _rebalance(self, group) -> None:
-        """Everybody is to join again."""
+    def _rebalance(self, group, cause: str = "", member=None) -> None:
+        """Everybody is to join again. cause: unless it was told before."""
         self.events["rebalance"] += 1
+        if cause:
+            self.rebalances.because(group, cause, member)
         if group.state == COMPLETING:
             for member in group.members.values():
                 member.assignment = b""
@@ -247,6 +255,7 @@ class ClassicGroups(GroupMachine):
         self._initial_left_ms.pop(group.id, None)
         for member in list(group.members.values()):
             if member.join_token is None and member.instance_id is None:
+                self.rebalances.because(group, rebalances.NOT_REJOINED, member)
                 self._remove(group, member)
         if not group.elect() and group.members:
             # Static members only, none of which is here: their sessions decide.
@@ -256,6 +265,7 @@ class ClassicGroups(GroupMachine):
         self.events["generation"] += 1
         if group.state == EMPTY:
             self.record_group(group)
+            self.rebalances.ends(group)
             return
         for member in group.members.values():
             self._answer_join(group, member, _joined(group, member))
@@ -320,6 +330,9 @@ class ClassicGroups(GroupMachine):
             assignment=member.assignment)))
         member.sync_token = None
         self._expect(group, member)
+        self.rebalances.works(group, member.id)
+        if not group.unsynced:
+            self.rebalances.ends(group)
 
     def _answer_sync(self, member, error: int) -> bool:
         if member.sync_token is None:
@@ -346,8 +359,8 @@ class ClassicGroups(GroupMachine):
         return ErrorCode.REBALANCE_IN_PROGRESS if group.state == PREPARING else ErrorCode.NONE
 
     def leave(self, group_id: str, members) -> list | int:
-        """members: (member id, instance id or None) each. Returns their error codes, or that of
-        the request.
+        """members: (member id, instance id or None, and perhaps why) each. Returns their error
+        codes, or that of the request.
         """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -356,7 +369,7 @@ class ClassicGroups(GroupMachine):
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
         return [self._leave(group, *member) for member in members]
 
-    def _leave(self, group, member_id, instance_id) -> int:
+    def _leave(self, group, member_id, instance_id, reason: str | None = "") -> int:
         if not member_id:
             # An administrator names the instance; only the group knows the member id.
             member_id = group.statics.get(instance_id)
@@ -370,11 +383,12 @@ class ClassicGroups(GroupMachine):
             if error != ErrorCode.NONE:
                 return error
         self.events["member_left"] += 1
-        self._lose(group, group.members[member_id])
+        self._lose(group, group.members[member_id], rebalances.LEFT, reason)
         return ErrorCode.NONE
 
-    def _lose(self, group, member) -> None:
+    def _lose(self, group, member, cause: str, reason: str | None = "") -> None:
         """A member is gone: the others share its partitions anew."""
+        self.rebalances.because(group, cause, member, reason)
         self._remove(group, member)
         self._rebalance_or_complete(group)
 
@@ -384,6 +398,7 @@ class ClassicGroups(GroupMachine):
         self._answer_join(group, member, messages.JoinGroupResponse(
             error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id="", protocol_name=None))
         self._answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.rebalances.works(group, member.id)
         group.remove(member.id)
 
     def _remove_pending(self, group, member_id) -> None:
@@ -402,7 +417,7 @@ class ClassicGroups(GroupMachine):
 
     def expire_session(self, group: Group, member_id: str) -> None:
         """The member is taken for dead, as by its session's timer."""
-        self._lose(group, group.members[member_id])
+        self._lose(group, group.members[member_id], rebalances.EXPIRED)
 
     def is_due(self, group: Group, key: tuple[Any, ...]) -> None:
         """A timer of the group has come."""
@@ -420,13 +435,15 @@ class ClassicGroups(GroupMachine):
         member = group.members.get(member_id)
         if member is not None and member.may_expire():
             self.events["member_expired"] += 1
-            self._lose(group, member)
+            self._lose(group, member, rebalances.EXPIRED)
 
     def _sync_is_due(self, group) -> None:
         """Whoever joined but never synced holds the others up."""
         if group.state in (COMPLETING, STABLE) and group.unsynced:
             for member_id in list(group.unsynced):
-                self._remove(group, group.members[member_id])
+                member = group.members[member_id]
+                self.rebalances.because(group, rebalances.NOT_SYNCED, member)
+                self._remove(group, member)
             self._rebalance(group)
 
     def dissolve(self, group: Group) -> None:
@@ -454,6 +471,10 @@ def _member_fault(group, member_id, instance_id) -> int:
 
 def _protocols(request) -> list:
     return [(row.name, bytes(row.metadata)) for row in request.protocols]
+
+
+def _reason(request) -> str | None:
+    return request.reason   # KIP-800.
 
 
 def _rebalance_ms(request) -> int:

@@ -12,7 +12,7 @@ Source: KIP-848 (migration); Kafka's GroupMetadataManager.
 import uuid
 from typing import Any
 
-from pylog.coordinator import consumer_groups, conversion, embedded, targets
+from pylog.coordinator import consumer_groups, conversion, embedded, rebalances, targets
 from pylog.coordinator.consumer_group import (
     NO_TIMEOUT,
     UNRELEASED,
@@ -138,11 +138,11 @@ def heartbeat(groups: Any, group: ConsumerGroup, request: Any) -> Error:
 
 
 def leave(groups: Any, group: ConsumerGroup,
-          members: list[tuple[str, str | None]]) -> list[Error]:
-    """members: [(member id, instance id or None)]. The error code of each."""
+          members: list[tuple[Any, ...]]) -> list[Error]:
+    """members: [(member id, instance id or None, and perhaps why)]. The error code of each."""
     gone: dict[str, ConsumerMember] = {}
     errors: list[Error] = []
-    for member_id, instance_id in members:
+    for member_id, instance_id, *reason in members:
         try:
             if instance_id is None:
                 member = consumer_groups.member_of(group, member_id)
@@ -152,6 +152,7 @@ def leave(groups: Any, group: ConsumerGroup,
                     group, member_id or group.statics.get(instance_id, ""), instance_id, False,
                     True)
             gone[member.id] = member
+            groups.rebalances.because(group, rebalances.LEFT, member, *reason)
             errors.append(ErrorCode.NONE)
         except Refusal as refused:
             errors.append(ErrorCode.of(refused.error))

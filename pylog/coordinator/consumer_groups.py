@@ -13,7 +13,13 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pylog.coordinator import consumer_records, conversion, reconciliation, targets
+from pylog.coordinator import (
+    consumer_records,
+    conversion,
+    rebalances,
+    reconciliation,
+    targets,
+)
 from pylog.coordinator.consumer_group import (
     LEAVE,
     LEAVE_STATIC,
@@ -37,6 +43,8 @@ PARTITIONS_MAX = 100_000        # That it says it owns.
 # Kinds of timers.
 SESSION, REBALANCE, JOIN, SYNC = (
     "consumer session", "consumer rebalance", "consumer join", "consumer sync")
+CAUSES = {SESSION: rebalances.EXPIRED, REBALANCE: rebalances.NOT_REVOKED,
+          JOIN: rebalances.NOT_REJOINED, SYNC: rebalances.NOT_SYNCED}
 TIMERS = frozenset((SESSION, REBALANCE, JOIN, SYNC, targets.RESOLVE))
 
 
@@ -292,6 +300,12 @@ def reconcile(groups: Any, group: ConsumerGroup, member: ConsumerMember, changed
     group.put(after)
     groups.records.append(consumer_records.assignment_record(group, after))
     groups.changed.add((group.id, (after.id,)))
+    if after.assigned or after.state == MEMBER_STABLE:
+        groups.rebalances.works(group, after.id)
+    else:
+        groups.rebalances.stops(group, after)
+    if after.is_at(group.epoch):
+        groups.rebalances.arrived(group, after.id)
     if after.classic is None:
         # Those of the classic protocol have timers for JoinGroup and SyncGroup.
         if after.state == UNREVOKED:
@@ -315,6 +329,7 @@ def _leave(groups: Any, request: Any) -> Any:
             return messages.ConsumerGroupHeartbeatResponse(
                 member_id=member.id, member_epoch=LEAVE_STATIC)
     groups.events["member_left"] += 1
+    groups.rebalances.because(group, rebalances.LEFT, member)
     fence(groups, group, [member])
     return messages.ConsumerGroupHeartbeatResponse(
         member_id=request.member_id, member_epoch=request.member_epoch)
@@ -328,6 +343,7 @@ def _leave_for_a_while(groups: Any, group: ConsumerGroup, member: ConsumerMember
     # Whoever comes back has another id, and has had them since ever.
     away.assigned = {topic_id: dict.fromkeys(held, 0) for topic_id, held in member.assigned.items()}
     group.put(away)
+    groups.rebalances.arrived(group, away.id)
     groups.records.append(consumer_records.assignment_record(group, away))
     groups.changed.add((group.id, (away.id,)))
 
@@ -339,6 +355,7 @@ def fence(groups: Any, group: ConsumerGroup, members: Iterable[ConsumerMember]) 
         return
     for member_id in gone:
         cancel(groups, group.id, member_id)
+        groups.rebalances.works(group, member_id)
     if conversion.may_downgrade(groups, group, gone):
         conversion.downgrade(groups, group, gone)
         return
@@ -359,6 +376,7 @@ def due(groups: Any, group: ConsumerGroup, key: tuple[Any, ...]) -> None:
     if member is None or key[0] == REBALANCE and member.state != UNREVOKED:
         return
     groups.events["member_expired"] += 1
+    groups.rebalances.because(group, CAUSES[key[0]], member)
     fence(groups, group, [member])
 
 

@@ -179,9 +179,9 @@ class Groups(ClassicGroups):
             return super().heartbeat(request)
         return classic_members.heartbeat(self, group, request)
 
-    def leave(self, group_id: str, members: list[tuple[str, str | None]]) -> Any:
-        """members: [(member id, instance id or None)]. Returns an error code for each, or one for
-        all."""
+    def leave(self, group_id: str, members: list[tuple[Any, ...]]) -> Any:
+        """members: [(member id, instance id or None, and perhaps why)]. Returns an error code for
+        each, or one for all."""
         group = self.find(group_id)
         if group is None or group.kind != CONSUMER:
             return super().leave(group_id, members)

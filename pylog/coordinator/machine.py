@@ -15,12 +15,13 @@ from pylog.coordinator.consumer_group import ConsumerGroup
 from pylog.coordinator.group import CLASSIC, DEAD, Committed, Group
 from pylog.coordinator.journal import Written
 from pylog.coordinator.limits import Limits, Time
+from pylog.coordinator.rebalances import Rebalances
 from pylog.coordinator.share_group import ShareGroup
 from pylog.coordinator.timers import Timers
 from pylog.metadata.image import Image
 
-EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "generation",
-          "offset_committed", "offset_expired", "record_written")
+EVENTS = ("member_joined", "member_left", "member_expired", "rebalance", "rebalance_ms",
+          "member_stopped_ms", "generation", "offset_committed", "offset_expired", "record_written")
 # What of a group changed: a topic's offsets, the group itself (None), or one member.
 Part = str | None | tuple[str]
 Changes = set[tuple[str, Part]]
@@ -40,15 +41,16 @@ class GroupMachine:
 
     cold: group id -> the group that is in the snapshot, or None; names: all of those, as
     elsewhere() has them. events: counters, for all machines of a coordinator. image: gives the
-    metadata in force. `records` are [(key, value or None)], `replies` [(token, message)], `changed`
-    {(group id, Part)}; the caller empties them.
+    metadata in force. over: takes each rebalance that is over. `records` are [(key, value or
+    None)], `replies` [(token, message)], `changed` {(group id, Part)}; the caller empties them.
     """
 
     def __init__(self, limits: Limits, clock: Time, new_id: Callable[[], str],
                  cold: Callable[[str], Committed | None] | None = None,
                  names: Callable[[], Iterable[Name]] | None = None,
                  events: dict[str, int] | None = None,
-                 image: Callable[[], Image] = Image):
+                 image: Callable[[], Image] = Image,
+                 over: Callable[[dict[str, Any]], None] = lambda rebalance: None):
         self.limits = limits
         self.clock = clock
         self.image = image
@@ -56,6 +58,7 @@ class GroupMachine:
         self.groups: dict[str, Any] = {}     # Committed, each of its kind.
         self.shares: dict[str, ShareGroup] = {}     # Share groups, which commit no offsets.
         self.timers = Timers()
+        self.rebalances = Rebalances(clock, over)
         self.records: list[Written] = []
         self.replies: list[tuple[Any, Any]] = []
         self.cleanups = 0
@@ -104,6 +107,7 @@ class GroupMachine:
             group.move(DEAD, self.clock.wall_ms())
             for member_id in group.pending:
                 self.timers.cancel(("member", group.id, member_id))
+        self.rebalances.forget(group.id)
         self.groups.pop(group.id, None)
         self.gone.add(group.id)
 

@@ -1,6 +1,7 @@
 """The group coordinator: what consumer groups and their offsets add to the runtime of coordinators.
 
-Owns: the runtime over `__consumer_offsets`, counters of what happened to groups.
+Owns: the runtime over `__consumer_offsets`, counters of what happened to groups, the history of
+  their rebalances.
 Called by: broker (start, stop), server.publisher (through broker: topic_changed, topic_deleted),
   api.groups and api.offsets_committed (run, run_in_pieces, look), monitor; on the event loop.
 Invariants: (1) offsets committed for a topic go when the topic goes, those of groups that are in
@@ -11,12 +12,14 @@ Source: Kafka's group coordinator.
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from pylog.coordinator import machine as machines
 from pylog.coordinator import offsets, offsets_transactional, share_groups, targets
 from pylog.coordinator.batches import Marker
 from pylog.coordinator.group import Committed
 from pylog.coordinator.groups import Groups
+from pylog.coordinator.history import History
 from pylog.coordinator.internal_topic import Node, TopicSpec, partition_of
 from pylog.coordinator.pending import Pending
 from pylog.coordinator.limits import limits_from
@@ -42,6 +45,7 @@ class GroupCoordinator:
         self._limits = limits_from(settings)
         self._store: Store | None = None
         self._changed_topics: set[str] = set()
+        self._history: History | None = None
         self._events = dict.fromkeys(machines.EVENTS, 0)
         self.runtime: CoordinatorRuntime[Groups] = CoordinatorRuntime(Coordination(
             TopicSpec(
@@ -66,11 +70,14 @@ class GroupCoordinator:
         store: what is derived from the logs.
         """
         self._store = store
+        self._history = History(store.directory)
         self.runtime.start()
 
     async def stop(self) -> None:
         """Answers who waits for others, and takes no more requests."""
         await self.runtime.stop()
+        if self._history is not None:
+            await self._history.close()
 
     async def ensure_topic(self) -> Error:
         """Creates the internal topic unless it is there. Returns an error code."""
@@ -128,6 +135,10 @@ class GroupCoordinator:
         """Event -> how often, over all groups, since the start."""
         return {**self._events, "record_written": self.runtime.records_written}
 
+    def history(self, group_id: str, limit: int) -> list[dict[str, Any]]:
+        """The last rebalances of a group here, the newest first. On any thread; reads files."""
+        return [] if self._history is None else self._history.find(group_id, limit)
+
     # ---- machines -------------------------------------------------------------------------------
 
     def _open(self, topic_id: bytes, index: int,
@@ -146,10 +157,16 @@ class GroupCoordinator:
                 return group
 
             machine = Groups(self._limits, clock, lambda: str(uuid.uuid4()), find, snapshot.names,
-                             self._events, lambda: self._broker.image)
+                             self._events, lambda: self._broker.image, self._rebalanced)
             return machine
 
         return make, snapshot
+
+    def _rebalanced(self, rebalance: dict[str, Any]) -> None:
+        assert self._history is not None
+        self._events["rebalance_ms"] += rebalance["took_ms"]
+        self._events["member_stopped_ms"] += rebalance["stopped_ms"]
+        self._history.add(rebalance)
 
     def _forget_gone(self, machine: Groups, group: Committed) -> None:
         """Takes out the offsets of topics that were deleted since they were committed."""

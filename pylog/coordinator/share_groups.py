@@ -320,12 +320,13 @@ def _leave(machine: Groups, request: Any, topics: Mapping[str, Topic]) -> Any:
         raise Refused(ErrorCode.UNKNOWN_MEMBER_ID,
                       f"{request.member_id} is no member of group {request.group_id}.")
     machine.events["member_left"] += 1
-    _remove(machine, group, member)
-    group.hash = _digest(group.topics, topics)
+    _remove(machine, group, member, topics)
     return messages.ShareGroupHeartbeatResponse(member_id=member.id, member_epoch=LEAVE)
 
 
-def _remove(machine: Groups, group: ShareGroup, member: ShareMember) -> None:
+def _remove(machine: Groups, group: ShareGroup, member: ShareMember,
+            topics: Mapping[str, Topic] | None = None) -> None:
+    """topics: the image's, where they are at hand; else the next heartbeat looks at them."""
     machine.timers.cancel((TIMER, group.id, member.id))
     del group.members[member.id]
     group.target.pop(member.id, None)
@@ -333,6 +334,8 @@ def _remove(machine: Groups, group: ShareGroup, member: ShareMember) -> None:
         _record(machine, group, record)
     group.epoch += 1
     group.topics_seen = None
+    if topics is not None:
+        group.hash = _digest(group.topics, topics)
     machine.events["rebalance"] += 1
     _record(machine, group, share_group.group_record(group))
 

@@ -14,9 +14,15 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from pylog.coordinator import assignors, consumer_records, expressions, subscriptions
+from pylog.coordinator import assignors, consumer_records, expressions, rebalances, subscriptions
 from pylog.coordinator.assignors import Assignment, Subscriber
-from pylog.coordinator.consumer_group import NOTHING, ConsumerGroup, ConsumerMember, Resolved
+from pylog.coordinator.consumer_group import (
+    LEAVE_STATIC,
+    NOTHING,
+    ConsumerGroup,
+    ConsumerMember,
+    Resolved,
+)
 from pylog.coordinator.limits import GROUP_RESOURCE
 from pylog.metadata.refusal import Refusal
 from pylog.protocol.errors import ErrorCode
@@ -48,11 +54,13 @@ def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member:
     """Puts the member into its group as it now is. Returns whether it subscribes to something else
     than before. Keeps (1)."""
     known = before.regex in group.regexes
+    is_new = member.id not in group.members
     is_new_expression = bool(member.regex) and member.regex != before.regex \
         and member.regex not in group.regexes
-    if before.subscription() != member.subscription() or member.id not in group.members:
-        if member.id not in group.members:
+    if before.subscription() != member.subscription() or is_new:
+        if is_new:
             groups.events["member_joined"] += 1
+            groups.rebalances.because(group, rebalances.JOINED, member)
         groups.records.append(consumer_records.member_record(group, member))
         groups.changed.add((group.id, (member.id,)))
     group.put(member)
@@ -61,6 +69,8 @@ def subscribe(groups: Any, group: ConsumerGroup, before: ConsumerMember, member:
     other_expression = before.regex != member.regex
     bump = before.topics != member.topics or other_expression and (
         member.regex in group.resolved if member.regex else bool(before.regex))
+    if bump and not is_new:
+        groups.rebalances.because(group, rebalances.SUBSCRIBED, member)
     _resolve_if_due(groups, group, is_new_expression, sees)
     if bump or groups.clock.now_ms() >= group.refresh_ms:
         _refresh(groups, group, bump)
@@ -74,6 +84,8 @@ def _refresh(groups: Any, group: ConsumerGroup, bump: bool) -> None:
         group.had_old_metadata = False
         groups.records.append(consumer_records.old_metadata_gone(group.id))
     if bump or found != group.hash:
+        if not bump:
+            groups.rebalances.because(group, rebalances.TOPICS)
         _move_to_epoch(groups, group, found)
 
 
@@ -88,6 +100,9 @@ def _move_to_epoch(groups: Any, group: ConsumerGroup, hash_: int) -> None:
     groups.events["rebalance"] += 1
     groups.records.append(consumer_records.group_record(group))
     groups.changed.add((group.id, None))
+    # An instance that is away for a while does not move.
+    groups.rebalances.waits_for(group, [
+        member.id for member in group.members.values() if member.epoch != LEAVE_STATIC])
 
 
 def topics_changed(groups: Any, names: set[str]) -> None:
@@ -134,7 +149,9 @@ def resolve_some(groups: Any, group: ConsumerGroup) -> None:
         if text not in group.regexes:
             continue    # Nobody has it any more.
         before = group.resolved.get(text)
-        bump |= resolved.topics != (frozenset() if before is None else before.topics)
+        if resolved.topics != (frozenset() if before is None else before.topics):
+            bump = True
+            groups.rebalances.because(group, rebalances.TOPICS)
         group.resolved[text] = resolved
         groups.records.append(consumer_records.expression_record(group, text))
         groups.changed.add((group.id, None))

@@ -9,7 +9,7 @@ Source: KIP-140, KIP-290; error codes, their order and their texts as Kafka 4.3'
 
 from collections import namedtuple
 
-from pylog.metadata.image import ACCESS_RULE, Image
+from pylog.metadata.image import Image
 from pylog.metadata.refusal import Refusal
 from pylog.protocol import messages
 from pylog.protocol.errors import ErrorCode
@@ -18,6 +18,7 @@ from pylog.security.authorizer import Rule
 
 RULES_PER_FILTER_MAX = 10_000     # As Kafka's: more at once is refused.
 NAME_CHARACTERS_MAX = 32_767
+RULES_PER_STEP = 16
 
 Created = namedtuple("Created", ("error", "message"), defaults=(ErrorCode.NONE, None))
 Created.__doc__ = "What became of one rule of a request."
@@ -30,20 +31,20 @@ Filter.__doc__ = "What DescribeAcls and DeleteAcls look for; None and ANY: whate
 
 
 def create(image: Image, rules, random):
-    """rules: [Rule]. Returns (records, [Created])."""
-    known = {authorizer.rule_of(record) for key, record in image.security.items()
-             if key[0] == ACCESS_RULE}
+    """rules: [Rule]. In steps (metadata.slices); returns (records, [Created])."""
+    added: set[Rule] = set()
     records, results = [], []
     for rule in rules:
+        yield
         try:
             _check(rule)
         except Refusal as refusal:
             results.append(Created(refusal.error, refusal.message))
             continue
         results.append(Created())
-        if rule not in known:
+        if rule not in image.rules and rule not in added:
             # Keeps (1).
-            known.add(rule)
+            added.add(rule)
             records.append(messages.AccessControlEntryRecord(
                 id=random.randbytes(16), resource_type=rule.resource_type,
                 resource_name=rule.resource_name, pattern_type=rule.pattern_type,
@@ -53,34 +54,60 @@ def create(image: Image, rules, random):
 
 
 def delete(image: Image, filters):
-    """filters: [Filter]. Returns (records, [Deleted])."""
-    left = {key: record for key, record in image.security.items() if key[0] == ACCESS_RULE}
+    """filters: [Filter]. In steps (metadata.slices); returns (records, [Deleted])."""
+    gone: set[Rule] = set()
     records, results = [], []
     for wanted in filters:
         try:
             check_filter(wanted)
-            found = [(key, record) for key, record in left.items()
-                     if matches(wanted, authorizer.rule_of(record))]
+            rules = yield from _meant(image, wanted)
+            found = [rule for rule in rules if rule not in gone]
             if len(found) > RULES_PER_FILTER_MAX:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Cannot remove more than "
                               f"{RULES_PER_FILTER_MAX} acls in a single delete operation.")
         except Refusal as refusal:
             results.append(Deleted([], refusal.error, refusal.message))
             continue
-        for key, record in found:
-            # Keeps (2).
-            del left[key]
-            records.append(messages.RemoveAccessControlEntryRecord(id=bytes(record.id)))
-        results.append(Deleted([authorizer.rule_of(record) for _, record in found]))
+        # Keeps (2).
+        gone.update(found)
+        records += [messages.RemoveAccessControlEntryRecord(id=id_)
+                    for rule in found for id_ in image.rules[rule]]
+        results.append(Deleted(found))
     return records, results
 
 
-def found(image: Image, wanted: Filter) -> list[Rule]:
-    """The rules that a filter means, those of a resource together. Raises Refusal."""
+def found(image: Image, wanted: Filter):
+    """The rules that a filter means, those of a resource together, in steps (metadata.slices).
+    Raises Refusal."""
     check_filter(wanted)
-    rules = [authorizer.rule_of(record) for key, record in image.security.items()
-             if key[0] == ACCESS_RULE]
-    return sorted([rule for rule in rules if matches(wanted, rule)])
+    rules = yield from _meant(image, wanted)
+    return sorted(rules)
+
+
+def _meant(image: Image, wanted: Filter):
+    """[Rule], in steps. A filter that leaves nothing open is looked up."""
+    yield
+    exact = _exactly(wanted)
+    if exact is not None:
+        return [exact] if exact in image.rules else []
+    rules = []
+    for number, words in enumerate(image.rules):
+        if number % RULES_PER_STEP == RULES_PER_STEP - 1:
+            yield
+        rule = Rule._make(words)
+        if matches(wanted, rule):
+            rules.append(rule)
+    return rules
+
+
+def _exactly(wanted: Filter) -> Rule | None:
+    """The one rule that a filter can mean, None when there may be others."""
+    if wanted.pattern_type not in (authorizer.LITERAL, authorizer.PREFIXED) \
+            or None in (wanted.resource_name, wanted.principal, wanted.host) \
+            or authorizer.ANY in (wanted.resource_type, wanted.operation, wanted.permission):
+        return None
+    return Rule(wanted.resource_type, wanted.pattern_type, wanted.resource_name, wanted.principal,
+                wanted.host, wanted.operation, wanted.permission)
 
 
 def check_filter(wanted: Filter) -> None:

@@ -54,6 +54,7 @@ class ActiveController(Members):
                 after(self._image, records), self._node_id, clean)
         elif self._image.offset == -1:
             records += [*controller.bootstrap_cluster(self._settings), *first]
+        records += configs.sealed_anew(self._image, self._settings)
         self._commit_now(records)
 
     def _first_records(self) -> list:
@@ -69,6 +70,7 @@ class ActiveController(Members):
             records = self._first_records()
             if image.offset == -1:
                 records += [*controller.bootstrap_cluster(self._settings), *first]
+            records += configs.sealed_anew(image, self._settings)
             await self._commit(records)
         self.tend(heard)
         self.judge_all()
@@ -259,17 +261,24 @@ class ActiveController(Members):
         """Adds access rules; arguments and results as acls.create."""
         from pylog.metadata import acls
 
-        return await self._secured(acls.create, rules, self._random)
+        return await self._sliced(acls.create, rules, self._random)
 
     async def delete_acls(self, filters) -> list:
         """Removes access rules; arguments and results as acls.delete."""
         from pylog.metadata import acls
 
-        return await self._secured(acls.delete, filters)
+        return await self._sliced(acls.delete, filters)
 
     async def change_tokens(self, decide, *args) -> list:
         """A decision of metadata.tokens; its results."""
         return await self._secured(decide, *args)
+
+    async def _sliced(self, decide, *args) -> list:
+        async with self._deciding:
+            records, results = await in_slices(decide(self._image, *args))
+            results, offset = await self._committed(records, results)
+        await self._tail.wait(offset)
+        return results
 
     async def _secured(self, decide, *args) -> list:
         async with self._deciding:

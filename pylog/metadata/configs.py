@@ -3,11 +3,13 @@
 Owns: nothing; no clock, no disk.
 Called by: metadata.active_controller, under its lock.
 Invariants: (1) a resource is altered as a whole or not at all, and the others of its request go on;
-  (2) what becomes a record satisfies the checks that put it into force.
+  (2) what becomes a record satisfies the checks that put it into force; (3) with a secret, no
+  sensitive setting of a broker becomes a record in the clear.
 Source: KIP-133, KIP-339 (incremental), KIP-226 (brokers), KIP-412 (loggers), KIP-848 (groups);
   error codes and their order as Kafka 4.3's.
 """
 
+import logging
 from collections import Counter, namedtuple
 
 from pylog.config import ConfigError, catalogue, dynamic, groups
@@ -25,6 +27,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 VALUE_BYTES_MAX = 32_767
 NODE_DIGITS_MAX = 10
+
+log = logging.getLogger("pylog.metadata")
 
 Altered = namedtuple("Altered", ("error", "message"), defaults=(ErrorCode.NONE, None))
 Altered.__doc__ = "What became of one resource of a request."
@@ -91,10 +95,33 @@ def _records(image, resource, settings, node_id, incremental) -> list:
     merged = {**current, **changes}
     _CHECKS[kind](image, name, {key: value for key, value in merged.items() if value is not None},
                   settings)
-    # A broker's records are written even when nothing changes: it applies them again.
+    if kind == RESOURCE_BROKER:
+        # They are written even when nothing changes: the broker applies them again.
+        return [_of_node(name, key, value and settings.sealer.sealed(key, value))
+                for key, value in changes.items()]
     return [messages.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
-            for key, value in changes.items()
-            if kind == RESOURCE_BROKER or current.get(key) != value]
+            for key, value in changes.items() if current.get(key) != value]
+
+
+def _of_node(node: str, name: str, value: str | None):
+    return messages.ConfigRecord(
+        resource_type=RESOURCE_BROKER, resource_name=node, name=name, value=value)
+
+
+def sealed_anew(image: Image, settings) -> list:
+    """The records that seal, by the secret of now, what is in the clear or sealed by the one
+    before. What no secret opens stays as it is."""
+    sealer, records = settings.sealer, []
+    for (kind, node), configs in image.configs.items():
+        for name, kept in configs.items() if kind == RESOURCE_BROKER else ():
+            try:
+                if not sealer.is_current(name, kept):
+                    records.append(_of_node(node, name, sealer.sealed(
+                        name, sealer.opened(name, kept))))
+            except ConfigError as error:
+                log.error("a dynamic setting cannot be sealed", extra={
+                    "setting": name, "broker": node, "reason": str(error)})
+    return records
 
 
 def _changes(kind: int, current: dict, resource, incremental: bool) -> dict:

@@ -50,7 +50,7 @@ Delta = namedtuple("Delta", (
 Delta.__doc__ = """What a stretch of records changed: two images, and where to look for differences.
 
 topic_ids: of topics that came, went or have other partitions. configs: (resource type, name).
-client_quotas, security: whether any of them changed.
+client_quotas: whether any of them changed. security: keys of Image.security.
 """
 
 
@@ -58,11 +58,11 @@ class Image:
     """Cluster state after every record up to and including `offset`, which has `epoch`."""
 
     __slots__ = ("topics", "topics_by_id", "configs", "brokers", "features", "next_producer_id",
-                 "offset", "epoch", "states", "client_quotas", "security")
+                 "offset", "epoch", "states", "client_quotas", "security", "rules")
 
     def __init__(self, topics=None, topics_by_id=None, configs=None, brokers=None, features=None,
                  next_producer_id=0, offset=-1, epoch=-1, states=None, client_quotas=None,
-                 security=None):
+                 security=None, rules=None):
         self.topics = topics if topics is not None else {}
         self.topics_by_id = topics_by_id if topics_by_id is not None else {}
         self.configs = configs if configs is not None else {}
@@ -77,6 +77,8 @@ class Image:
         self.client_quotas = client_quotas if client_quotas is not None else {}
         # (record's name, what identifies it) -> the record: access rules and credentials.
         self.security = security if security is not None else {}
+        # The words of an access rule -> the ids of its records, one as a rule.
+        self.rules = rules if rules is not None else _rules(self.security)
 
     def topic_config(self, name: str) -> dict:
         """The overrides of a topic: setting name -> text; empty when it has none."""
@@ -154,7 +156,9 @@ def difference(before: Image, after: Image) -> Delta:
                   if topics[0].get(id_) != topics[1].get(id_)),
         frozenset(key for key in configs[0].keys() | configs[1].keys()
                   if configs[0].get(key) != configs[1].get(key)),
-        before.client_quotas != after.client_quotas, before.security != after.security)
+        before.client_quotas != after.client_quotas,
+        frozenset(key for key in before.security.keys() | after.security.keys()
+                  if before.security.get(key) != after.security.get(key)))
 
 
 def is_known(kind: str) -> bool:
@@ -166,8 +170,8 @@ class _Fold:
     """Working state of one `apply`: dictionaries are copied when first written."""
 
     __slots__ = ("image", "topics", "topics_by_id", "configs", "brokers", "features",
-                 "next_producer_id", "states", "client_quotas", "security", "partitions",
-                 "topic_ids", "config_keys")
+                 "next_producer_id", "states", "client_quotas", "security", "rules",
+                 "partitions", "topic_ids", "config_keys", "security_keys")
 
     def __init__(self, image: Image):
         self.image = image
@@ -180,10 +184,12 @@ class _Fold:
         self.states = image.states
         self.client_quotas = image.client_quotas
         self.security = image.security
+        self.rules = image.rules
         # topic id -> list of Partition: topics under change
         self.partitions: dict[bytes, list[Partition]] = {}
         self.topic_ids: set[bytes] = set()
         self.config_keys: set[tuple[int, str]] = set()
+        self.security_keys: set[tuple] = set()
 
     def own(self, field: str) -> dict:
         """The named dictionary as this fold's own copy."""
@@ -223,19 +229,21 @@ class _Fold:
                 topics[topic.name] = topics_by_id[topic_id] = topic
         after = Image(self.topics, self.topics_by_id, self.configs, self.brokers, self.features,
                       self.next_producer_id, offset, epoch, self.states, self.client_quotas,
-                      self.security)
+                      self.security, self.rules)
         assert len(self.topics) == len(self.topics_by_id), offset       # Keeps (3).
         assert offset >= self.image.offset, (offset, self.image.offset)
         # Keeps (5).
         return Delta(self.image, after, frozenset(self.topic_ids), frozenset(self.config_keys),
                      self.client_quotas is not self.image.client_quotas,
-                     self.security is not self.image.security)
+                     frozenset(self.security_keys))
 
 
 def _topic(fold: _Fold, record) -> None:
     if record.name in fold.topics:
         raise MetadataError(f"topic {record.name!r} is created twice")
     topic = Topic(record.name, bytes(record.topic_id), ())
+    if topic.id in fold.topics_by_id:
+        raise MetadataError(f"topic id {topic.id.hex()} is given out twice")
     fold.own("topics")[topic.name] = topic
     fold.own("topics_by_id")[topic.id] = topic
     fold.topic_ids.add(topic.id)
@@ -380,13 +388,52 @@ def security_key(record) -> tuple:
 
 
 def _secured(fold: _Fold, record) -> None:
-    fold.own("security")[security_key(record)] = record
+    key = security_key(record)
+    _forget_rule(fold, key)
+    fold.own("security")[key] = record
+    fold.security_keys.add(key)
+    if key[0] == ACCESS_RULE:
+        _add_rule(fold.own("rules"), record)
 
 
 def _unsecured(fold: _Fold, record) -> None:
-    kind, key = security_key(record)
-    if fold.own("security").pop((kind.removeprefix("Remove"), key), None) is None:
-        raise MetadataError(f"{kind} names an unknown one: {key}")
+    kind, id_ = security_key(record)
+    key = (kind.removeprefix("Remove"), id_)
+    if key not in fold.security:
+        raise MetadataError(f"{kind} names an unknown one: {id_}")
+    _forget_rule(fold, key)
+    del fold.own("security")[key]
+    fold.security_keys.add(key)
+
+
+def _forget_rule(fold: _Fold, key: tuple) -> None:
+    record = fold.security.get(key)
+    if record is not None and key[0] == ACCESS_RULE:
+        words, rules = rule_words(record), fold.own("rules")
+        left = tuple([id_ for id_ in rules[words] if id_ != bytes(record.id)])
+        if left:
+            rules[words] = left
+        else:
+            del rules[words]
+
+
+def rule_words(record) -> tuple:
+    """What an AccessControlEntryRecord says, in the order of security.authorizer.Rule."""
+    return (record.resource_type, record.pattern_type, record.resource_name, record.principal,
+            record.host, record.operation, record.permission_type)
+
+
+def _rules(security: dict) -> dict[tuple, tuple]:
+    found: dict[tuple, tuple] = {}
+    for (kind, _), record in security.items():
+        if kind == ACCESS_RULE:
+            _add_rule(found, record)
+    return found
+
+
+def _add_rule(rules: dict, record) -> None:
+    words = rule_words(record)
+    rules[words] = (*rules.get(words, ()), bytes(record.id))
 
 
 def _nothing(fold: _Fold, record) -> None:

@@ -103,6 +103,7 @@ class Store:
     """The environment of one log directory; any thread may save."""
 
     def __init__(self, directory: str):
+        self.directory = directory
         self._path = os.path.join(directory, FILE)
         # LMDB's own lock is off: the log directory's lock keeps other processes out, this one
         # threads.

@@ -22,8 +22,10 @@ as Prometheus' text format otherwise, compressed on request:
       - job_name: pylog
         static_configs: [{targets: ["localhost:9644"]}]
 
-It has no authentication: bind it to an address that only the monitoring system reaches. A
-dashboard for Grafana is in [grafana/pylog.json](grafana/pylog.json):
+With `metrics.token` a request must bring it (Prometheus: `authorization: {credentials_file: …}`),
+and with `metrics.ssl.keystore.location` the endpoint speaks TLS (`scheme: https`). An endpoint that
+other machines reach without a token is warned of at the start and by `pylog doctor`. A dashboard
+for Grafana is in [grafana/pylog.json](grafana/pylog.json):
 
 ![the dashboard](grafana/pylog.png)
 
@@ -38,6 +40,10 @@ for sizes.
 `/explain/groups` lists consumer groups by their lag and `/explain/group/<id>` says, as JSON, why
 one lags: lag in records and seconds, rates of the last minute, rebalances of the last five, cold
 reads, open transactions, throttling, and the reasons that follow from them, the first one foremost.
+Its `history` has the last rebalances, also those before a restart: causes with their members and
+the reasons that clients gave, how long each took, and how long its members were without work (in a
+classic group from JoinGroup to the answer of SyncGroup, in a consumer group while they had no
+partition). Each is a line of the broker's log too.
 
 A request that took longer than `request.log.slow.ms` (1000) is one line of the broker's log, at
 most ten a second from each reactor; the next line says how many were left out:

@@ -7,6 +7,8 @@ Invariants: (1) the first reason is the one to begin with; (2) each comes with t
 Source: what operators look at, in the order in which one explains the other away.
 """
 
+from pylog.coordinator.rebalances import sentence
+
 REBALANCES_MANY = 3     # In the minutes that are known of.
 HOT_SHARE = 0.5         # Of all lag, in one partition or with one member.
 FAST = 2.0              # Times the mean rate.
@@ -47,8 +49,9 @@ def _rebalances(view, lagging):
                        "until its members have joined.", rebalances=count, seconds=seconds)
     if count < REBALANCES_MANY:
         return None
+    last = f" The last time: {sentence(view['history'][0])}." if view.get("history") else ""
     return _reason("rebalancing", f"It rebalanced {count} times in {seconds:.0f} s; each time "
-                   "its members stop.", rebalances=count, seconds=seconds)
+                   f"its members stop.{last}", rebalances=count, seconds=seconds)
 
 
 def _throttling(view, lagging):

@@ -36,6 +36,7 @@ KEPT_SECONDS = 30.0       # How often state.lmdb is looked at for groups without
 LOOP_SECONDS_MAX = 2.0    # For the event loop to answer; its last answer is used then.
 SAMPLE_SECONDS = 10.0
 SAMPLES_MAX = 31          # Of each group: five minutes.
+HISTORY_MAX = 20          # Rebalances that are told of a group.
 RATE_SECONDS = 60.0       # Over which rates are given,
 RATE_SECONDS_MIN = 0.5    # and at least.
 
@@ -245,6 +246,7 @@ class GroupLags:
                 "count": row.generation - samples[0].generation if samples else 0,
                 "seconds": round(now - samples[0].seconds, 1) if samples else 0.0},
             "rate_seconds": round(now - recent.seconds, 1) if recent else 0.0,
+            "history": self._coordinator.history(group_id, HISTORY_MAX),
             "lag_records": sum(part["lag_records"] for part in parts),
             "lag_seconds": max((part["lag_seconds"] for part in parts), default=0.0),
             "partitions": parts}

@@ -122,8 +122,9 @@ METRICS = (
     ("pylog_group_lag_seconds", "gauge", GROUP_PARTITION, "seconds",
      "Age of the first record that is not committed, by its timestamp; 0 when all are."),
     ("pylog_coordinator_events", "counter", ("event",), "",
-     "What befell groups: members joined, left or expired, rebalances begun, generations, offsets "
-     "committed or expired, records written."),
+     "What befell groups: members joined, left or expired, rebalances begun, how many ms those "
+     "that are over took and members were without work meanwhile, generations, offsets committed "
+     "or expired, records written."),
 
     # ---- requests, by the name of their API
     ("pylog_request_seconds", "histogram", API, "seconds",

@@ -3,7 +3,8 @@
 Owns: its listening socket and threads.
 Called by: broker.
 Invariants: (1) at most CONNECTIONS_MAX connections, each for SECONDS_MAX and one request; (2) one
-  scrape at a time; (3) whatever a request does, the broker goes on.
+  scrape at a time; (3) whatever a request does, the broker goes on; (4) who is not admitted learns
+  nothing, not even which pages there are.
 Source: RFC 9112; Prometheus' scrape protocol. http.server was weighed: it costs a start 30 ms of
   imports and bounds neither connections nor time (1). aiohttp was: a dependency more, and it serves
   on an event loop, which a scrape of many partitions would stop.
@@ -20,6 +21,7 @@ from urllib.parse import unquote
 
 from pylog._native import compress
 from pylog.log.errors import StartError
+from pylog.monitor.admission import Admission
 from pylog.monitor.collect import Collector
 from pylog.monitor.lag import SAMPLE_SECONDS, GroupLags
 
@@ -42,8 +44,9 @@ GZIP_BYTES_MIN = 4 << 10
 GZIP_LEVEL = 1
 JSON = "application/json"
 PLAIN = "text/plain; charset=utf-8"
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
-           500: "Internal Server Error"}
+LOOPBACK = ("localhost", "::1")
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
+           405: "Method Not Allowed", 500: "Internal Server Error"}
 
 log = logging.getLogger("pylog.monitor")
 
@@ -56,19 +59,26 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def is_loopback(host: str) -> bool:
+    return host in LOOPBACK or host.startswith("127.")
+
+
 class Monitor:
     """Listens on `listener`, the setting metrics.listener. `address` is (host, port) as bound.
+    admission: who may ask.
 
     coordinator, logs, quotas, reactors, io_pool, store, replicas, cluster: what the pages are
     about; see Collector. now_ms: the wall clock. seconds: a clock that never goes back.
     """
 
-    def __init__(self, listener: str, *, coordinator: GroupCoordinator, logs: LogManager,
+    def __init__(self, listener: str, admission: Admission, *,
+                 coordinator: GroupCoordinator, logs: LogManager,
                  quotas: ClientQuotas, reactors: Reactors, io_pool: IoPool, store: Store,
                  replicas: Callable[[], dict[str, int]], cluster: Callable[[], list],
                  node_id: int, cluster_id: str, now_ms: Callable[[], int],
                  seconds: Callable[[], float]):
         self._listener = listener
+        self._admission = admission
         self._lags_of = functools.partial(GroupLags, coordinator, logs, quotas, now_ms, seconds)
         self._collector_of = functools.partial(
             Collector, logs=logs, reactors=reactors, io_pool=io_pool, store=store,
@@ -85,6 +95,7 @@ class Monitor:
 
     def open(self) -> None:
         """Binds. Raises StartError."""
+        self._admission.check()
         try:
             host, port = parse_address(self._listener)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -95,6 +106,9 @@ class Monitor:
             raise StartError(
                 f"cannot listen on metrics.listener {self._listener}: {error.strerror}") from error
         self.address = host or "0.0.0.0", self._socket.getsockname()[1]
+        if not self._admission.asks and not is_loopback(host):
+            log.warning("the metrics endpoint beyond this machine asks nobody who it is: set "
+                        "metrics.token", extra={"address": self._listener})
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answers from now on. loop: the event loop that owns the broker's state."""
@@ -153,9 +167,10 @@ class Monitor:
         try:
             with connection:
                 connection.settimeout(SECONDS_MAX)
-                head = _read_head(connection)
-                if head is not None:
-                    connection.sendall(self._answer(*head))
+                with self._admission.entered(connection) as entered:
+                    head = _read_head(entered)
+                    if head is not None:
+                        entered.sendall(self._answer(*head))
         except OSError:
             pass    # Whoever asked is gone.
         finally:
@@ -164,6 +179,9 @@ class Monitor:
     def _answer(self, method: str, path: str, headers: dict) -> bytes:
         if method not in ("GET", "HEAD"):
             return _response(405, PLAIN, b"only GET and HEAD\n", headers, method)
+        if not self._admission.admits(headers):
+            # Keeps (4).
+            return _response(401, PLAIN, b"a bearer token is asked for\n", headers, method)
         try:
             status, content_type, body = self._page(path, headers)
         except Exception:
@@ -219,5 +237,7 @@ def _response(status: int, content_type: str, body: bytes, headers: dict, method
         # Native, without the GIL: a large scrape shrinks twentyfold.
         body = compress.compress(compress.GZIP, body, GZIP_LEVEL)
         lines.append("Content-Encoding: gzip")
+    if status == 401:
+        lines.append('WWW-Authenticate: Bearer realm="pylog"')
     lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
     return "\r\n".join(lines).encode() + (b"" if method == "HEAD" else body)

@@ -3,21 +3,21 @@
 Owns: the index over the rules in force.
 Called by: security.access; metadata.acls for the words.
 Invariants: (1) a rule that denies wins over any that allows; (2) a look-up costs a step for each
-  length of prefix that some rule has, however many rules there are; (3) what no rule names is for
-  super users, or with allow.everyone.if.no.acl.found for everybody.
+  length of prefix that rules on the principal, or on everyone, have, however many rules there are;
+  (3) what no rule names is for super users, or with allow.everyone.if.no.acl.found for everybody.
 Source: KIP-11, KIP-290 (prefixes), KIP-679 (by resource type); Kafka's StandardAuthorizer.
 """
 
 from __future__ import annotations
 
 import abc
-from collections import namedtuple
+from collections import Counter, namedtuple
 
 from pylog.security.identities import USER, Principal
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 # Kafka's numbers.
 UNKNOWN, ANY, ALL, READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION, \
@@ -28,6 +28,8 @@ MATCH, LITERAL, PREFIXED = range(2, 5)
 DENY, ALLOW = 2, 3
 CLUSTER_NAME = "kafka-cluster"
 EVERYTHING = EVERYONE = ANYWHERE = "*"
+_EVERYBODY = f"{USER}:{EVERYONE}"
+ACCESS_RULE = "AccessControlEntryRecord"     # In the keys of metadata.image's `security`.
 
 # Operations that can be asked for on resources of a kind, in the order of their bits (KIP-430).
 OPERATIONS = {
@@ -72,17 +74,64 @@ class Authorizer(abc.ABC):
         """Whether there may be any resource of the type that the operation is allowed on."""
 
     @abc.abstractmethod
-    def take(self, security: dict) -> None:
-        """The access rules and credentials of the metadata, as metadata.image keeps them."""
+    def take(self, security: dict, changed: frozenset | None) -> bool | None:
+        """The access rules and credentials of the metadata, as metadata.image keeps them. changed:
+        the keys of those that came, went or changed since; None: it may be any. Returns False when
+        every decision is the same as before."""
 
 
-class _Resource:
-    """The rules on one pattern, by principal."""
+class _Patterns:
+    """The rules on one principal and one type of resource."""
 
-    __slots__ = ("rules",)
+    __slots__ = ("lengths", "named")
 
     def __init__(self) -> None:
-        self.rules: dict[str, list[Rule]] = {}
+        # (pattern type, name or prefix) -> {host: rules}
+        self.named: dict[tuple[int, str], dict[str, list[Rule]]] = {}
+        # length of a prefix -> how many prefixes have it
+        self.lengths: dict[int, int] = {}
+
+    def add(self, rule: Rule) -> None:
+        key = (rule.pattern_type, rule.resource_name)
+        if key not in self.named:
+            self.named[key] = {}
+            if rule.pattern_type == PREFIXED:
+                size = len(rule.resource_name)
+                self.lengths[size] = self.lengths.get(size, 0) + 1
+        self.named[key].setdefault(rule.host, []).append(rule)
+
+    def remove(self, rule: Rule) -> None:
+        key = (rule.pattern_type, rule.resource_name)
+        hosts = self.named[key]
+        hosts[rule.host].remove(rule)
+        if not hosts[rule.host]:
+            del hosts[rule.host]
+        if not hosts:
+            del self.named[key]
+            if rule.pattern_type == PREFIXED:
+                size = len(rule.resource_name)
+                self.lengths[size] -= 1
+                if not self.lengths[size]:
+                    del self.lengths[size]
+
+    def on(self, name: str, host: str) -> Iterator[Rule]:
+        """The rules on what has the name, for a client at the address. Keeps (2)."""
+        found = [self.named.get((LITERAL, name))]
+        if name != EVERYTHING:
+            found.append(self.named.get((LITERAL, EVERYTHING)))
+        found += [self.named.get((PREFIXED, name[:size])) for size in self.lengths
+                  if size <= len(name)]
+        for hosts in found:
+            if hosts is not None:
+                yield from hosts.get(ANYWHERE, ())
+                if host != ANYWHERE:
+                    yield from hosts.get(host, ())
+
+    def all(self, host: str) -> Iterator[Rule]:
+        for hosts in self.named.values():
+            yield from hosts.get(ANYWHERE, ())
+            if host != ANYWHERE:
+                yield from hosts.get(host, ())
 
 
 class StandardAuthorizer(Authorizer):
@@ -96,13 +145,11 @@ class StandardAuthorizer(Authorizer):
             part.strip() for part in named.split(";") if part.strip())
         self._open = (settings.value("allow.everyone.if.no.acl.found") or "").strip().lower() \
             == "true"
-        self._security: dict = {}
         self._rules: dict[object, Rule] = {}
-        # (resource type, name or prefix) -> rules
-        self._literal: dict[tuple[int, str], _Resource] = {}
-        self._prefixed: dict[tuple[int, str], _Resource] = {}
-        # resource type -> {length of a prefix: how many rules have it}
-        self._lengths: dict[int, dict[int, int]] = {}
+        self._held: dict[tuple[int, str], _Patterns] = {}    # (resource type, principal)
+        # Resource type -> what rules name, whomever they are on, each once. Empty unless open.
+        self._named: dict[int, _Patterns] = {}
+        self._namings: Counter[Rule] = Counter()
         self._with_host = 0
 
     @property
@@ -111,44 +158,44 @@ class StandardAuthorizer(Authorizer):
 
     # ---- rules ----------------------------------------------------------------------------------
 
-    def take(self, security: dict) -> None:
-        before, self._security = self._security, security
-        for key in before.keys() - security.keys():
+    def take(self, security: dict, changed: frozenset | None = None) -> bool:
+        keys = changed if changed is not None else {*self._rules, *security}
+        differs = False
+        for key in keys:
+            if key[0] != ACCESS_RULE:
+                continue
+            differs = True
             rule = self._rules.pop(key, None)
             if rule is not None:
                 self._remove(rule)
-        for key in security.keys() - before.keys():
-            if key[0] == "AccessControlEntryRecord":
+            if key in security:
                 rule = self._rules[key] = rule_of(security[key])
                 self._add(rule)
+        return differs
 
     def _add(self, rule: Rule) -> None:
-        self._at(rule).setdefault((rule.resource_type, rule.resource_name), _Resource()) \
-            .rules.setdefault(rule.principal, []).append(rule)
+        self._held.setdefault((rule.resource_type, rule.principal), _Patterns()).add(rule)
+        if self._open:
+            naming = _naming(rule)
+            self._namings[naming] += 1
+            if self._namings[naming] == 1:
+                self._named.setdefault(rule.resource_type, _Patterns()).add(naming)
         self._with_host += rule.host != ANYWHERE
-        if rule.pattern_type == PREFIXED:
-            lengths = self._lengths.setdefault(rule.resource_type, {})
-            size = len(rule.resource_name)
-            lengths[size] = lengths.get(size, 0) + 1
 
     def _remove(self, rule: Rule) -> None:
-        at, key = self._at(rule), (rule.resource_type, rule.resource_name)
-        resource = at[key]
-        resource.rules[rule.principal].remove(rule)
-        if not resource.rules[rule.principal]:
-            del resource.rules[rule.principal]
-        if not resource.rules:
-            del at[key]
+        held = self._held[rule.resource_type, rule.principal]
+        held.remove(rule)
+        if not held.named:
+            del self._held[rule.resource_type, rule.principal]
         self._with_host -= rule.host != ANYWHERE
-        if rule.pattern_type == PREFIXED:
-            lengths = self._lengths[rule.resource_type]
-            size = len(rule.resource_name)
-            lengths[size] -= 1
-            if not lengths[size]:
-                del lengths[size]
-
-    def _at(self, rule: Rule) -> dict:
-        return self._prefixed if rule.pattern_type == PREFIXED else self._literal
+        if self._open:
+            naming = _naming(rule)
+            self._namings[naming] -= 1
+            if not self._namings[naming]:
+                del self._namings[naming]
+                self._named[rule.resource_type].remove(naming)
+                if not self._named[rule.resource_type].named:
+                    del self._named[rule.resource_type]
 
     # ---- decisions ------------------------------------------------------------------------------
 
@@ -157,39 +204,30 @@ class StandardAuthorizer(Authorizer):
         name = str(principal)
         if name in self._super_users:
             return Decision(True, None, "a super user")
-        allowed, any_rule = None, False
-        for resource in self._matching(resource_type, resource_name):
-            any_rule = True
-            for who in (name, f"{USER}:{EVERYONE}"):
-                for rule in resource.rules.get(who, ()):
-                    if rule.host not in (ANYWHERE, host):
-                        continue
-                    if rule.permission == DENY and rule.operation in (operation, ALL):
-                        # Keeps (1).
-                        return Decision(False, rule, "")
-                    if rule.permission == ALLOW and allowed is None \
-                            and _allows(rule.operation, operation):
-                        allowed = rule
+        allowed = None
+        for held in self._of(resource_type, name):
+            for rule in held.on(resource_name, host):
+                if rule.permission == DENY and rule.operation in (operation, ALL):
+                    # Keeps (1).
+                    return Decision(False, rule, "")
+                if rule.permission == ALLOW and allowed is None \
+                        and _allows(rule.operation, operation):
+                    allowed = rule
         if allowed is not None:
             return Decision(True, allowed, "")
         # Keeps (3).
-        if not any_rule and self._open:
+        if self._open and not self._is_named(resource_type, resource_name):
             return Decision(True, None, "allow.everyone.if.no.acl.found")
         return Decision(False, None, "no rule allows it")
 
-    def _matching(self, resource_type: int, name: str) -> Iterator[_Resource]:
-        for wanted in (name, EVERYTHING):
-            found = self._literal.get((resource_type, wanted))
-            if found is not None:
-                yield found
-            if name == EVERYTHING:
-                break
-        # Keeps (2).
-        for size in self._lengths.get(resource_type, ()):
-            if size <= len(name):
-                found = self._prefixed.get((resource_type, name[:size]))
-                if found is not None:
-                    yield found
+    def _of(self, resource_type: int, principal: str) -> list[_Patterns]:
+        """What is held for a principal, and for everyone."""
+        found = (self._held.get((resource_type, who)) for who in (principal, _EVERYBODY))
+        return [held for held in found if held is not None]
+
+    def _is_named(self, resource_type: int, name: str) -> bool:
+        named = self._named.get(resource_type)
+        return named is not None and next(named.on(name, ANYWHERE), None) is not None
 
     def authorize_any(self, principal: Principal, host: str, operation: int,
                       resource_type: int) -> Decision:
@@ -197,8 +235,8 @@ class StandardAuthorizer(Authorizer):
         if name in self._super_users:
             return Decision(True, None, "a super user")
         allowed, denied_names, denied_prefixes = [], set(), set()
-        for rule in self._of_type(resource_type, (name, f"{USER}:{EVERYONE}")):
-            if rule.host not in (ANYWHERE, host) or rule.operation not in (operation, ALL):
+        for rule in (rule for held in self._of(resource_type, name) for rule in held.all(host)):
+            if rule.operation not in (operation, ALL):
                 continue
             if rule.permission == ALLOW:
                 allowed.append(rule)
@@ -216,20 +254,19 @@ class StandardAuthorizer(Authorizer):
                                 for size in range(len(wanted) + 1)):
                 return Decision(True, rule, "")
         if not allowed and self._open and not denied_names and not denied_prefixes \
-                and not any(key[0] == resource_type for key in (*self._literal, *self._prefixed)):
+                and resource_type not in self._named:
             return Decision(True, None, "allow.everyone.if.no.acl.found")
         return Decision(False, None, "no rule allows it")
-
-    def _of_type(self, resource_type: int, principals: Iterable[str]) -> Iterator[Rule]:
-        for at in (self._literal, self._prefixed):
-            for (kind, _), resource in at.items():
-                if kind == resource_type:
-                    for who in principals:
-                        yield from resource.rules.get(who, ())
 
 
 def _allows(given: int, wanted: int) -> bool:
     return given in _IMPLIED[wanted] if wanted in _IMPLIED else given in (wanted, ALL)
+
+
+def _naming(rule: Rule) -> Rule:
+    """What it names, alike for all rules that name it."""
+    return Rule(rule.resource_type, rule.pattern_type, rule.resource_name, "", ANYWHERE, ALL,
+                ALLOW)
 
 
 def rule_of(record) -> Rule:

@@ -14,7 +14,7 @@ import secrets
 
 from pylog.config.errors import ConfigError
 from pylog.config.listeners import SASL_PROTOCOLS
-from pylog.security import bearer, delegation, identities, jaas, plain, scram
+from pylog.security import bearer, delegation, identities, jaas, kerberos, plain, scram
 from pylog.security.errors import AuthenticationFailed
 
 TYPE_CHECKING = False  # The real one costs the import of typing: 6 ms of a start.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pylog.security.tokens import Tokens
 
 PLAIN, BEARER = "PLAIN", "OAUTHBEARER"
-SERVED = (PLAIN, *scram.MECHANISMS, BEARER)
+SERVED = (PLAIN, *scram.MECHANISMS, BEARER, kerberos.MECHANISM)
 KEYS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 UNSECURED = "sasl.oauthbearer.unsecured.enable"
 SECRET_BYTES = 32
@@ -57,6 +57,11 @@ class Login:
     @property
     def is_complete(self) -> bool:
         return self._exchange.is_complete
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a step waits for a disk or another machine."""
+        return getattr(self._exchange, "blocks", False)
 
     @property
     def name(self) -> str:
@@ -87,6 +92,7 @@ class Mechanisms:
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._passwords: dict[str, dict[str, str]] = {}
         self._tokens: dict[str, Tokens] = {}     # By listener.
+        self._acceptors: dict[tuple, kerberos.Acceptor] = {}     # By what they were made of.
         self._delegation: delegation.Delegation | None = None
 
     def check(self) -> None:
@@ -117,6 +123,8 @@ class Mechanisms:
             return Login(mechanism, plain.Exchange(self._known_passwords(listener)))
         if mechanism == BEARER:
             return Login(mechanism, bearer.Exchange(self._tokens_of(listener).check))
+        if mechanism == kerberos.MECHANISM:
+            return Login(mechanism, self._acceptor_of(listener).begin())
         number = scram.MECHANISMS[mechanism]
 
         def find(name: str, extensions: dict) -> scram.Credential | None:
@@ -154,6 +162,23 @@ class Mechanisms:
             return None
         return scram.Credential(bytes(record.salt), bytes(record.stored_key),
                                 bytes(record.server_key), record.iterations)
+
+    # ---- Kerberos -------------------------------------------------------------------------------
+
+    def _acceptor_of(self, listener: str) -> kerberos.Acceptor:
+        """Blocks when it is made. Raises ConfigError."""
+        text = self._settings.of_listener(listener, "sasl.jaas.config", kerberos.MECHANISM)
+        rules = self._settings.of_listener(
+            listener, "sasl.kerberos.principal.to.local.rules", kerberos.MECHANISM)
+        if text is None:
+            raise ConfigError(f"listener {listener} offers GSSAPI, whose keytab stands in listener."
+                              f"name.{listener.lower()}.gssapi.sasl.jaas.config: it is not set")
+        found = self._acceptors.get((text, rules))
+        if found is None:
+            self._acceptors.clear()
+            found = self._acceptors[text, rules] = kerberos.Acceptor(
+                jaas.options(text), kerberos.ShortNames(rules, kerberos.default_realm))
+        return found
 
     # ---- tokens ---------------------------------------------------------------------------------
 

@@ -53,11 +53,10 @@ class Guard:
         self.authentication = AuthenticationApi(
             mechanisms, self.identities, network.reactors, settings, network.listener_name, now_ms)
 
-    def take(self, security: dict) -> None:
-        """Puts an image's access rules into force. Keeps (1)."""
-        if self.access is None:
+    def take(self, security: dict, changed: frozenset | None = None) -> None:
+        """Puts an image's access rules into force; arguments as Authorizer.take. Keeps (1)."""
+        if self.access is None or self.access.authorizer.take(security, changed) is False:
             return
-        self.access.authorizer.take(security)
         for connection, number in self.identities.set_by_host(
                 self.access.authorizer.knows_hosts):
             self._reactors.set_principal(connection, number)

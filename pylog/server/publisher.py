@@ -32,11 +32,11 @@ class Publisher:
     """metadata: a MetadataService, whose records have their effects on `logs`, `grants`, `quotas`
     and the `coordinators`. apply_settings: puts the broker's settings into force where it is
     composed; blocks and returns the listeners' addresses when they changed, else None.
-    apply_security: takes the access rules and credentials in force.
+    apply_security: takes the access rules and credentials in force, and which of them changed.
     """
 
     def __init__(self, node_id: int, metadata, logs, grants, quotas, coordinators, apply_settings,
-                 apply_security=lambda security: None):
+                 apply_security=lambda security, changed: None):
         self._node_id = node_id
         self._metadata = metadata
         self._logs = logs
@@ -156,7 +156,7 @@ class Publisher:
 
     async def _apply_security(self, delta: Delta) -> None:
         if delta.security:
-            self._security(delta.after.security)
+            self._security(delta.after.security, delta.security)
 
     async def _save_image(self, delta: Delta) -> None:
         if self._metadata.is_image_due:

@@ -45,6 +45,7 @@ COMMANDS = {
     "Cluster and machine": {
         "cluster": ("cluster", "Brokers, controller, log directories."),
         "doctor": ("doctor", "Look for what is wrong here and in the cluster."),
+        "systemd": ("systemd", "Print the unit that runs brokerd under systemd, sandboxed."),
         "perf": ("perf", "Measure producing, consuming, and the way from end to end."),
         "log": ("segments", "Verify, print and repair segment files, without a broker."),
     },

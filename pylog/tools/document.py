@@ -57,7 +57,11 @@ fetched to see its timestamp. `reset-offsets` shows what it would do; `--execute
 when the group has no members. `explain` says why a group lags: no members, rebalances, throttling,
 an open transaction, a slow member, a hot partition, cold reads, or simply too few readers. It asks
 brokerd's metrics endpoint (`metrics.listener`), which knows the last minutes; of any other broker
-it takes two samples, `--seconds` apart, and does not see throttling and cold reads."""),
+it takes two samples, `--seconds` apart, and does not see throttling and cold reads. `history` asks
+that endpoint why the group rebalanced: who joined, left (and what the client gave as its reason),
+was not heard of or held the others up, how long it took, and how long each member had no work. The
+coordinator keeps the last 8 MiB of it in its first log directory (`group-rebalances.jsonl`), so
+that it outlives restarts; a broker that takes over the group begins anew."""),
     ("Offsets, settings, cluster", 18, """\
 `configs` changes settings of topics, brokers (`default`: of all), groups and loggers; all of those
 in one command, or none."""),

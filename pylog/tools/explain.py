@@ -1,7 +1,7 @@
 """`pylog groups explain`: why a group lags, in a sentence, with the numbers that say so.
 
 Owns: nothing.
-Called by: tools.groups.
+Called by: tools.groups, tools.history (the endpoint).
 Invariants: (1) any Kafka broker will do: two samples of offsets and the group's description are
   enough; (2) a broker that has a metrics endpoint knows more and is asked first, for two seconds at
   most.
@@ -19,6 +19,8 @@ import click
 
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
+from pylog.client.settings import Settings
+from pylog.monitor.admission import KEYSTORE
 from pylog.monitor.explain import reasons
 from pylog.tools import lags, resources
 from pylog.tools.command import GROUP, Tool
@@ -26,6 +28,7 @@ from pylog.tools.printer import cell, span
 from pylog.tools.session import Session, ToolError
 
 ENDPOINT_S = 2.0
+HTTPS = "https://"
 LOOKS = 5  # Between the two samples, for rebalances.
 ROWS_MAX = 10
 PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
@@ -33,21 +36,28 @@ PARTS = {"topic": "TOPIC", "partition": "PARTITION", "lag_records": "LAG",
          "consume_rate": ("COMMITTED/S", lambda v: _rate(v)), "member_id": "MEMBER"}
 
 
+def endpoint_options(command: Any) -> Any:
+    """Which endpoint a command asks, and by what."""
+    command = click.option("--token", envvar="PYLOG_METRICS_TOKEN", show_envvar=True,
+                           help="The endpoint's metrics.token.")(command)
+    return click.option("-m", "--metrics", metavar="[https://]HOST:PORT", help="The broker's "
+                        "metrics endpoint.  [default: what its metrics.listener says]")(command)
+
+
 @click.command(cls=Tool)
 @click.argument("name", type=GROUP, metavar="GROUP")
 @click.option("-s", "--seconds", default=5.0, show_default=True,
               type=click.FloatRange(min=0.1, max=600), help="Between the two samples.")
-@click.option("-m", "--metrics", metavar="HOST:PORT", help="The broker's metrics endpoint.  "
-              "[default: what its metrics.listener says]")
+@endpoint_options
 @click.option("--sample", is_flag=True, help="Do not ask the metrics endpoint.")
 @click.pass_obj
 def explain(session: Session, name: str, seconds: float, metrics: str | None,
-            sample: bool) -> None:
+            token: str | None, sample: bool) -> None:
     """Say in one sentence why a group lags, and what that is read from."""
     async def work(admin: Admin) -> dict[str, Any]:
         described = await lags.described(admin, name)
-        found = None if sample else await _from_endpoint(
-            admin, name, described.coordinator, metrics)
+        found = None if sample else await from_endpoint(
+            admin, name, described.coordinator, metrics, token)
         if found is None and metrics:
             raise ToolError(f"{metrics} does not tell of group {name}")
         if found is not None and found["rate_seconds"] > 0:
@@ -89,15 +99,15 @@ def _rate(value: float | None) -> str:
 
 # The metrics endpoint
 
-async def _from_endpoint(admin: Admin, group: str, coordinator: int,
-                         metrics: str | None) -> dict[str, Any] | None:
+async def from_endpoint(admin: Admin, group: str, coordinator: int, metrics: str | None,
+                        token: str | None) -> dict[str, Any] | None:
     """What the coordinator's endpoint says; None when it has none. Keeps (2)."""
     address = metrics or await _address(admin, coordinator)
     if address is None:
         return None
     try:
         async with asyncio.timeout(ENDPOINT_S):
-            found = await asyncio.to_thread(_get, address, group)
+            found = await asyncio.to_thread(_get, address, group, token, admin.cluster.settings)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "reasons" in found else None
@@ -106,25 +116,34 @@ async def _from_endpoint(admin: Admin, group: str, coordinator: int,
 async def _address(admin: Admin, coordinator: int) -> str | None:
     try:
         rows = await resources.described(admin.cluster, resources.BROKER, str(coordinator),
-                                         ["metrics.listener"])
+                                         ["metrics.listener", KEYSTORE])
     except (ToolError, KafkaError):
         return None
-    value = next((row["value"] for row in rows if row["name"] == "metrics.listener"), None)
+    values = {row["name"]: row["value"] for row in rows}
+    value = values.get("metrics.listener")
     if not value:
         return None
     host, _, port = value.rpartition(":")
     if host.strip("[]") in ("", "0.0.0.0", "::"):
         host = admin.cluster.metadata.nodes[coordinator].host
-    return f"{host}:{port}"
+    return f"{HTTPS if values.get(KEYSTORE) else ''}{host}:{port}"
 
 
-def _get(address: str, group: str) -> Any:
+def _get(address: str, group: str, token: str | None, settings: Settings) -> Any:
     import http.client
     from urllib.parse import quote
 
-    connection = http.client.HTTPConnection(address, timeout=ENDPOINT_S)
+    if address.startswith(HTTPS):
+        from pylog.security import outgoing
+
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            address.removeprefix(HTTPS), timeout=ENDPOINT_S,
+            context=outgoing.context(lambda name: settings[name]))
+    else:
+        connection = http.client.HTTPConnection(address, timeout=ENDPOINT_S)
     try:
-        connection.request("GET", f"/explain/group/{quote(group, safe='')}")
+        connection.request("GET", f"/explain/group/{quote(group, safe='')}",
+                           headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()
         body = answer.read()
         return json.loads(body) if answer.status == 200 else None

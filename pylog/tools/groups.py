@@ -17,7 +17,7 @@ import click
 from pylog.client.administration import Admin
 from pylog.client.errors import KafkaError
 from pylog.client.offsets import TopicPartition
-from pylog.tools import explain, inquiry, lags
+from pylog.tools import explain, history, inquiry, lags
 from pylog.tools.command import GROUP, Tools, confirmed
 from pylog.tools.moments import moment
 from pylog.tools.printer import span
@@ -42,6 +42,7 @@ def groups() -> None:
 
 
 groups.add_command(explain.explain)
+groups.add_command(history.history)
 
 
 @groups.command("list")

@@ -20,6 +20,7 @@ from pylog.client.connection import BufferPool, Connection
 from pylog.client.errors import KafkaError
 from pylog.client.settings import servers
 from pylog.config import ConfigError, listeners
+from pylog.config.entries import DEFAULT
 from pylog.protocol import messages
 from pylog.tools import inquiry, replicas
 from pylog.tools.findings import FAIL, OK, SKIP, WARN, Finding
@@ -89,7 +90,7 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     resource = messages.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name=str(node.id),
         configuration_keys=["node.id", "listeners", "listener.security.protocol.map",
-                            "controller.listener.names"])
+                            "controller.listener.names", "metrics.listener", "metrics.token"])
     answer = await connection.send(messages.DescribeConfigsRequest(resources=[resource]))
     result = answer.results[0]
     if result.error_code:
@@ -99,7 +100,22 @@ async def _settings(connection: Connection, node: Any, name: str, taken: float) 
     slow = taken > ANSWER_WARN_S
     return [Finding("listener", name, WARN if slow else OK, f"reached in {span(taken)}",
                     "look at DNS and the network's latency" if slow else ""),
-            _lets_in(name, {row.name: row.value or "" for row in result.configs})]
+            _lets_in(name, {row.name: row.value or "" for row in result.configs}),
+            *_metrics(name, {row.name: row for row in result.configs})]
+
+
+def _metrics(name: str, rows: dict[str, Any]) -> list[Finding]:
+    """Whether the metrics endpoint, where there is one, tells whoever reaches it."""
+    listener = rows.get("metrics.listener")
+    if listener is None or not listener.value:
+        return []
+    host = listener.value.rpartition(":")[0].strip("[]")
+    token = rows.get("metrics.token")
+    if _is_loopback(host) or token is not None and token.config_source != DEFAULT:
+        return [Finding("metrics endpoint", name, OK, "asks for a token" if token is not None and
+                        token.config_source != DEFAULT else "on loopback only")]
+    return [Finding("metrics endpoint", name, WARN, f"{listener.value}: whoever reaches it is "
+                    "told everything", "set metrics.token, or bind it to loopback")]
 
 
 def _lets_in(name: str, values: dict[str, str]) -> Finding:

@@ -108,3 +108,69 @@ def test_sticky_user_data_goes_and_comes_back():
     assert unpack_sticky(pack_sticky(owned, 7)) == (tuple(owned), 7)
     with pytest.raises(ValueError):
         unpack_sticky(b"\0\0\0\1\0\7")
+
+
+def test_sticky_user_data_that_ends_early_is_refused_unless_only_the_generation_is_missing():
+    data = pack_sticky([("a", 0), ("a", 3), ("bc", 1)], 7)
+    assert data == (b"\0\0\0\2\0\1a\0\0\0\2\0\0\0\0\0\0\0\3\0\2bc\0\0\0\1\0\0\0\1\0\0\0\7")
+    owned = (("a", 0), ("a", 3), ("bc", 1))
+    for size in range(len(data)):
+        if size >= len(data) - 4:
+            assert unpack_sticky(data[:size]) == (owned, -1)
+        else:
+            with pytest.raises(ValueError, match="no sticky user data"):
+                unpack_sticky(data[:size])
+    assert unpack_sticky(data + b"more") == (owned, 7)
+
+
+@PATIENT
+@given(counts=COUNTS, subscriptions=SUBSCRIPTIONS, moved=st.randoms(use_true_random=False))
+def test_sticky_is_balanced_as_far_as_subscriptions_allow(counts, subscriptions, moved):
+    members = fresh(*subscriptions)
+    parts = [(topic, number) for topic in counts for number in range(counts[topic])]
+    had = {id_: [] for id_ in members}
+    for part in parts:
+        had[moved.choice(list(had))].append(part)
+    made = assign_sticky(counts, again(members, had))
+    for mine in made.values():
+        assert mine == sorted(set(mine))
+        for topic, _ in mine:
+            for other, member in members.items():
+                if topic in member.topics:
+                    assert len(mine) <= len(made[other]) + 1
+
+
+def test_sticky_gives_what_few_may_read_to_them_first():
+    members = fresh("ab", "a", "ab")
+    made = assign_sticky({"a": 2, "b": 4}, members)
+    assert made == {"m0": [("b", 0), ("b", 2)], "m1": [("a", 0), ("a", 1)],
+                    "m2": [("b", 1), ("b", 3)]}
+    # What a member had stays with it, but for what is one too many.
+    had = again(members, {"m0": [("b", 0), ("b", 1), ("b", 2), ("b", 3)], "m1": [("a", 1)]})
+    made = assign_sticky({"a": 2, "b": 4}, had)
+    assert made == {"m0": [("b", 1), ("b", 2), ("b", 3)], "m1": [("a", 1)],
+                    "m2": [("a", 0), ("b", 0)]}
+
+
+def test_what_two_claim_by_one_generation_belongs_to_neither():
+    members = {"m0": Member(frozenset("a"), (("a", 0), ("a", 2)), 3),
+               "m1": Member(frozenset("a"), (("a", 1), ("a", 2)), 3)}
+    assert assign_cooperative({"a": 4}, members) == {
+        "m0": [("a", 0), ("a", 2)], "m1": [("a", 1), ("a", 3)]}
+    # What is gone or no longer subscribed to is not kept.
+    gone = {"m0": Member(frozenset("a"), (("a", 4), ("b", 0), ("a", 3)), 3),
+            "m1": Member(frozenset("a"))}
+    assert assign_sticky({"a": 4, "b": 1}, gone) == {"m0": [("a", 0), ("a", 3)],
+                                                     "m1": [("a", 1), ("a", 2)]}
+
+
+def test_range_and_roundrobin_deal_past_members_that_want_less():
+    members = {"z": Member(frozenset("ab"), instance_id="1"), "y": Member(frozenset("b")),
+               "x": Member(frozenset("ab"))}
+    counts = {"b": 5, "a": 4, "c": 2}
+    assert assign_range(counts, members) == {
+        "z": [("a", 0), ("a", 1), ("b", 0), ("b", 1)],
+        "x": [("a", 2), ("a", 3), ("b", 2), ("b", 3)], "y": [("b", 4)]}
+    assert assign_roundrobin(counts, members) == {
+        "z": [("a", 0), ("a", 2), ("b", 1), ("b", 4)], "x": [("a", 1), ("a", 3), ("b", 2)],
+        "y": [("b", 0), ("b", 3)]}

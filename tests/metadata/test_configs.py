@@ -186,3 +186,53 @@ def test_a_brokers_settings_are_judged_as_they_would_be_after_the_change(image):
     none = resource(RESOURCE_BROKER, "1", ("log.cleaner.threads", 0, "0"))
     _, (result,) = alter(image, none, settings=settings)
     assert result.error == E.INVALID_REQUEST and "log.cleaner.threads" in result.message
+
+
+PASSWORD = "listener.name.plaintext.ssl.key.password"
+
+
+def sealing(secret, old=None) -> Settings:
+    return Settings({name: value for name, value in {
+        "password.encoder.secret": secret, "password.encoder.old.secret": old}.items() if value})
+
+
+def altered(image, settings, name=PASSWORD, value="the password"):
+    records, _ = alter(image, resource(RESOURCE_BROKER, "1", (name, 0, value)), settings=settings)
+    return apply(image, records, image.offset + len(records), 1)
+
+
+def test_with_a_secret_a_password_becomes_a_record_that_does_not_tell_it(image):
+    settings = sealing("s")
+    kept = altered(image, settings).configs[RESOURCE_BROKER, "1"][PASSWORD]
+    assert "password" not in kept and settings.sealer.opened(PASSWORD, kept) == "the password"
+    removed = alter(altered(image, settings), resource(RESOURCE_BROKER, "1", (PASSWORD, 1, None)),
+                    settings=settings)[0]
+    assert [(record.name, record.value) for record in removed] == [(PASSWORD, None)]
+
+
+def test_what_is_no_secret_and_what_no_secret_seals_is_kept_as_it_is(image):
+    found = altered(image, sealing("s"), "background.threads", "12")
+    assert found.configs[RESOURCE_BROKER, "1"] == {"background.threads": "12"}
+    found = altered(image, Settings())
+    assert found.configs[RESOURCE_BROKER, "1"] == {PASSWORD: "the password"}
+
+
+@pytest.mark.parametrize(("first", "then", "old", "opens"), [
+    (None, "s", None, True), ("a", "b", "a", True), ("a", "a", None, True),
+    ("a", "b", None, False)])
+def test_an_office_begins_by_sealing_anew_what_the_secret_of_now_did_not(
+        image, first, then, old, opens):
+    image, settings = altered(image, sealing(first)), sealing(then, old)
+    before = image.configs[RESOURCE_BROKER, "1"][PASSWORD]
+    records = configs.sealed_anew(image, settings)
+    assert bool(records) == (opens and first != then)
+    image = apply(image, records, image.offset + len(records), 1)
+    kept = image.configs[RESOURCE_BROKER, "1"][PASSWORD]
+    assert (kept == before) == (not records)
+    if opens:
+        assert sealing(then).sealer.opened(PASSWORD, kept) == "the password"
+    assert not configs.sealed_anew(image, settings)
+
+
+def test_without_a_secret_nothing_is_sealed_anew(image):
+    assert configs.sealed_anew(altered(image, Settings()), Settings()) == []

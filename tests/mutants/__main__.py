@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.mutants import parts, reports, runs
+from tests.mutants.reach import Reach
 from tests.mutants.trees import Tree
 
 
@@ -31,11 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
     title = f"Mutants: --seed {seed} --count {given.count} " + " ".join(
         f"--part {name}" for name in given.part or ())
     print(title, flush=True)
-    runner = runs.Runner(Tree(parts.ROOT, given.tree), lambda line: print(line, flush=True),
-                         wide=not given.near)
-    runner.prepare()
+    reach = Reach(given.reach) if given.reach else None
+    runners = [
+        runs.Runner(Tree(parts.ROOT, Path(f"{given.tree}-{number}")),
+                    lambda line: print(line, flush=True), wide=not given.near, reach=reach)
+        for number in range(given.jobs)]
+    for runner in runners:
+        runner.prepare()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    found = runs.run(sites, runner, given.budget_seconds, lambda verdicts: given.out.write_text(
+    found = runs.run(sites, runners, given.budget_seconds, lambda verdicts: given.out.write_text(
         reports.report(verdicts, title, parts.ROOT)))
     print(given.out.read_text())
     return int(reports.share(found) < given.least)
@@ -50,7 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--near", action="store_true", help="without the wider set of tests")
     parser.add_argument("--least", type=float, default=0.85)
     parser.add_argument("--list", action="store_true", help="only print the sample")
-    parser.add_argument("--tree", type=Path, help="where the copy is made (build/mutants)")
+    parser.add_argument("--reach", type=Path, help="what `python -m tests.mutants.reach` noted: "
+                                                   "only tests that come by the line are run")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tried at a time")
+    parser.add_argument("--tree", type=Path, default=parts.ROOT / "build/mutants",
+                        help="where the copies are made, with a number behind")
     parser.add_argument("--out", type=Path, default=parts.ROOT / "build/mutants.md")
     return parser
 

@@ -11,7 +11,14 @@ from tests.mutants.sites import COMPARISONS, Site, call_kind
 
 _HIDDEN = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
                      r"|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.S | re.M)
-_ASSERT = re.compile(r"\b(?:static_assert|assert|_Static_assert)\s*\(")
+_ASSERT = re.compile(r"\b(?:static_assert|assert|assert_slow|_Static_assert)\s*\(")
+# Of two operands the smaller or the larger: which of two that are equal says nothing.
+_EXTREME = re.compile(r"([^=(,?:;&|{}]+?) (?:<=|>=|<|>) ([^=,?:;&|{}]+?)"
+                      r" \? ([^?:;]+?) : ([^?:;,]+?)"
+                      r"(?=[;,)\n]| [-+*/]|$)")
+# How much room is taken ahead, and how long an array on the stack is.
+_GROWTH = re.compile(r"\b(?:cap|capacity|room|want|grown)\w* = [^;]*\* 2[^;]*;"
+                     r"|^[ \t]+(?:const )?(?:struct )?\w+ \w+\[[^]]*\](?: =|;|,)", re.M)
 _COMPARE = re.compile(r"(?<![<>=!+*/%&|^-])(<=|>=|==|!=|<|>)(?![<>=])")
 _STEP = re.compile(r" ([+-]) 1(?:u|U|L|l)*\b(?!\s*<<)")
 _ARITHMETIC = re.compile(r"(?<=[\w\])]) ([+-]) (?=[\w(])(?!1(?:u|U|L|l)*\b)")
@@ -28,27 +35,41 @@ _QUIET = {"free", "memset", "assert", "return", "sizeof", "if", "while", "for", 
 
 def sites(path: str, text: str) -> list[Site]:
     """Every site of a file, in the order of kinds and of the text."""
-    code = _blanked(text)
-    inside = _functions(code)
+    code = blanked(text)
+    inside = functions(code)
+    sizes = [found.span() for found in _GROWTH.finditer(code)]
+    extremes = _extremes(code)
     found = [*_operators(path, code), *_conditions(path, code), *_values(path, code),
              *_statements(path, code)]
     return [site for site in found
-            if any(low < site.start and site.end <= high for low, high in inside)]
+            if any(low < site.start and site.end <= high for low, high in inside)
+            and not _within(site, sizes if site.kind == "constant" else extremes)]
 
 
-def _blanked(text: str) -> str:
+def _within(site: Site, spans: list[tuple[int, int]]) -> bool:
+    return any(low <= site.start and site.end <= high for low, high in spans)
+
+
+def _extremes(code: str) -> list[tuple[int, int]]:
+    """The comparisons of _EXTREME."""
+    return [(found.end(1), found.start(2)) for found in _EXTREME.finditer(code)
+            if {found[1].split("return ")[-1].strip(), found[2].strip()}
+            == {found[3].strip(), found[4].strip()}]
+
+
+def blanked(text: str) -> str:
     """Keeps (1): of the same length, but with blanks for what is no code."""
     def blank(found: re.Match) -> str:
         return re.sub(r"[^\n]", " ", found.group())
 
     code = _HIDDEN.sub(blank, text)
     for found in _ASSERT.finditer(code):
-        end = _closing(code, found.end() - 1)
+        end = closing(code, found.end() - 1)
         code = code[:found.start()] + re.sub(r"[^\n]", " ", code[found.start():end]) + code[end:]
     return code
 
 
-def _closing(code: str, at: int) -> int:
+def closing(code: str, at: int) -> int:
     """The place after the bracket that closes the one at `at`."""
     depth = 0
     for place in range(at, len(code)):
@@ -61,7 +82,7 @@ def _closing(code: str, at: int) -> int:
     return len(code)
 
 
-def _functions(code: str) -> list[tuple[int, int]]:
+def functions(code: str) -> list[tuple[int, int]]:
     """The bodies of functions: from a line that ends in `) {` to the next `}` at its beginning."""
     found = []
     for head in re.finditer(r"^\w[^;{}=]*\)[^;{}=]*\{[ \t]*$", code, re.M):
@@ -87,13 +108,17 @@ def _conditions(path: str, code: str):
     for found in _LOGIC.finditer(code):
         yield Site(path, "condition", *found.span(), "||" if found.group() == "&&" else "&&")
     for found in _IF.finditer(code):
-        end = _closing(code, found.end())
+        end = closing(code, found.end())
         yield Site(path, "condition dropped", found.end(), end,
                    f"(false && {code[found.end():end]})")
 
 
 def _values(path: str, code: str):
+    for found in re.finditer(r"(?<=[=(,?:] )-1\b|(?<=return )-1\b|(?<=\()-1\b", code):
+        yield Site(path, "constant", *found.span(), "0")
     for found in _NUMBER.finditer(code):
+        if found[1] == "1" and code[found.start() - 1] == "-":
+            continue  # all that is negative means the same
         if code[max(0, found.start() - 2):found.start()] in ("+ ", "- "):
             continue  # off by one has it
         yield Site(path, "constant", *found.span(1), str(int(found[1], 0) + 1)
@@ -105,7 +130,7 @@ def _values(path: str, code: str):
 def _statements(path: str, code: str):
     for found in _CALL.finditer(code):
         name = found[3]
-        if name in _QUIET or name.endswith("_free") or name.endswith("_lock"):
+        if name in _QUIET or name.endswith(("_free", "_lock")) or name.startswith("free_"):
             continue  # a leak or a hang tells nothing about the tests of behaviour
         yield Site(path, call_kind(name), *found.span(2), "(void)0")
     for found in _CHECKED.finditer(code):

@@ -29,6 +29,10 @@ _LOG_TESTS = ("tests/native/test_log*.py", "tests/native/test_flushes.py",
               "tests/native/test_index.py", "tests/native/test_shortages.py",
               "tests/native/test_serve_requests.py", "tests/log/test_*.py",
               "tests/durability/test_*.py", "tests/wire/test_cold_reads.py")
+# What runs code of several parts, and is near to none.
+OTHERS = ("tests/peer/test_*.py", "tests/replication/test_*.py", "tests/server/test_*.py",
+          "tests/sharing/test_*.py", "tests/sim/test_*.py", "tests/security/test_*.py",
+          "tests/cluster/test_*.py", "tests/test_broker.py", "tests/test_cli.py")
 PARTS = {
     "csrc-log": Part(
         ("csrc/log/*.c",),
@@ -92,6 +96,13 @@ def near(part: str, path: str, root: Path = ROOT) -> list[str]:
     wanted = _words(path)
     found = _found(root, PARTS[part].near)
     return sorted(found, key=lambda name: -len(wanted & _words(name)))
+
+
+def all_tests(root: Path = ROOT) -> list[str]:
+    """The tests of all parts, those that are near to one of them first."""
+    return list(dict.fromkeys(name for globs in (
+        *(part.near for part in PARTS.values()), *(part.wide for part in PARTS.values()),
+        OTHERS) for name in _found(root, globs)))
 
 
 def wide(part: str, root: Path = ROOT) -> list[str]:

@@ -113,6 +113,10 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.op, ast.Not):
             start, end = self.span(node)
             self.add("condition", start, end, f"({self.text[self.span(node.operand)[0]:end]})")
+        elif isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            if node.operand.value == 1:
+                self.add("constant", *self.span(node), "0")  # all that is negative means the same
+                return
         self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> None:
@@ -120,6 +124,18 @@ class _Finder(ast.NodeVisitor):
             return
         start, end = self.span(node.test)
         self.add("condition dropped", start, end, f"False and ({self.text[start:end]})")
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        """Of two operands the smaller or the larger: which of two that are equal says nothing."""
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 \
+                and isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) \
+                and {ast.dump(test.left), ast.dump(test.comparators[0])} \
+                == {ast.dump(node.body), ast.dump(node.orelse)}:
+            for one in (test.left, test.comparators[0]):
+                self.visit(one)
+            return
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:

@@ -7,18 +7,24 @@ Invariants: (1) the sample follows from seed, parts, count and the sources alone
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutants import c_sites, parts, python_sites
+from tests.mutants.reach import Reach, Test
 from tests.mutants.sites import Site
 from tests.mutants.trees import Ran, Tree
 
 NEAR_SECONDS_MAX = 900
 WIDE_SECONDS_MAX = 1800
+ALONE_SECONDS_MAX = 200
+QUICK_SECONDS_MAX = 0.5
 KILLS_TRIED_MAX = 4
+_HOW = {"crashed": " (a crash)", "late": " (hangs)"}
 
 
 class Verdict(NamedTuple):
@@ -55,13 +61,32 @@ def sample(part: str, count: int, seed: int, root: Path = parts.ROOT) -> list[Si
     return drawn[:count]
 
 
-class Runner:
-    """Tries mutants one after the other in one copy of the tree."""
+class Stage(NamedTuple):
+    """chosen: of the files' tests only these, None for all."""
 
-    def __init__(self, tree: Tree, say: Callable[[str], None] = print, wide: bool = True):
+    files: list[str]
+    marks: str
+    seconds_max: float
+    chosen: list[str] | None = None
+
+
+def _chosen(tests: list[Test], without: list[str]) -> Stage:
+    """The files with the quickest tests first."""
+    tests = [test for test in tests if test.file not in without]
+    return Stage(list(dict.fromkeys(test.file for test in tests)), parts.NEAR_MARKS,
+                 60 + 5 * sum(test.seconds for test in tests), [test.node for test in tests])
+
+
+class Runner:
+    """Tries mutants one after the other in one copy of the tree. reach: what tests are known to
+    come by a line; without it all that are near are run."""
+
+    def __init__(self, tree: Tree, say: Callable[[str], None] = print, wide: bool = True,
+                 reach: Reach | None = None):
         self.tree = tree
         self.say = say
         self.wide = wide
+        self.reach = reach
         self.broken: set[str] = set()  # fail without a mutant too
 
     def prepare(self) -> None:
@@ -84,44 +109,60 @@ class Runner:
         return Verdict(part, site, what, by, time.monotonic() - began_s)
 
     def _tested(self, part: str, site: Site) -> tuple[str, str]:
-        near = parts.near(part, site.path, self.tree.at)
-        stages = [(near, parts.NEAR_MARKS, NEAR_SECONDS_MAX)]
-        if self.wide:
-            stages += [(near, parts.KAFKA_MARKS, NEAR_SECONDS_MAX),
-                       (parts.wide(part, self.tree.at), parts.WIDE_MARKS, WIDE_SECONDS_MAX)]
         undecided = ""
-        for files, marks, seconds_max in stages:
-            what, by = self._stage(site, files, marks, seconds_max) if files else ("survived", "")
+        stages = self._stages(part, site)
+        for stage in stages:
+            what, by = self._stage(site, stage)
             if what == "killed":
                 return what, by
             undecided = undecided or (by if what == "no verdict" else "")
-        return ("no verdict", undecided) if undecided else ("survived", "")
+        if undecided:
+            return "no verdict", undecided
+        return "survived", "" if stages else "no test comes here"
 
-    def _stage(self, site: Site, files: list[str], marks: str, seconds_max: float
-               ) -> tuple[str, str]:
-        end_s = time.monotonic() + seconds_max
+    def _stages(self, part: str, site: Site) -> list[Stage]:
+        text = (self.tree.root / site.path).read_text()
+        near = parts.near(part, site.path, self.tree.at)
+        wide = parts.wide(part, self.tree.at)
+        known = self.reach and self.reach.tests(site.path, site.line(text), text)
+        if known is None:
+            stages = [Stage(near, parts.NEAR_MARKS, NEAR_SECONDS_MAX)]
+        else:
+            changed = self.reach.changed(self.tree.root, near)
+            quick = [test for test in known if test.seconds < QUICK_SECONDS_MAX]
+            slow = [test for test in known if test.seconds >= QUICK_SECONDS_MAX]
+            stages = [_chosen(quick, changed), Stage(changed, parts.NEAR_MARKS, NEAR_SECONDS_MAX),
+                      _chosen(slow, changed)]
+        if self.wide:
+            stages += [Stage(near, parts.KAFKA_MARKS, NEAR_SECONDS_MAX),
+                       Stage(wide, parts.WIDE_MARKS, WIDE_SECONDS_MAX)]
+        return [stage for stage in stages if stage.files]
+
+    def _stage(self, site: Site, stage: Stage) -> tuple[str, str]:
+        end_s = time.monotonic() + stage.seconds_max
         flaky: set[str] = set()
         for _ in range(KILLS_TRIED_MAX):
-            ran = self.tree.test(files, marks, end_s - time.monotonic(),
-                                 without=tuple(self.broken | flaky))
+            ran = self.tree.test(stage.files, stage.marks, end_s - time.monotonic(),
+                                 without=tuple(self.broken | flaky), chosen=stage.chosen)
             if ran.how == "passed":
                 return "survived", ""
             if not ran.test:
-                assert not self._breaks_without(site, files[0]), f"{files[0]} does not run at all"
+                assert not self._breaks_without(site, stage.files[0]), \
+                    f"{stage.files[0]} does not run at all"
                 return "killed", "nothing can be imported"
-            if ran.how == "late":
-                return "no verdict", f"time ran out at {ran.test}"
             again = self._alone(ran.test)
             if again.how == "passed":
+                if ran.how == "late":
+                    return "no verdict", f"time ran out at {ran.test}"
                 flaky.add(ran.test)
             elif self._breaks_without(site, ran.test):
                 self.broken.add(ran.test)
             else:
-                return "killed", ran.test + (" (a crash)" if again.how == "crashed" else "")
+                return "killed", ran.test + _HOW.get(again.how, "")
         return "no verdict", "tests that fail now and then: " + ", ".join(sorted(flaky))
 
     def _alone(self, test: str) -> Ran:
-        return self.tree.test([test], parts.WIDE_MARKS, 300)
+        return self.tree.test([test], parts.WIDE_MARKS, ALONE_SECONDS_MAX)
 
     def _breaks_without(self, site: Site, test: str) -> bool:
         """Keeps (2). The mutant is in the tree again at the end."""
@@ -139,20 +180,30 @@ class Runner:
         return fails
 
 
-def run(sites: list[tuple[str, Site]], runner: Runner, budget_s: float,
+def run(sites: list[tuple[str, Site]], runners: list[Runner], budget_s: float,
         done: Callable[[list[Verdict]], None]) -> list[Verdict]:
     """A verdict for each; `done` gets those so far after every one."""
     end_s = time.monotonic() + budget_s
-    verdicts: list[Verdict] = []
-    for number, (part, site) in enumerate(sites, 1):
-        if time.monotonic() > end_s:
-            verdicts.append(Verdict(part, site, "not run", "", 0.0))
-            continue
-        verdict = runner.judge(part, site)
-        verdicts.append(verdict)
-        line = site.line((runner.tree.root / site.path).read_text())
-        runner.say(f"{number}/{len(sites)} {site.path}:{line} {site.kind}: {verdict.what} "
-                   f"{verdict.by} ({verdict.seconds:.0f} s)")
-        done(verdicts)
+    verdicts = [Verdict(part, site, "not run", "", 0.0) for part, site in sites]
+    left = list(range(len(sites)))[::-1]
+    lock = threading.Lock()
+
+    def work(runner: Runner) -> None:
+        while True:
+            with lock:
+                if not left or time.monotonic() > end_s:
+                    return
+                number = left.pop()
+            part, site = sites[number]
+            verdict = runner.judge(part, site)
+            line = site.line((runner.tree.root / site.path).read_text())
+            with lock:
+                verdicts[number] = verdict
+                runner.say(f"{number + 1}/{len(sites)} {site.path}:{line} {site.kind}: "
+                           f"{verdict.what} {verdict.by} ({verdict.seconds:.0f} s)")
+                done([one for at, one in enumerate(verdicts) if at not in left])
+
+    with ThreadPoolExecutor(len(runners)) as pool:
+        list(pool.map(work, runners))
     done(verdicts)
     return verdicts

@@ -173,7 +173,7 @@ def test_sites_of_c_are_code_in_functions():
         ("comparison", "if (wake(n) == 0) return -1;"),
         ("condition dropped", "if (false && (wake(n) != 0)) return -1;"),
         ("constant", "if (wake(n) != 1) return -1;"),
-        ("constant", "if (wake(n) != 0) return -2;"),
+        ("constant", "if (wake(n) != 0) return 0;"),
         ("ignored result", "(void)(wake(n) != 0);"),
         ("removed wake-up", "(void)0;"),
         ("arithmetic", "return n - low + n;"), ("arithmetic", "return n + low - n;"),
@@ -193,6 +193,33 @@ def test_sites_of_python_are_code_in_functions():
         ("arithmetic", "return n - low + 1"), ("off by one", "return n + low"),
         ("constant", "return n + low + 2"),
     }
+
+
+def test_what_cannot_differ_is_left_alone():
+    c = """
+    int grown(int cap, int n, int more) {
+        uint8_t head[16] = {0};
+        cap = cap == 0 ? 16 : cap * 2;
+        int most = n < more ? more : n;
+        assert_slow(n < 4);
+        free_all(n);
+        return most > 3 ? 3 : cap;
+    }
+    """
+    assert _changes(c_sites, c) == {
+        ("constant", "uint8_t head[16] = {1};"),
+        ("comparison", "cap = cap != 0 ? 16 : cap * 2;"),
+        ("constant", "return most > 4 ? 3 : cap;"), ("constant", "return most > 3 ? 4 : cap;"),
+        ("comparison", "return most >= 3 ? 3 : cap;")}
+    python = """
+    def most(n, more):
+        low = n if n < more else more
+        return -1 if low > 3 else low
+    """
+    assert _changes(python_sites, python) == {
+        ("comparison", "return -1 if low >= 3 else low"),
+        ("constant", "return 0 if low > 3 else low"),
+        ("constant", "return -1 if low > 4 else low")}
 
 
 def test_every_part_has_files_sites_and_tests():

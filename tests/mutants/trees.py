@@ -19,12 +19,19 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mutants.chosen_plugin import VARIABLE
 from tests.mutants.sites import Site
 
 BUILD_SECONDS_MAX = 900
-ENVIRONMENT = {"PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONFAULTHANDLER": "1",
-               "CC": os.environ.get("CC") or ("ccache gcc" if shutil.which("ccache") else "gcc")}
+CHOSEN = "build/chosen_tests"
+COMPILER = os.environ.get("CC") or ("ccache gcc" if shutil.which("ccache") else "gcc")
 _NODE = re.compile(r"\b(tests/[\w/]+\.py::[^\s:]+(?:::[^\s:]+)*(?:\[[^\n]*?\])?)(?=\s|$)")
+
+
+def environment(at: Path) -> dict[str, str]:
+    """For what runs in a copy of the tree."""
+    return {**os.environ, "PYTHONPATH": str(at), "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONFAULTHANDLER": "1", "CC": COMPILER}
 
 
 class Ran(NamedTuple):
@@ -73,7 +80,7 @@ class Tree:
     def build(self) -> str:
         """The compiler's complaint, "" when it built."""
         done = subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
-                              cwd=self.at, env={**os.environ, **ENVIRONMENT}, text=True,
+                              cwd=self.at, env=environment(self.at), text=True,
                               capture_output=True, timeout=BUILD_SECONDS_MAX)
         return "" if done.returncode == 0 else done.stderr[-2000:] or "not built"
 
@@ -118,16 +125,23 @@ class Tree:
             subprocess.run(["objcopy", "--strip-debug", str(built), out.name], check=True)
             return Path(out.name).read_bytes()
 
-    def test(self, files: list[str], marks: str, seconds_max: float, *,
-             first: bool = True, timeout_s: int = 60, without: tuple[str, ...] = ()) -> Ran:
-        """Runs tests of the copy, in this order, to the first failure or all of them."""
-        command = [sys.executable, "-m", "pytest", "-v", "-rfE", "-p", "no:cacheprovider", "-p",
-                   "no:randomly", "--tb=no", "-m", marks, f"--timeout={timeout_s}",
-                   *(["-x"] if first else []), *[f"--deselect={one}" for one in without], *files]
+    def test(self, files: list[str], marks: str, seconds_max: float, *, timeout_s: int = 60,
+             without: tuple[str, ...] = (), chosen: list[str] | None = None) -> Ran:
+        """Runs tests of the copy, in this order, to the first failure or all of them.
+
+        chosen: of the files' tests only these."""
+        command = [sys.executable, "-m", "pytest", "-v", "-x", "-rfE", "-p", "no:cacheprovider",
+                   "-p", "no:randomly", "--tb=no", "-m", marks, f"--timeout={timeout_s}",
+                   *[f"--deselect={one}" for one in without], *files]
+        variables = environment(self.at)
+        if chosen is not None:
+            (self.at / CHOSEN).write_text("\n".join(chosen))
+            variables[VARIABLE] = CHOSEN
+            command += ["-p", "tests.mutants.chosen_plugin"]
         began_s = time.monotonic()
         with tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen(command, cwd=self.at, stdout=out, stderr=out,
-                                       env={**os.environ, **ENVIRONMENT}, start_new_session=True)
+                                       env=variables, start_new_session=True)
             late = False
             try:
                 process.wait(seconds_max)

@@ -1,7 +1,11 @@
-"""Grants and the collector: what the table refers to outlives it."""
+"""Grants: rights of many principals (grants_units.c), and what the collector leaves."""
 
 import subprocess
 import sys
+
+import pytest
+
+from tests.native.programs import SANITIZED, built
 
 COLLECTED = """
 import gc, sys
@@ -28,3 +32,10 @@ def test_a_table_that_the_collector_takes_lets_go_of_logs_before_their_directori
     done = subprocess.run([sys.executable, "-c", COLLECTED, str(tmp_path)], capture_output=True,
                           text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "collected\n"), done.stderr
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_rights_of_thousands_of_principals_on_one_topic(sanitizer):
+    program = built("grants_units", sanitizer, ("serve/grants.c",))
+    ran = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, env=SANITIZED)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "ok\n", "")

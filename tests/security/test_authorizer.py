@@ -24,6 +24,7 @@ from pylog.security.authorizer import (
     StandardAuthorizer,
 )
 from pylog.security.identities import user
+from tests.steps import steps_in
 
 
 def record(rule: Rule):
@@ -117,20 +118,22 @@ def test_rules_come_and_go_as_a_plain_list_says(random_source):
     names, given, kept = ["", "a", "ab", "abc", "b", "*"], made(), {}
     for step in range(400):
         if kept and random_source.random() < 0.4:
-            del kept[random_source.choice(list(kept))]
+            key = random_source.choice(list(kept))
+            del kept[key]
         else:
-            kept["AccessControlEntryRecord", (step,)] = record(Rule(
+            key = ("AccessControlEntryRecord", (step,))
+            kept[key] = record(Rule(
                 TOPIC, random_source.choice([LITERAL, PREFIXED]), random_source.choice(names),
                 random_source.choice(["User:a", "User:*", "User:b"]),
                 random_source.choice(["*", "h"]), random_source.choice([READ, WRITE, ALL]),
                 random_source.choice([ALLOW, ALLOW, DENY])))
-        given.take(dict(kept))
+        # By what changed, and now and then by everything.
+        given.take(dict(kept), frozenset([key]) if step % 7 else None)
         for name in ("a", "abc", "b", "c"):
             for host in ("h", "i"):
                 assert may(given, READ, name, "a", host) == _plainly(kept, name, host)
     given.take({})
-    assert not given._literal and not given._prefixed and not any(given._lengths.values())
-    assert not given.knows_hosts
+    assert not given._held and not given._rules and not given.knows_hosts
 
 
 def _plainly(kept, name: str, host: str) -> bool:
@@ -140,3 +143,54 @@ def _plainly(kept, name: str, host: str) -> bool:
              and (row.resource_name in (name, "*") if row.pattern_type == LITERAL
                   else name.startswith(row.resource_name))]
     return bool(meant) and all(row.permission == ALLOW for row in meant)
+
+
+def test_what_is_open_to_all_is_so_again_when_its_last_rule_goes():
+    given = made(allow_everyone_if_no_acl_found="true")
+    rules = {("AccessControlEntryRecord", (number,)): record(row) for number, row in enumerate(
+        [rule(principal="User:b"), rule(principal="User:c"),
+         rule("x", principal="User:b", pattern=PREFIXED)])}
+    given.take(rules)
+    assert not may(given) and not may(given, name="xy") and may(given, name="u")
+    first, second, third = rules
+    given.take({second: rules[second]}, frozenset([first, third]))
+    assert not may(given) and may(given, name="xy")
+    assert given.authorize_any(user("a"), "h", READ, authorizer.GROUP).allowed
+    assert not given.authorize_any(user("a"), "h", READ, TOPIC).allowed
+    given.take({}, frozenset([second]))
+    assert may(given) and given.authorize_any(user("a"), "h", READ, TOPIC).allowed
+
+
+def test_credentials_change_no_decision():
+    given = made(rule())
+    assert given.take({("UserScramCredentialRecord", ("a", 1)): None},
+                      frozenset([("UserScramCredentialRecord", ("a", 1))])) is False
+    assert may(given)
+
+
+@pytest.mark.parametrize("name", ["t", "other", "t77", "in-7"])
+@pytest.mark.parametrize("hosts", [1, 500])
+def test_a_decision_takes_as_many_steps_among_ten_thousand_rules_as_among_two(name, hosts):
+    own = [rule(), rule("in-", pattern=PREFIXED)]
+    others = [row for number in range(5000) for row in (
+        rule(f"t{number}", principal=f"User:{number % 50}", host=f"10.0.0.{number % hosts}"),
+        rule("p" * (number % 200 + 1), principal=f"User:u{number}", pattern=PREFIXED),
+    )] + [rule(f"own-{number}") for number in range(500)]
+    assert steps_of(made(*own, *others), name) == steps_of(made(*own), name)
+
+
+def steps_of(given: StandardAuthorizer, name: str) -> int:
+    with steps_in(authorizer) as counted:
+        may(given, READ, name)
+    return counted.lines
+
+
+def test_one_more_rule_takes_as_many_steps_among_thousands_as_after_one():
+    def added(given: StandardAuthorizer) -> int:
+        key = ("AccessControlEntryRecord", (-1,))
+        with steps_in(authorizer) as counted:
+            given.take({key: record(rule("new"))}, frozenset([key]))
+            given.take({}, frozenset([key]))
+        return counted.lines
+
+    assert added(made(rule())) == added(made(*[rule(f"t{number}") for number in range(2000)]))

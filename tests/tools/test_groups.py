@@ -5,6 +5,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.monitor import scrape
 from tests.tools.support import run, topic_of
 from tests.wire import raw
 from tests.wire.talk import append, unique
@@ -236,3 +237,27 @@ def test_an_open_transaction_is_told_of(kafka):
     found = {row["reason"]: row for row in explained(kafka, group, "--sample")["reasons"]}
     assert found["open_transaction"]["lag_records"] == 5
     producer.abort_transaction(30)
+
+
+def test_history_says_who_made_the_group_rebalance(brokerd):
+    topic, group = filled(brokerd), unique("group")
+    member(brokerd, group, topic).close()
+    words = "groups", "history", group, "--metrics", scrape.address_of(brokerd)
+    end_s = time.monotonic() + 30
+    while len(rows := run(*words, "--json", broker=brokerd).json) < 2:
+        assert time.monotonic() < end_s, rows
+        time.sleep(0.2)
+    left, joined = rows
+    assert [row["cause"] for row in left["causes"]] == ["left"] and left["members"] == 0
+    assert [row["cause"] for row in joined["causes"]] == ["joined"]
+    assert joined["causes"][0]["client_id"] == "reader" and joined["generation"] == 1
+    assert "reader (127.0.0.1) joined; " in run(*words, broker=brokerd).out
+    told = run(*words, "--long", "-n", 1, broker=brokerd).out
+    assert "left" in told and "joined" not in told
+
+
+def test_history_without_an_endpoint_or_a_group_says_so(target):
+    topic, group = filled(target), unique("group")
+    assert "no such group" in run("groups", "history", group, broker=target, fails=True).err
+    member(target, group, topic).close()
+    assert "metrics.listener" in run("groups", "history", group, broker=target, fails=True).err

@@ -1,0 +1,69 @@
+"""Sensitive settings of a running brokerd: nothing of them on its disk, in its answers or its log.
+"""
+
+import pytest
+
+from tests.brokers import Brokerd
+from tests.wire.messages import ask
+from tests.wire.raw import Connection
+
+NAME, PASSWORD = "listener.name.plaintext.ssl.key.password", "Pass-of-the-key-4711"
+DESCRIBE_CONFIGS, INCREMENTAL_ALTER_CONFIGS = 32, 44
+BROKER, DYNAMIC_BROKER, DEFAULT = 4, 2, 5
+
+
+def alter(port: int) -> None:
+    with Connection(port) as connection:
+        answer = ask(connection, INCREMENTAL_ALTER_CONFIGS, 1, validate_only=False, resources=[{
+            "resource_type": BROKER, "resource_name": "1", "configs": [
+                {"name": NAME, "config_operation": 0, "value": PASSWORD}]}])
+    assert answer["responses"][0]["error_code"] == 0, answer
+
+
+def source_of(port: int) -> int:
+    """Where the setting comes from, DEFAULT when it is not in force."""
+    with Connection(port) as connection:
+        answer = ask(connection, DESCRIBE_CONFIGS, 4, resources=[{
+            "resource_type": BROKER, "resource_name": "1", "configuration_keys": [NAME]}],
+            include_synonyms=True, include_documentation=False)
+    assert PASSWORD not in repr(answer)
+    rows = answer["results"][0]["configs"]
+    return rows[0]["config_source"] if rows else DEFAULT
+
+
+def holds(broker: Brokerd, text: str) -> list[str]:
+    """The files of a broker that a text stands in."""
+    return [str(path) for path in [*broker.data_dir.rglob("*"), broker.log, broker.output]
+            if path.is_file() and text.encode() in path.read_bytes()]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Brokerd(tmp_path, {"password.encoder.secret": "first"})
+    with made:
+        alter(made.port)
+        assert source_of(made.port) == DYNAMIC_BROKER
+    assert not holds(made, PASSWORD) and not holds(made, "first")
+    return made
+
+
+def test_by_a_new_secret_beside_the_old_it_is_sealed_anew(broker):
+    broker.overrides.update({"password.encoder.secret": "second",
+                             "password.encoder.old.secret": "first"})
+    with broker:
+        assert source_of(broker.port) == DYNAMIC_BROKER
+    del broker.overrides["password.encoder.old.secret"]
+    with broker:
+        assert source_of(broker.port) == DYNAMIC_BROKER
+    assert not holds(broker, PASSWORD)
+
+
+def test_by_another_secret_it_is_not_in_force_and_the_log_says_so(broker):
+    broker.overrides["password.encoder.secret"] = "another"
+    with broker:
+        assert source_of(broker.port) == DEFAULT
+    told = broker.log.read_text()
+    assert "a dynamic setting cannot be used" in told and NAME in told
+    broker.overrides["password.encoder.secret"] = "first"
+    with broker:
+        assert source_of(broker.port) == DYNAMIC_BROKER

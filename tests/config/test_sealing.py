@@ -1,0 +1,104 @@
+"""Sensitive settings at rest: sealed, opened, sealed anew, and never shown."""
+
+import re
+
+import pytest
+
+from pylog.config import ConfigError, Settings, sealing
+from pylog.config.sealing import Sealer
+
+NAME = "listener.name.ssl.ssl.keystore.password"
+
+
+def test_a_sealed_text_opens_by_its_secret_and_hides_the_text():
+    sealer = Sealer("a secret", None)
+    kept = sealer.sealed(NAME, "the password")
+    assert sealing.is_sealed(kept) and "password" not in kept
+    assert sealer.opened(NAME, kept) == "the password"
+    assert Sealer("a secret", None).opened(NAME, kept) == "the password"
+    assert sealer.sealed(NAME, "the password") != kept
+
+
+def test_a_sealed_text_opens_as_the_setting_it_was_sealed_as_only():
+    sealer = Sealer("a secret", None)
+    with pytest.raises(ConfigError, match="does not open it"):
+        sealer.opened("listener.name.ssl.ssl.key.password", sealer.sealed(NAME, "x"))
+
+
+@pytest.mark.parametrize("secret", [None, "another secret"])
+def test_without_its_secret_it_stays_shut_and_nothing_of_it_is_told(secret):
+    kept = Sealer("a secret", None).sealed(NAME, "the password")
+    with pytest.raises(ConfigError) as told:
+        Sealer(secret, None).opened(NAME, kept)
+    for word in ("a secret", "another secret", "the password", kept):
+        assert word not in str(told.value)
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda kept: kept[:-1], lambda kept: kept[:40], lambda kept: sealing.PREFIX,
+    lambda kept: kept + "*", lambda kept: kept[:-6] + ("A" if kept[-6] != "A" else "B")
+    + kept[-5:]])
+def test_a_spoiled_one_is_refused(spoil):
+    sealer = Sealer("a secret", None)
+    with pytest.raises(ConfigError):
+        sealer.opened(NAME, spoil(sealer.sealed(NAME, "the password")))
+
+
+def test_what_anybody_may_see_and_what_no_secret_seals_stays_as_it_is():
+    assert Sealer("s", None).sealed("log.retention.ms", "1000") == "1000"
+    assert Sealer(None, None).sealed(NAME, "x") == "x"
+    assert sealing.is_sealed(Sealer("s", None).sealed("a.plug.ins.own", "x"))
+    assert sealing.is_sealed(Sealer("s", None).sealed(
+        "listener.name.x.scram-sha-512.sasl.jaas.config", "x"))
+
+
+def test_by_the_old_secret_it_opens_and_is_to_be_sealed_anew():
+    kept = Sealer("old", None).sealed(NAME, "x")
+    sealer = Sealer("new", "old")
+    assert sealer.opened(NAME, kept) == "x" and not sealer.is_current(NAME, kept)
+    anew = sealer.sealed(NAME, sealer.opened(NAME, kept))
+    assert sealer.is_current(NAME, anew) and Sealer("new", None).opened(NAME, anew) == "x"
+    assert not sealer.is_current(NAME, "in the clear")
+    assert Sealer(None, None).is_current(NAME, "in the clear")
+
+
+def test_a_process_derives_one_key_for_all_that_it_seals(monkeypatch):
+    import hashlib
+
+    made, scrypt = [], hashlib.scrypt
+    monkeypatch.setattr(hashlib, "scrypt", lambda *args, **more: made.append(1)
+                        or scrypt(*args, **more))
+    sealer = Sealer("s", None)
+    kept = [sealer.sealed(NAME, str(number)) for number in range(20)]
+    assert [sealer.opened(NAME, text) for text in kept] == [str(number) for number in range(20)]
+    assert len(made) == 1
+
+
+def test_the_secret_may_stand_in_a_file(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("from the file\n")
+    found = Settings.load(None, [f"{sealing.SECRET_FILE}={path}"])
+    assert found.sealer.opened(NAME, Sealer("from the file", None).sealed(NAME, "x")) == "x"
+    shown = found.explain(sealing.SECRET) + "\n".join(found.listing())
+    assert "from the file" not in shown and "[hidden]" in shown
+
+
+@pytest.mark.parametrize(("overrides", "said"), [
+    (["password.encoder.secret=x"], "exclude each other"), ([], "the file is empty")])
+def test_a_file_that_cannot_be_meant_is_refused(tmp_path, overrides, said):
+    path = tmp_path / "secret"
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match=said):
+        Settings.load(None, [f"{sealing.SECRET_FILE}={path}", *overrides])
+    path.unlink()
+    with pytest.raises(ConfigError, match=re.escape("No such file") if not overrides else said):
+        Settings.load(None, [f"{sealing.SECRET_FILE}={path}", *overrides])
+
+
+def test_stored_settings_that_do_not_open_are_not_in_force():
+    settings = Settings({"password.encoder.secret": "mine"})
+    mine = settings.sealer.sealed(NAME, "x")
+    theirs = Sealer("theirs", None).sealed("listener.name.ssl.ssl.key.password", "y")
+    assert settings.usable_dynamic(
+        {NAME: mine, "listener.name.ssl.ssl.key.password": theirs, "log.retention.ms": "5"},
+        True) == {NAME: "x", "log.retention.ms": "5"}
