@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 NONE_COMMITTED = -1
 IDS_SINCE = 10         # OffsetFetch's.
 ERROR_SINCE = 2        # Its error for the group, before there were several.
+ELECTION_ERROR_SINCE = 1     # ElectLeaders' for the whole request.
 NO_ID = bytes(16)
 
 
@@ -37,7 +38,10 @@ def whole(context: RequestContext, request: Message, error: Error) -> Message:
     """The refusal of a whole request."""
     made = _WHOLE.get(context.api_key)
     if made is not None:
-        return made(request, error)
+        answer = made(request, error)
+        if context.api_key == api.ELECT_LEADERS and context.api_version < ELECTION_ERROR_SINCE:
+            answer.error_code = ErrorCode.NONE
+        return answer
     answer = empty(context.api_key)
     answer.error_code = error
     if hasattr(answer, "error_message"):
@@ -72,6 +76,18 @@ def _elected(request: Message, error: Error) -> Message:
         new.ReplicaElectionResult(topic=topic.topic, partition_result=[
             new.PartitionResult(partition_id=index, error_code=error, error_message=error.message)
             for index in topic.partitions]) for topic in request.topic_partitions or ()])
+
+
+def _share_states(request: Message, error: Error) -> Message:
+    """Of the five APIs that keep what is known of share partitions."""
+    stem = type(request).__name__.removesuffix("Request")
+    new = getattr(messages, f"{stem}Response")
+    # ReadShareGroupStateSummary has rows of ReadStateSummaryResult.
+    row = getattr(new, f"{stem.replace('ShareGroup', '')}Result")
+    return new(results=[row(topic_id=topic.topic_id, partitions=[
+        new.PartitionResult(partition=part.partition, error_code=error,
+                            error_message=error.message)
+        for part in topic.partitions]) for topic in request.topics])
 
 
 def _users(request: Message, error: Error) -> Message:
@@ -109,6 +125,9 @@ _WHOLE: dict[int, Callable[[Message, Error], Message]] = {
         new.DeleteAclsFilterResult(error_code=error, error_message=error.message))),
     api.ALTER_REPLICA_LOG_DIRS: _moved,
     api.ELECT_LEADERS: _elected,
+    **dict.fromkeys((api.INITIALIZE_SHARE_GROUP_STATE, api.READ_SHARE_GROUP_STATE,
+                     api.WRITE_SHARE_GROUP_STATE, api.DELETE_SHARE_GROUP_STATE,
+                     api.READ_SHARE_GROUP_STATE_SUMMARY), _share_states),
     api.ALTER_CLIENT_QUOTAS: _of_each("entries", "entries", _quotas),
     api.ALTER_USER_SCRAM_CREDENTIALS: _scram,
     api.DESCRIBE_CLIENT_QUOTAS: lambda request, error: messages.DescribeClientQuotasResponse(

@@ -55,6 +55,7 @@ ERRORS = {TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED, GROUP: ErrorCode.GROUP_AU
 RESOURCE_TOPIC, RESOURCE_GROUP = 2, 32
 KEY_GROUP, KEY_TRANSACTION = 0, 1
 BATCHED_SINCE = 4     # FindCoordinator's.
+IDS_SINCE = 12        # Metadata's, in requests.
 GROUPS_SINCE = 8      # OffsetFetch's.
 CONFIGS_SINCE = 5     # CreateTopics'.
 
@@ -237,6 +238,9 @@ class Rights:
                             request: Message) -> Result:
         if request.topics is None or context.api_version == 0 and not request.topics:
             return handle(context, request)      # It leaves out what may not be seen.
+        if context.api_version < IDS_SINCE and any(
+                bytes(row.topic_id) != NO_ID for row in request.topics):
+            return handle(context, request)      # It refuses that, whatever the id.
         allowed, rows = [], []
         creates = self._settings["auto.create.topics.enable"] and (
             context.api_version < BATCHED_SINCE or request.allow_auto_topic_creation)
@@ -311,7 +315,9 @@ class Rights:
                 rows.append(_ROWS.deleted_topic(name, NO_ID))
         for row in request.topics:
             name = self._topic_name(row)
-            if name is None or self._may_delete(context, name):
+            # Keeps (3): a name and an id are refused together, whatever they are.
+            is_both = row.name is not None and bytes(row.topic_id) != NO_ID
+            if name is None or is_both or self._may_delete(context, name):
                 topics.append(row)
             else:
                 by_id = bytes(row.topic_id) != NO_ID
